@@ -1,0 +1,1 @@
+"""Aerobee: a distributed message queue, interchangeable with Apache RocketMQ part by part."""

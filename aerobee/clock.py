@@ -1,0 +1,169 @@
+"""Time as a thing that is passed in.
+
+A part that needs the time or a timer receives a Clock. Production gives SystemClock; a test moves a
+ManualClock; LocalCluster gives an AdvancingClock, which is the system's time plus what the test added.
+Time-outs of network calls use the event loop's own time (asyncio.timeout) and are not moved by a Clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Timer(Protocol):
+    """A scheduled callback that can be taken back."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Wall time for what is stored or sent, monotonic time for intervals, and timers."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch. May step backwards."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go backwards; the zero point means nothing."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; cancellation passes through."""
+        ...
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call back once in the running event loop."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks and the running loop's timers."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, callback, *args)
+
+
+class _HeapTimer:
+    __slots__ = ("args", "callback", "cancelled", "due")
+
+    def __init__(self, due: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.due = due
+        self.callback = callback
+        self.args = args
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class ManualClock:
+    """Stands still until advance(); then due timers run in the order in which they are due."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._start_ms = start_ms
+        self._elapsed = 0.0
+        self._heap: list[tuple[float, int, _HeapTimer]] = []
+        self._sequence = itertools.count()
+
+    def now_ms(self) -> int:
+        return self._start_ms + round(self._elapsed * 1000)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    async def sleep(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: None if woken.done() else woken.set_result(None))
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        timer = _HeapTimer(self.monotonic() + max(0.0, seconds), callback, args)
+        heapq.heappush(self._heap, (timer.due, next(self._sequence), timer))
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward. Each callback sees the moment at which it was due."""
+        end = self._elapsed + seconds
+        while self._heap and self._heap[0][0] <= end:
+            due, _, timer = heapq.heappop(self._heap)
+            self._elapsed = max(self._elapsed, due)
+            if not timer.cancelled:
+                timer.callback(*timer.args)
+        self._elapsed = end
+
+
+class AdvancingClock:
+    """The system's clock running `advanced` seconds ahead; advance() fires the timers it passes.
+
+    Belongs to one event loop, that of its first timer.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._heap: list[tuple[float, int, _HeapTimer]] = []
+        self._sequence = itertools.count()
+        self._wake: asyncio.TimerHandle | None = None
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + round(self._ahead * 1000)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead
+
+    async def sleep(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: None if woken.done() else woken.set_result(None))
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        timer = _HeapTimer(self.monotonic() + max(0.0, seconds), callback, args)
+        heapq.heappush(self._heap, (timer.due, next(self._sequence), timer))
+        if self._heap[0][2] is timer:
+            self._arm()
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Jump ahead. Timers that are now due run in order, at the new time, in the next loop pass."""
+        self._ahead += seconds
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        while self._heap and self._heap[0][2].cancelled:
+            heapq.heappop(self._heap)
+        if self._heap:
+            delay = max(0.0, self._heap[0][0] - self.monotonic())
+            self._wake = asyncio.get_running_loop().call_later(delay, self._run_due)
+
+    def _run_due(self) -> None:
+        self._wake = None
+        now = self.monotonic()
+        due: list[_HeapTimer] = []
+        while self._heap and self._heap[0][0] <= now:
+            due.append(heapq.heappop(self._heap)[2])
+        self._arm()
+        for timer in due:
+            if not timer.cancelled:
+                timer.callback(*timer.args)

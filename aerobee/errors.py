@@ -1,0 +1,216 @@
+"""Every failure that Aerobee raises, in one tree.
+
+Whoever catches decides by type and by the two flags, never by message text:
+
+    retriable     the same call, unchanged, may succeed later
+    route_stale   ask a nameserver for the route again before retrying
+
+A text says what failed, where (address, file, queue) and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AerobeeError(Exception):
+    """Base of everything Aerobee raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+    route_stale: ClassVar[bool] = False
+
+
+class UsageError(AerobeeError):
+    """Our caller broke the contract: an illegal name, a closed client, a wrong argument."""
+
+
+class ConfigError(UsageError):
+    """A configuration value cannot be used; the text names file, key, value and reason."""
+
+
+class WireError(AerobeeError):
+    """A peer's bytes break the protocol: its connection is closed."""
+
+
+class FrameTooLarge(WireError):
+    """A length word announces more bytes than the frame limit; nothing was allocated for it."""
+
+
+class MalformedFrame(WireError):
+    """A frame's header or body is not what its layout demands."""
+
+
+class MalformedRecord(WireError):
+    """Bytes that should be commit-log records are not."""
+
+
+class TransportError(AerobeeError):
+    """A request got no answer. `address` is "ip:port", `request` names the request, `elapsed_s` seconds."""
+
+    retriable = True
+    route_stale = True
+
+    def __init__(self, text: str, *, address: str = "", request: str = "", elapsed_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.address = address
+        self.request = request
+        self.elapsed_s = elapsed_s
+
+
+class ConnectFailed(TransportError):
+    """No connection could be opened."""
+
+
+class ConnectionLost(TransportError):
+    """The connection closed while the request was pending; whether it took effect is unknown."""
+
+
+class RequestTimeout(TransportError):
+    """No answer came in time; whether the request took effect is unknown."""
+
+
+class RemoteError(AerobeeError):
+    """A peer answered no. `code` is the wire's response code, `remark` the peer's text."""
+
+    def __init__(
+        self, code: int, remark: str | None, *, address: str = "", request: str = "", opaque: int = 0
+    ) -> None:
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+        self.request = request
+        self.opaque = opaque
+        place = f"{request or 'request'} at {address}" if address else (request or "request")
+        super().__init__(f"{place} was answered with code {code}: {self.remark or 'no reason given'}")
+
+
+class RemoteSystemError(RemoteError):
+    """SYSTEM_ERROR 1: the handler at the peer failed."""
+
+    retriable = True
+
+
+class SystemBusy(RemoteError):
+    """SYSTEM_BUSY 2: the peer sheds load; the remark carries the reason and the measured wait."""
+
+    retriable = True
+
+
+class RequestNotSupported(RemoteError):
+    """REQUEST_CODE_NOT_SUPPORTED 3."""
+
+
+class MessageIllegal(RemoteError):
+    """MESSAGE_ILLEGAL 13: too large, bad properties, or not allowed for this topic."""
+
+
+class ServiceNotAvailable(RemoteError):
+    """SERVICE_NOT_AVAILABLE 14: the store takes no messages now (shutting down, disk full, failed)."""
+
+    retriable = True
+
+
+class NoPermission(RemoteError):
+    """NO_PERMISSION 16: a permission bit, an access rule, or a feature that is switched off."""
+
+
+class TopicNotExist(RemoteError):
+    """TOPIC_NOT_EXIST 17."""
+
+    route_stale = True
+
+
+class QueryNotFound(RemoteError):
+    """QUERY_NOT_FOUND 22: the offset, key or value asked for is not there."""
+
+
+class SubscriptionGroupNotExist(RemoteError):
+    """SUBSCRIPTION_GROUP_NOT_EXIST 26."""
+
+
+class InvalidParameter(RemoteError):
+    """INVALID_PARAMETER 29."""
+
+
+class ConsumerNotOnline(RemoteError):
+    """CONSUMER_NOT_ONLINE 206."""
+
+
+class GoAway(RemoteError):
+    """GO_AWAY 1500: the peer is shutting down; repeat the request over a new connection."""
+
+    retriable = True
+    route_stale = True
+
+
+class RouteError(AerobeeError):
+    """No broker is known for the topic."""
+
+    retriable = True
+    route_stale = True
+
+    def __init__(self, topic: str, text: str = "") -> None:
+        self.topic = topic
+        super().__init__(text or f"no broker is known for topic {topic!r}")
+
+
+class SendFailed(AerobeeError):
+    """Every try of a send failed inside its deadline. `attempts` lists broker and failure, oldest first."""
+
+    def __init__(self, text: str, attempts: tuple[tuple[str, BaseException], ...] = ()) -> None:
+        super().__init__(text)
+        self.attempts = attempts
+
+
+class StoreError(AerobeeError):
+    """The store on disk refuses or is broken. `path` names the file, `offset` the byte in it, if known."""
+
+    def __init__(self, text: str, *, path: str = "", offset: int = -1) -> None:
+        super().__init__(text)
+        self.path = path
+        self.offset = offset
+
+
+class StoreFull(StoreError):
+    """The disk has no room; nothing was written. Retention frees space, then the same call succeeds."""
+
+    retriable = True
+
+
+class StoreNotWritable(StoreError):
+    """The store takes no messages: it is closing, a slave's, fenced, or a sync to disk failed."""
+
+    retriable = True
+
+
+class StoreLocked(StoreError):
+    """Another process has the store directory open."""
+
+
+class RecordInvalid(StoreError):
+    """A record to be appended is not well formed; nothing was written."""
+
+
+# Response code -> class. An unknown code is a plain RemoteError. Source: ResponseCode (RocketMQ).
+REMOTE_ERRORS: dict[int, type[RemoteError]] = {
+    1: RemoteSystemError,
+    2: SystemBusy,
+    3: RequestNotSupported,
+    13: MessageIllegal,
+    14: ServiceNotAvailable,
+    16: NoPermission,
+    17: TopicNotExist,
+    22: QueryNotFound,
+    26: SubscriptionGroupNotExist,
+    29: InvalidParameter,
+    206: ConsumerNotOnline,
+    1500: GoAway,
+}
+
+
+def remote_error(
+    code: int, remark: str | None, *, address: str = "", request: str = "", opaque: int = 0
+) -> RemoteError:
+    """Return the exception for a response code other than success."""
+    kind = REMOTE_ERRORS.get(code, RemoteError)
+    return kind(code, remark, address=address, request=request, opaque=opaque)
