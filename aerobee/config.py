@@ -1,0 +1,273 @@
+"""Configuration: RocketMQ's properties files, the environment and flags become frozen dataclasses.
+
+A field's key in a file is its name in camelCase (`flush_interval_commit_log` is `flushIntervalCommitLog`), or the
+`key` in its metadata where RocketMQ spells it otherwise (`brokerIP1`). One file may fill several dataclasses, as
+broker.conf fills broker, store and remoting settings. Values are checked where the dataclass is made; whatever is
+wrong raises ConfigError with file and line, key, value and reason.
+
+Source of the file dialect: java.util.Properties.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aerobee.errors import ConfigError
+
+T = TypeVar("T")
+ENVIRONMENT_PREFIX = "AEROBEE_"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value and where it came from: "broker.conf:12", "environment AEROBEE_LISTEN_PORT", "--port"."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownKey:
+    """A key that no dataclass has, with the nearest one that exists, or None when nothing is near."""
+
+    key: str
+    source: str
+    nearest: str | None
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {self.nearest}?" if self.nearest else ""
+        return f"{self.source}: unknown key {self.key}{hint}"
+
+
+def parse_properties(text: str, source: str) -> dict[str, Setting]:
+    """Parse a properties text: `key=value`, `#` and `!` comments, continuation lines, escapes. Later wins."""
+    settings: dict[str, Setting] = {}
+    lines = iter(enumerate(re.split(r"\r\n|\r|\n", text), 1))
+    for number, line in lines:
+        logical = line.lstrip(" \t\f")
+        if not logical or logical[0] in "#!":
+            continue
+        while _continues(logical):
+            following = next(lines, None)
+            if following is None:
+                logical = logical[:-1]
+                break
+            logical = logical[:-1] + following[1].lstrip(" \t\f")
+        key, value = _split_line(logical)
+        settings[_unescape(key)] = Setting(_unescape(value).rstrip(), f"{source}:{number}")
+    return settings
+
+
+def read_properties(path: str | Path) -> dict[str, Setting]:
+    """Read a properties file. Raises ConfigError when it cannot be read or is not UTF-8."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); check the path given with -c"
+        ) from error
+    return parse_properties(text, str(path))
+
+
+def environment_settings(environ: Mapping[str, str], kinds: Iterable[type[Any]]) -> dict[str, Setting]:
+    """Return the settings that AEROBEE_* variables give: AEROBEE_LISTEN_PORT and AEROBEE_LISTENPORT set listenPort.
+
+    Variables that name no key are left out; they may belong to other programs.
+    """
+    by_folded = {_fold(key): key for key in known_keys(kinds)}
+    settings: dict[str, Setting] = {}
+    for name, value in environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX):
+            key = by_folded.get(_fold(name[len(ENVIRONMENT_PREFIX) :]))
+            if key is not None:
+                settings[key] = Setting(value, f"environment {name}")
+    return settings
+
+
+def property_key(field: dataclasses.Field[Any]) -> str:
+    """The key of a dataclass field in files and on the wire."""
+    explicit = field.metadata.get("key")
+    if explicit is not None:
+        return str(explicit)
+    head, *rest = field.name.split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def fields_by_key(kind: type[Any]) -> Mapping[str, dataclasses.Field[Any]]:
+    """Key -> field, for the fields that a file may set (all but those with `init=False` or key None)."""
+    return types.MappingProxyType({property_key(f): f for f in dataclasses.fields(kind) if f.init})
+
+
+def known_keys(kinds: Iterable[type[Any]]) -> list[str]:
+    """All keys that the dataclasses take, in their order."""
+    return [key for kind in kinds for key in fields_by_key(kind)]
+
+
+def build(kind: type[T], settings: Mapping[str, Setting], **overrides: Any) -> T:
+    """Make `kind` from the settings whose keys it has; `overrides` are field values that win.
+
+    Raises ConfigError naming source, key, value and reason.
+    """
+    hints = _hints(kind)
+    values: dict[str, Any] = {}
+    sources: dict[str, Setting] = {}
+    for key, field in fields_by_key(kind).items():
+        setting = settings.get(key)
+        if setting is not None:
+            values[field.name] = _convert(setting.value, hints[field.name], key, setting.source)
+            sources[field.name] = setting
+    values.update(overrides)
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        places = sorted({s.source for n, s in sources.items() if _mentions(str(error), n, kind)})
+        if not places:
+            raise
+        raise ConfigError(f"{', '.join(places)}: {error}") from error
+
+
+def changed(config: T, changes: Mapping[str, str], source: str = "update") -> T:
+    """Return a copy of a dataclass with the keys in `changes` that it has set to new values."""
+    kind = type(config)
+    hints = _hints(kind)
+    fields = fields_by_key(kind)
+    values = {
+        fields[key].name: _convert(text, hints[fields[key].name], key, source)
+        for key, text in changes.items()
+        if key in fields
+    }
+    return dataclasses.replace(config, **values) if values else config  # type: ignore[type-var]
+
+
+def unknown_keys(settings: Mapping[str, Setting], kinds: Iterable[type[Any]]) -> list[UnknownKey]:
+    """Return what the file sets and no dataclass knows, with the nearest known key of each."""
+    known = known_keys(kinds)
+    folded = {key.lower(): key for key in known}
+    unknown = []
+    for key, setting in settings.items():
+        if key in known:
+            continue
+        near = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.6)
+        unknown.append(UnknownKey(key, setting.source, folded[near[0]] if near else None))
+    return unknown
+
+
+def to_properties(*configs: Any) -> dict[str, str]:
+    """Return key -> text for each field of the dataclasses, in their order; None is the empty text."""
+    texts: dict[str, str] = {}
+    for config in configs:
+        for key, field in fields_by_key(type(config)).items():
+            texts[key] = value_text(getattr(config, field.name))
+    return texts
+
+
+def value_text(value: object) -> str:
+    """The text form of one value, as to_properties writes and build reads it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return ";".join(value_text(part) for part in value)
+    return str(value)
+
+
+def _continues(line: str) -> bool:
+    backslashes = len(line) - len(line.rstrip("\\"))
+    return backslashes % 2 == 1
+
+
+def _split_line(line: str) -> tuple[str, str]:
+    escaped = False
+    for at, char in enumerate(line):
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char in "=: \t\f":
+            rest = line[at:].lstrip(" \t\f")
+            if rest[:1] in ("=", ":"):
+                rest = rest[1:].lstrip(" \t\f")
+            return line[:at], rest
+    return line, ""
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPES.get(code, code)
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replace, text)
+
+
+def _fold(name: str) -> str:
+    return name.replace("_", "").replace(".", "").lower()
+
+
+def _mentions(text: str, field_name: str, kind: type[Any]) -> bool:
+    key = next(key for key, field in fields_by_key(kind).items() if field.name == field_name)
+    return re.search(rf"\b({re.escape(field_name)}|{re.escape(key)})\b", text) is not None
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _convert(text: str, hint: Any, key: str, source: str) -> Any:
+    """Turn text into the field's type: str, int, float, bool, an Enum, `X | None`, or tuple[X, ...] split at `;`."""
+    try:
+        return _value(text.strip(), hint)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{source}: {key} is {text!r}, must be {_expected(hint)}") from error
+
+
+def _value(text: str, hint: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [part for part in typing.get_args(hint) if part is not type(None)]
+        return None if text == "" else _value(text, inner[0])
+    if origin is tuple:
+        part = typing.get_args(hint)[0]
+        return tuple(_value(piece.strip(), part) for piece in text.split(";") if piece.strip())
+    if hint is bool:
+        lowered = text.lower()
+        if lowered in _TRUE or lowered in _FALSE:
+            return lowered in _TRUE
+        raise ValueError(text)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        for member in hint:
+            if text.lower() in (str(member.value).lower(), member.name.lower()):
+                return member
+        raise ValueError(text)
+    return hint(text)
+
+
+def _expected(hint: Any) -> str:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _expected(next(part for part in typing.get_args(hint) if part is not type(None)))
+    if origin is tuple:
+        return f"a list separated by ';', each {_expected(typing.get_args(hint)[0])}"
+    if hint is bool:
+        return "true or false"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return "one of " + ", ".join(str(member.value) for member in hint)
+    return {int: "a whole number", float: "a number"}.get(hint, "text")
