@@ -1,0 +1,192 @@
+"""What a user can set, one frozen dataclass for each part of the client.
+
+Defaults are RocketMQ's (ClientConfig, DefaultMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer) unless a
+comment says otherwise. Times are in seconds when a name ends in `_s`. A value is checked where it is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from aerobee.errors import ConfigError
+
+
+class Compression(Enum):
+    """How bodies above the threshold are compressed. C++ and Go consumers read ZLIB only."""
+
+    NONE = "none"
+    ZLIB = "zlib"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class MessageModel(Enum):
+    """CLUSTERING: the members of a group share the queues. BROADCASTING: each member gets every message."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class ConsumeFrom(Enum):
+    """Where a group starts in a queue for which it never committed an offset."""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+def _require(condition: bool, name: str, value: object, reason: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name} is {value!r}: {reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What every client needs: names, timers, TLS."""
+
+    instance: str = ""  # part of the client id; empty: process id and a random number, so ids never collide
+    client_ip: str = (
+        ""  # part of the client id and of message ids; empty: the address that dials the nameserver
+    )
+    route_refresh_s: float = 30.0
+    heartbeat_s: float = 30.0
+    request_timeout_s: float = 3.0  # one call to a nameserver or broker, unless said
+    tls: bool = False
+    tls_ca_file: str = ""  # empty: any certificate is accepted, as RocketMQ's tls.test.mode
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    unit_name: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("route_refresh_s", "heartbeat_s", "request_timeout_s"):
+            value = getattr(self, name)
+            _require(value > 0, f"client.{name}", value, "must be above 0 seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """How a producer sends."""
+
+    send_timeout_s: float = 3.0  # one send in total, retries included
+    retry_count_max: int = 2  # tries after the first one
+    retry_when_not_stored_ok: bool = False  # also retry FLUSH_DISK_TIMEOUT and its like (makes duplicates)
+    in_flight_max: int = 10_000  # sends that wait for an answer; further ones wait their turn
+    compression: Compression = Compression.ZLIB
+    compress_over_bytes: int = 4096
+    compression_level: int = 5
+    body_bytes_max: int = 4 * 1024 * 1024
+    batch_bytes_max: int = 1024 * 1024  # a batch is split so that each request stays below
+    default_topic: str = "TBW102"  # template for a topic that does not exist
+    default_topic_queue_count: int = 4
+    latency_fault: bool = False  # avoid brokers that answered slowly or failed
+
+    def __post_init__(self) -> None:
+        _require(self.send_timeout_s > 0, "producer.send_timeout_s", self.send_timeout_s, "must be above 0")
+        _require(
+            self.retry_count_max >= 0,
+            "producer.retry_count_max",
+            self.retry_count_max,
+            "must not be negative",
+        )
+        _require(self.in_flight_max > 0, "producer.in_flight_max", self.in_flight_max, "must be above 0")
+        _require(
+            0 < self.batch_bytes_max <= 15 * 1024 * 1024,
+            "producer.batch_bytes_max",
+            self.batch_bytes_max,
+            "must be above 0 and below the frame limit of 16 MiB",
+        )
+        _require(
+            1 <= self.compression_level <= 9,
+            "producer.compression_level",
+            self.compression_level,
+            "must be 1 to 9",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """How a push consumer pulls, hands over and keeps its place."""
+
+    model: MessageModel = MessageModel.CLUSTERING
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    consume_timestamp_ms: int = 0  # with ConsumeFrom.TIMESTAMP; 0: half an hour before the start
+    concurrency: int = 20  # handler calls that run at the same time
+    batch_size: int = 1  # messages handed to one handler call; above 1 the handler gets a list
+    pull_batch_count: int = 32
+    pull_batch_bytes: int = 256 * 1024
+    pull_hold_s: float = 15.0  # longest hold of a pull at the broker
+    pull_timeout_s: float = 30.0
+    pull_interval_s: float = 0.0
+    pull_pause_after_error_s: float = 1.0  # RocketMQ waits 3 s after a code, 1 s after an exception
+    cached_count_max: int = 1000  # per queue; pulling waits above
+    cached_bytes_max: int = 100 * 1024 * 1024  # per queue
+    span_max: int = 2000  # per queue, offsets between the oldest unfinished message and the newest
+    rebalance_s: float = 20.0
+    persist_offsets_s: float = 5.0
+    retry_count_max: int = -1  # deliveries after the first one; -1: the group's setting at the broker (16)
+    local_retry_s: float = 5.0  # before a message that could not be sent back is handed over again
+    drain_s: float = 10.0  # longest that close() waits for handlers that run
+    local_offsets_directory: str = str(Path("~/.rocketmq_offsets").expanduser())  # broadcasting only
+    post_subscription: bool = False  # send the expression with each pull; needed without a heartbeat only
+    queue_idle_max_s: float = 120.0  # a queue not pulled for this long is dropped and taken anew
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "batch_size", "pull_batch_count", "cached_count_max", "span_max"):
+            value = getattr(self, name)
+            _require(value > 0, f"consumer.{name}", value, "must be above 0")
+        _require(
+            self.pull_batch_count <= 1024, "consumer.pull_batch_count", self.pull_batch_count, "at most 1024"
+        )
+        for name in ("pull_hold_s", "pull_timeout_s", "rebalance_s", "persist_offsets_s"):
+            value = getattr(self, name)
+            _require(value > 0, f"consumer.{name}", value, "must be above 0 seconds")
+        _require(
+            self.pull_timeout_s > self.pull_hold_s,
+            "consumer.pull_timeout_s",
+            self.pull_timeout_s,
+            f"must be above pull_hold_s ({self.pull_hold_s}), or each quiet pull would time out",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullConsumerConfig:
+    """How a pull consumer fetches ahead and keeps its place."""
+
+    model: MessageModel = MessageModel.CLUSTERING
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    consume_timestamp_ms: int = 0
+    pull_batch_count: int = 32  # RocketMQ's lite pull asks for 10
+    pull_hold_s: float = 20.0
+    pull_timeout_s: float = 30.0
+    pull_pause_after_error_s: float = 1.0
+    cached_count_max: int = 1000
+    cached_bytes_max: int = 100 * 1024 * 1024
+    poll_count_max: int = 10_000  # messages that one poll() returns at most
+    auto_commit: bool = True  # commit what poll() handed out, when the next poll() begins
+    auto_commit_s: float = 5.0
+    rebalance_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        for name in ("pull_batch_count", "cached_count_max", "poll_count_max"):
+            value = getattr(self, name)
+            _require(value > 0, f"pull_consumer.{name}", value, "must be above 0")
+        _require(
+            self.pull_timeout_s > self.pull_hold_s,
+            "pull_consumer.pull_timeout_s",
+            self.pull_timeout_s,
+            f"must be above pull_hold_s ({self.pull_hold_s}), or each quiet pull would time out",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """How admin calls are made."""
+
+    request_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        _require(
+            self.request_timeout_s > 0, "admin.request_timeout_s", self.request_timeout_s, "must be above 0"
+        )

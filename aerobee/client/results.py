@@ -1,0 +1,167 @@
+"""What calls of the client return: frozen dataclasses, one for each answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from aerobee.message import MessageQueue
+
+
+class SendStatus(Enum):
+    """How far a stored message got. In each case the broker has it; the values are RocketMQ's names.
+
+    SEND_OK: as far as the broker's settings ask. FLUSH_DISK_TIMEOUT: in memory, not yet on the disk.
+    FLUSH_SLAVE_TIMEOUT: not yet at a replica. SLAVE_NOT_AVAILABLE: no replica lives.
+    """
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(slots=True, frozen=True)
+class SendResult:
+    """Where a message is stored.
+
+    `message_id` is the id that the client gave (UNIQ_KEY; what Java calls msgId), `offset_message_id` names the
+    place in the log, `queue_offset` counts entries of the queue.
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str = ""
+    recall_handle: str = ""
+    region_id: str = ""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class QueueStats:
+    """Ends of one queue, in entries. `last_update_ms` is the store time of its last message."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class QueueProgress:
+    """How far a group is in one queue. `client_id` is the member that owns it, empty when unknown."""
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int
+    last_timestamp_ms: int
+    client_id: str = ""
+
+    @property
+    def lag(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ConsumerProgress:
+    """How far a group is, over all queues for which it has offsets."""
+
+    group: str
+    queues: tuple[QueueProgress, ...]
+    consume_tps: float
+
+    @property
+    def lag(self) -> int:
+        return sum(queue.lag for queue in self.queues)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class BrokerInfo:
+    """One broker address that a nameserver knows. `broker_id` 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ClientConnection:
+    """One client of a group, as a broker sees it."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class SubscriptionInfo:
+    """What a group wants of one topic."""
+
+    topic: str
+    expression: str
+    expression_type: str
+    version: int
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class GroupConnections:
+    """The members of a consumer group that are online, and what they ask for."""
+
+    group: str
+    consume_type: str
+    message_model: str
+    consume_from: str
+    connections: tuple[ClientConnection, ...]
+    subscriptions: tuple[SubscriptionInfo, ...]
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class GroupInfo:
+    """A consumer group's settings at a broker (SubscriptionGroupConfig)."""
+
+    name: str
+    broker_address: str
+    consume_enabled: bool
+    broadcast_enabled: bool
+    orderly: bool
+    retry_queue_count: int
+    retry_count_max: int
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class TopicInfo:
+    """A topic's settings at a broker (TopicConfig). `perm`: 2 write, 4 read, 6 both."""
+
+    name: str
+    broker_address: str
+    read_queue_count: int
+    write_queue_count: int
+    perm: int
+    order: bool
+    message_type: str
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class StatsRates:
+    """One counter of a broker over the last minute, hour, day: sum and a second."""
+
+    minute_sum: int
+    minute_tps: float
+    hour_sum: int
+    hour_tps: float
+    day_sum: int
+    day_tps: float
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class DirectConsumption:
+    """What a member answered when it was made to consume one message (CONSUME_MESSAGE_DIRECTLY)."""
+
+    result: str
+    remark: str
+    spent_ms: int
