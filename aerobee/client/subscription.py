@@ -1,0 +1,61 @@
+"""What a group wants of a topic: `*`, `TagA || TagB`, or an SQL92 expression. Pure.
+
+Source: FilterAPI, SubscriptionData. The broker filters tags by hash, so the client filters again by exact text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.errors import UsageError
+from aerobee.message import check_topic_name, java_hash
+
+SQL_PREFIX = "sql:"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic of a group. `tags` is empty when every message is wanted; `version` grows with each change."""
+
+    topic: str
+    expression: str
+    tags: frozenset[str]
+    version: int
+    expression_type: str = "TAG"
+
+    def wants(self, tag: str | None) -> bool:
+        """True for a message that the group asked for."""
+        return not self.tags or tag in self.tags
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape of SubscriptionData in a heartbeat."""
+        tags = [tag.strip() for tag in self.expression.split("||")] if self.tags else []
+        return {
+            "classFilterMode": False,
+            "codeSet": [java_hash(tag) for tag in tags],
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": tags,
+            "topic": self.topic,
+        }
+
+
+def subscribe(topic: str, expression: str, version: int) -> Subscription:
+    """Parse an expression. `sql:` in front makes it SQL92, otherwise it is `*` or tags joined by `||`.
+
+    Raises UsageError for an illegal topic or an expression that names no tag.
+    """
+    check_topic_name(topic)
+    text = expression.strip()
+    if text.startswith(SQL_PREFIX):
+        return Subscription(topic, text.removeprefix(SQL_PREFIX).strip(), frozenset(), version, "SQL92")
+    if text in ("", "*"):
+        return Subscription(topic, "*", frozenset(), version)
+    tags = [tag.strip() for tag in text.split("||")]
+    if not all(tags):
+        raise UsageError(
+            f"subscription {expression!r} of topic {topic} names an empty tag; write '*' or 'TagA || TagB'"
+        )
+    return Subscription(topic, text, frozenset(tags), version)
