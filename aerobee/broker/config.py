@@ -1,0 +1,216 @@
+"""A broker's settings: RocketMQ's BrokerConfig keys and defaults, and the few that are Aerobee's own.
+
+A key of the file is the field's name in camelCase (aerobee/config.py). Keys that name thread pools of RocketMQ have
+no counterpart here: one event loop serves a broker. Where the messages lie is StoreConfig's business.
+
+Aerobee's own keys: `listeners`, `advertisedListeners`, `enableVipListener`, `pendingReplyBytesMax`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from aerobee.config import changed
+from aerobee.errors import ConfigError
+from aerobee.message import LEGAL_NAME
+
+MASTER_ID = 0
+PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
+_ENDPOINT = re.compile(r"(?:(?P<name>[A-Za-z][A-Za-z0-9_-]*)://)?(?P<host>\[[^\]]+\]|[^:/]*):(?P<port>\d+)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One named listener: where it binds, or what it advertises. An empty host binds to every address."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_endpoints(text: str, key: str) -> tuple[Endpoint, ...]:
+    """Parse `internal://host:port,external://host:port`; a single `host:port` is named "default".
+
+    Raises ConfigError naming `key` for anything else, and for two of one name.
+    """
+    endpoints: list[Endpoint] = []
+    for piece in text.replace(";", ",").split(","):
+        piece = piece.strip()
+        if not piece:
+            continue
+        match = _ENDPOINT.match(piece)
+        if match is None or int(match["port"]) > 65_535:
+            raise ConfigError(f"{key} holds {piece!r}: write name://host:port, separated by commas")
+        name = match["name"] or "default"
+        if any(name == other.name for other in endpoints):
+            raise ConfigError(f"{key} names listener {name!r} twice")
+        endpoints.append(Endpoint(name, match["host"].strip("[]"), int(match["port"])))
+    return tuple(endpoints)
+
+
+def _host_name() -> str:
+    return socket.gethostname() or "broker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker. Defaults as BrokerConfig (RocketMQ 5.5.0); times in ms unless the name says so."""
+
+    broker_name: str = field(default_factory=_host_name)
+    broker_cluster_name: str = "DefaultCluster"
+    broker_id: int = MASTER_ID
+    broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})  # empty: found when the broker starts
+    broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})  # for replicas; empty: as brokerIP1
+    bind_address: str = "0.0.0.0"
+    listen_port: int = 10_911
+    listeners: str = ""  # name://host:port,…; replaces bindAddress and listenPort
+    advertised_listeners: str = ""  # name://host:port,…; what clients of each listener are told
+    enable_vip_listener: bool | None = None  # listenPort - 2; None: on, but no failure when it is taken
+    namesrv_addr: str = ""
+    region_id: str = "DefaultRegion"
+    broker_permission: int = PERM_READ | PERM_WRITE
+    start_accept_send_request_time_stamp: int = 0
+    # topics and groups
+    default_topic_queue_nums: int = 8
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_on: bool = True
+    clear_retry_topic_when_delete_topic: bool = True
+    enable_retry_topic_v2: bool = field(default=False, metadata={"key": "enableRetryTopicV2"})
+    # registration
+    register_name_server_period: int = 30_000
+    register_broker_timeout_mills: int = 24_000
+    force_register: bool = True
+    compressed_register: bool = False
+    broker_not_active_timeout_millis: int = 10_000
+    enable_slave_acting_master: bool = False
+    # pulling
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1_000
+    slave_read_enable: bool = False
+    enable_property_filter: bool = False
+    filter_support_retry: bool = False
+    lite_pull_message_enable: bool = True
+    use_server_side_reset_offset: bool = True
+    consumer_fallbehind_threshold: int = 17_179_869_184
+    disable_consume_if_consumer_read_slowly: bool = False
+    notify_consumer_ids_changed_enable: bool = True
+    reject_pull_consumer_enable: bool = False
+    # clients
+    channel_expired_timeout: int = 120_000
+    subscription_expired_timeout: int = 600_000
+    flush_consumer_offset_interval: int = 5_000
+    enable_broadcast_offset_store: bool = True
+    server_load_balancer_enable: bool = True
+    default_message_request_mode: str = "PULL"
+    default_pop_share_queue_num: int = -1
+    lock_in_strict_mode: bool = False
+    # transactions, replies, recall
+    reject_transaction_message: bool = False
+    transaction_time_out: int = 6_000
+    transaction_check_max: int = 15
+    transaction_check_interval: int = 30_000
+    store_reply_message_enable: bool = True
+    recall_message_enable: bool = False
+    # overload
+    broker_fast_failure_enable: bool = True
+    wait_time_mills_in_send_queue: int = 200
+    pending_reply_bytes_max: int = 256 * 1024 * 1024  # replies that clients have not read yet, all connections
+    config_black_list: str = "configBlackList;brokerConfigPath"
+
+    def __post_init__(self) -> None:
+        for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
+            # A broker's and a cluster's name are topics too, so the rule of topics holds. Host names have dots.
+            if not name or not (LEGAL_NAME.match(name) or LEGAL_NAME.match(name.replace(".", "-"))):
+                raise ConfigError(f"{key} is {name!r}: letters, digits, _, -, % and | are allowed")
+        if self.broker_id < 0:
+            raise ConfigError(f"brokerId is {self.broker_id}, must be 0 for a master or above for a slave")
+        _between("listenPort", self.listen_port, 0, 65_535)
+        _between("brokerPermission", self.broker_permission, 0, 7)
+        _between("defaultTopicQueueNums", self.default_topic_queue_nums, 1, 65_536)
+        for key, value in (
+            ("registerNameServerPeriod", self.register_name_server_period),
+            ("registerBrokerTimeoutMills", self.register_broker_timeout_mills),
+            ("shortPollingTimeMills", self.short_polling_time_mills),
+            ("flushConsumerOffsetInterval", self.flush_consumer_offset_interval),
+            ("channelExpiredTimeout", self.channel_expired_timeout),
+            ("waitTimeMillsInSendQueue", self.wait_time_mills_in_send_queue),
+            ("pendingReplyBytesMax", self.pending_reply_bytes_max),
+        ):
+            if value <= 0:
+                raise ConfigError(f"{key} is {value}, must be above 0")
+        bound = {endpoint.name for endpoint in parse_endpoints(self.listeners, "listeners")}
+        for endpoint in parse_endpoints(self.advertised_listeners, "advertisedListeners"):
+            if endpoint.name not in (bound or {"default"}):
+                raise ConfigError(
+                    f"advertisedListeners names {endpoint.name!r}, which listeners does not have: "
+                    f"{', '.join(sorted(bound)) or 'default'}"
+                )
+        for piece in self.nameservers:
+            host, separator, port = piece.rpartition(":")
+            if not separator or not host or not port.isdigit() or not 0 < int(port) <= 65_535:
+                raise ConfigError(f"namesrvAddr holds {piece!r}: write host:port, several separated by ';'")
+
+    @property
+    def nameservers(self) -> tuple[str, ...]:
+        return tuple(piece.strip() for piece in self.namesrv_addr.replace(",", ";").split(";") if piece.strip())
+
+    @property
+    def register_period_s(self) -> float:
+        """registerNameServerPeriod kept between 10 and 60 s, as RocketMQ does."""
+        return min(max(self.register_name_server_period, 10_000), 60_000) / 1000
+
+    @property
+    def bound_listeners(self) -> tuple[Endpoint, ...]:
+        """Where to listen: the named listeners, or one called "default"."""
+        named = parse_endpoints(self.listeners, "listeners")
+        return named or (Endpoint("default", self.bind_address, self.listen_port),)
+
+    @property
+    def advertised(self) -> Mapping[str, Endpoint]:
+        """Listener name -> what to advertise for it, for those that say so."""
+        return {e.name: e for e in parse_endpoints(self.advertised_listeners, "advertisedListeners")}
+
+
+def _between(key: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{key} is {value}, must be between {low} and {high}")
+
+
+class LiveConfig:
+    """The settings in force. A change at run time swaps the whole object; parts that care are told."""
+
+    def __init__(self, value: BrokerConfig) -> None:
+        self.value = value
+        self._watchers: list[Callable[[BrokerConfig], None]] = []
+
+    def on_change(self, callback: Callable[[BrokerConfig], None]) -> None:
+        """Call back with the new settings after each change."""
+        self._watchers.append(callback)
+
+    def replace(self, **changes: object) -> BrokerConfig:
+        """Swap in a copy with these fields (snake_case) changed. Raises ConfigError and changes nothing."""
+        self._swap(dataclasses.replace(self.value, **changes))  # type: ignore[arg-type]
+        return self.value
+
+    def update(self, properties: Mapping[str, str], source: str = "update") -> BrokerConfig:
+        """Swap in a copy with these file keys changed; keys of other parts are left alone. Raises ConfigError."""
+        self._swap(changed(self.value, properties, source))
+        return self.value
+
+    def _swap(self, value: BrokerConfig) -> None:
+        self.value = value
+        for watcher in self._watchers:
+            watcher(value)

@@ -1,0 +1,287 @@
+"""The topics of one broker: what exists, how it is made, and the file config/topics.json.
+
+Follows TopicConfigManager of RocketMQ. The file is RocketMQ's, so either product reads what the other wrote:
+
+    {"dataVersion": {counter, stateVersion, timestamp}, "topicConfigTable": {name: TopicConfig}}
+
+What always holds: the data version grows with every change, for a nameserver ignores a registration whose version
+it has already; a change is on disk before anybody is told of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from aerobee.broker.config import PERM_INHERIT, PERM_READ, PERM_WRITE, BrokerConfig
+from aerobee.clock import Clock
+from aerobee.errors import StoreError, UsageError
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
+from aerobee.remoting import fastjson
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.topic_config import TopicConfig
+
+log = logging.getLogger(__name__)
+
+AUTO_CREATE_TEMPLATE = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
+SYSTEM_PREFIX = "rmq_sys_"
+# Answered with NO_PERMISSION when a client sends to them (TopicValidator).
+NOT_SENDABLE = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+_ALWAYS_SYSTEM = NOT_SENDABLE | {
+    AUTO_CREATE_TEMPLATE,
+    BENCHMARK_TOPIC,
+    TRACE_TOPIC,
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    "CHECKPOINT_TOPIC",
+}
+RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
+
+UNIT_TOPIC = 1  # topicSysFlag bits
+UNIT_SUBSCRIPTION = 2
+
+
+class JsonFile(Protocol):
+    """What the table needs of a config file on disk (store/json_file.py)."""
+
+    def read(self) -> bytes | None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+
+ChangeCallback = Callable[[tuple[TopicConfig, ...]], None]
+
+
+class TopicTable:
+    """Topic name -> TopicConfig. Belongs to the event loop; every method returns at once.
+
+    `topics` may be read directly and is never assigned to from outside. Changes are written to the file first, then
+    told to the watchers (registration, the lane) with the configs that changed.
+    """
+
+    def __init__(self, *, file: JsonFile | None, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self._watchers: list[ChangeCallback] = []
+        self._system: set[str] = set(_ALWAYS_SYSTEM)
+        self.topics: dict[str, TopicConfig] = {}
+        self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+
+    # --- reading
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self.topics.get(topic)
+
+    def is_system(self, topic: str) -> bool:
+        """True for topics that the broker makes for itself and that nobody may delete."""
+        return topic in self._system or topic.startswith(SYSTEM_PREFIX)
+
+    @property
+    def system_topics(self) -> frozenset[str]:
+        return frozenset(self._system)
+
+    def on_change(self, callback: ChangeCallback) -> None:
+        """Call back after each change with the configs that changed; an empty tuple after a deletion."""
+        self._watchers.append(callback)
+
+    # --- changing
+
+    def put(self, config: TopicConfig) -> TopicConfig:
+        """Create or replace a topic. Raises UsageError for an illegal name, StoreError when it cannot be saved."""
+        check_topic_name(config.topic_name)
+        return self._change((config,))[0]
+
+    def put_all(self, configs: Iterable[TopicConfig]) -> None:
+        """Create or replace several topics with one write and one notice."""
+        batch = tuple(configs)
+        for config in batch:
+            check_topic_name(config.topic_name)
+        if batch:
+            self._change(batch)
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; its messages are the store's business. Returns whether it existed."""
+        if topic not in self.topics:
+            return False
+        before = self.topics
+        self.topics = {name: config for name, config in before.items() if name != topic}
+        try:
+            self._commit(())
+        except StoreError:
+            self.topics = before
+            raise
+        return True
+
+    def create_from_template(
+        self, topic: str, *, template: str, queue_nums: int, unit_flag: int = 0, allow: bool = True
+    ) -> TopicConfig | None:
+        """Create `topic` as a sender wants it, if its template exists and may be inherited from; else None.
+
+        `allow` is autoCreateTopicEnable: when off, TBW102 can be inherited from no more, other templates can.
+        Source: TopicConfigManager.createTopicInSendMessageMethod.
+        """
+        model = self.topics.get(template)
+        if model is None or not model.perm & PERM_INHERIT or (template == AUTO_CREATE_TEMPLATE and not allow):
+            return None
+        queues = max(0, min(queue_nums, model.write_queue_nums))
+        return self.put(
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=model.perm & ~PERM_INHERIT,
+                topic_filter_type=model.topic_filter_type,
+                topic_sys_flag=unit_flag,
+            )
+        )
+
+    def create_internal(
+        self, topic: str, *, queue_nums: int = 1, perm: int = RETRY_QUEUE_PERM, unit_flag: int = 0
+    ) -> TopicConfig:
+        """Return the topic, created if it is not there. For topics that the broker itself needs."""
+        config = self.topics.get(topic)
+        if config is None:
+            config = self.put(
+                TopicConfig(
+                    topic_name=topic,
+                    read_queue_nums=queue_nums,
+                    write_queue_nums=queue_nums,
+                    perm=perm,
+                    topic_sys_flag=unit_flag,
+                )
+            )
+        return config
+
+    def create_retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
+        """%RETRY%group, created if it is not there."""
+        return self.create_internal(
+            RETRY_PREFIX + group, queue_nums=queue_nums, unit_flag=UNIT_SUBSCRIPTION if unit else 0
+        )
+
+    def create_dead_letter_topic(self, group: str) -> TopicConfig:
+        """%DLQ%group, created if it is not there; one queue, readable."""
+        return self.create_internal(DLQ_PREFIX + group)
+
+    def mark_order_topics(self, order_table: Mapping[str, str]) -> None:
+        """Set `order` on the topics that a nameserver's order configuration names. No new data version.
+
+        Source: TopicConfigManager.updateOrderTopicConfig, which changes the version; here the nameserver, which
+        sent it, knows already.
+        """
+        for topic in order_table:
+            config = self.topics.get(topic)
+            if config is not None and not config.order:
+                self.topics[topic] = dataclasses.replace(config, order=True)
+
+    def create_system_topics(self, config: BrokerConfig) -> None:
+        """Make what must exist at every start, with one write. Topics already there are left as they are."""
+        rw = PERM_READ | PERM_WRITE
+        wanted = {
+            SELF_TEST_TOPIC: (1, rw),
+            BENCHMARK_TOPIC: (1024, rw),
+            OFFSET_MOVED_TOPIC: (1, rw),
+            SCHEDULE_TOPIC: (18, rw),
+            HALF_TOPIC: (1, rw),
+            OP_TOPIC: (1, rw),
+            "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": (1, rw),
+            "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC": (1, rw),
+            WHEEL_TIMER_TOPIC: (1, rw),
+            f"{config.broker_cluster_name}_REPLY_TOPIC": (1, rw),
+            f"{SYSTEM_PREFIX}REVIVE_LOG_{config.broker_cluster_name}": (8, rw),
+            f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{config.broker_name}": (1, PERM_INHERIT),
+            config.broker_cluster_name: (16, (rw | PERM_INHERIT) if config.cluster_topic_enable else PERM_INHERIT),
+            config.broker_name: (1, (rw | PERM_INHERIT) if config.broker_topic_enable else PERM_INHERIT),
+        }
+        if config.auto_create_topic_enable:
+            wanted[AUTO_CREATE_TEMPLATE] = (config.default_topic_queue_nums, rw | PERM_INHERIT)
+        if config.trace_topic_enable:
+            wanted[config.msg_trace_topic_name] = (1, rw)
+        self._system.update(wanted)
+        missing = [
+            TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count, perm=perm)
+            for name, (count, perm) in wanted.items()
+            if name not in self.topics
+        ]
+        if missing:
+            self._change(tuple(missing))
+
+    # --- the file
+
+    def load(self) -> None:
+        """Read the file; a file that is not there is an empty table. Raises StoreError for one that is broken."""
+        data = self._file.read() if self._file is not None else None
+        if not data:
+            return
+        try:
+            tree = fastjson.loads(data)
+            table = tree.get("topicConfigTable") or {}
+            self.topics = {name: TopicConfig.from_dict(value) for name, value in table.items()}
+            if tree.get("dataVersion"):
+                self.data_version = DataVersion.from_dict(tree["dataVersion"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreError(f"config/topics.json is not a topic table: {error}") from error
+
+    def save(self) -> None:
+        """Write the file. Raises StoreError."""
+        if self._file is not None:
+            self._file.write(self.to_json())
+
+    def to_json(self) -> bytes:
+        """The file's content; also what slaves fetch, without the mapping tables."""
+        return fastjson.dumps_pretty(
+            {
+                "dataVersion": self.data_version.to_dict(),
+                "topicConfigTable": {name: config.to_dict() for name, config in self.topics.items()},
+            }
+        )
+
+    def _change(self, configs: tuple[TopicConfig, ...]) -> tuple[TopicConfig, ...]:
+        before = self.topics
+        self.topics = {**before, **{config.topic_name: config for config in configs}}
+        try:
+            self._commit(configs)
+        except StoreError:
+            self.topics = before
+            raise
+        return configs
+
+    def _commit(self, configs: tuple[TopicConfig, ...]) -> None:
+        """New version, file, notice, in this order."""
+        version = self.data_version
+        self.data_version = DataVersion(
+            state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
+        )
+        try:
+            self.save()
+        except StoreError:
+            self.data_version = version
+            raise
+        for watcher in self._watchers:
+            watcher(configs)
+
+
+def check_creatable(table: TopicTable, topic: str) -> None:
+    """Raise UsageError unless a user may create or change `topic`."""
+    check_topic_name(topic)
+    if table.is_system(topic):
+        raise UsageError(f"topic {topic!r} belongs to the broker itself and cannot be created or changed")
