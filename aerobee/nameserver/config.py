@@ -1,0 +1,81 @@
+"""Settings of a NameServer; keys and defaults as NamesrvConfig and NettyServerConfig (RocketMQ).
+
+Keys that only size thread pools or buffers of a JVM are not here: `aerobee.config.unknown_keys` names them, and
+`IGNORED_KEYS` lists those that a namesrv.conf may carry without harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aerobee.errors import ConfigError
+
+# Known to RocketMQ, without a counterpart here: one event loop serves everything. Accepted silently in files.
+IGNORED_KEYS = frozenset(
+    {
+        "bindAddressV6",
+        "clientRequestThreadPoolNums",
+        "clientRequestThreadPoolQueueCapacity",
+        "defaultThreadPoolNums",
+        "defaultThreadPoolQueueCapacity",
+        "enableControllerInNamesrv",
+        "enableShutdownGracefully",
+        "rocketmqHome",
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverNettyWorkerGroupEnable",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverSocketBacklog",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "serverWorkerThreads",
+        "unRegisterBrokerQueueCapacity",
+        "useEpollNativeSelector",
+        "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerConfig:
+    """One NameServer. Its state is in memory; only the KV configuration reaches the disk."""
+
+    listen_port: int = 9876  # 0 takes a free port
+    bind_address: str = "0.0.0.0"
+    listeners: str | None = None  # name://host:port,name://host:port instead of the two above
+    kv_config_path: str | None = None  # kvConfig.json; None keeps the KV configuration in memory only
+    config_store_path: str | None = None  # where UPDATE_NAMESRV_CONFIG writes; None keeps changes in memory
+    config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
+    product_env_name: str = "center"
+    cluster_test: bool = False
+    order_message_enable: bool = False  # attach ORDER_TOPIC_CONFIG entries to routes
+    return_order_topic_config_to_broker: bool = True
+    delete_topic_with_broker_registration: bool = False
+    support_acting_master: bool = False  # present the lowest slave as id 0 while a master is away
+    notify_min_broker_id_changed: bool = False
+    enable_all_topic_list: bool = True
+    enable_topic_list: bool = True
+    need_wait_for_service: bool = False
+    wait_seconds_for_service: int = 45
+    scan_not_active_broker_interval: int = 5_000  # ms between looks for brokers that fell silent
+    server_channel_max_idle_time_seconds: int = 120
+    shutdown_wait_time_seconds: int = field(default=3)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.listen_port <= 65_535:
+            raise ConfigError(f"listenPort is {self.listen_port}, must be 0 to 65535")
+        for key, value in (
+            ("waitSecondsForService", self.wait_seconds_for_service),
+            ("shutdownWaitTimeSeconds", self.shutdown_wait_time_seconds),
+        ):
+            if value < 0:
+                raise ConfigError(f"{key} is {value}, must not be negative")
+        for key, value in (
+            ("scanNotActiveBrokerInterval", self.scan_not_active_broker_interval),
+            ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
+        ):
+            if value <= 0:
+                raise ConfigError(f"{key} is {value}, must be above 0")
