@@ -1,0 +1,278 @@
+"""Servers to be measured: each starts in a directory of its own on loopback, and stops by its own process ids."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+ROCKETMQ_LIB = Path(os.environ.get("AEROBEE_ROCKETMQ_LIB", REPOSITORY / ".interop" / "lib"))
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+
+
+class ServerFailed(Exception):
+    """A server did not start; the text holds the end of its log."""
+
+
+@dataclass
+class Server:
+    """A started server: the address to load, the processes whose CPU counts."""
+
+    name: str
+    port: int
+    directory: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    nameserver_port: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes]
+
+    def spawn(self, command: list[str], log: str, environment: Mapping[str, str] | None = None) -> None:
+        with (self.directory / log).open("ab") as output:
+            self.processes.append(
+                subprocess.Popen(
+                    command,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    cwd=self.directory,
+                    env={**os.environ, **(environment or {})},
+                )
+            )
+
+    def wait_for_port(self, port: int, log: str) -> None:
+        """Return when something listens. Raises ServerFailed with the log's end when a process ended before."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+            if any(process.poll() is not None for process in self.processes):
+                break
+            time.sleep(0.05)
+        tail = (self.directory / log).read_text(errors="replace")[-2000:]
+        raise ServerFailed(f"{self.name} does not listen on port {port}; the end of its log:\n{tail}")
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End the processes, last started first."""
+        for process in reversed(self.processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes.clear()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, with room for the broker's neighbours (port - 2, port + 1)."""
+    found: list[int] = []
+    for port in range(21_000 + os.getpid() % 200 * 40, 60_000, 10):
+        if all(_is_free(port + near) for near in (-2, 0, 1)):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise ServerFailed("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """A directory that is gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=os.environ.get("AEROBEE_BENCH_DIR")))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def broker_properties(
+    directory: Path, port: int, *, sync_flush: bool, extra: Mapping[str, str] | None
+) -> Path:
+    """Write a broker.conf that both products read."""
+    settings = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": "0",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": str(port),
+        "storePathRootDir": str(directory / "store"),
+        "storePathCommitLog": str(directory / "store" / "commitlog"),
+        "flushDiskType": "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH",
+        "autoCreateTopicEnable": "true",
+        **(extra or {}),
+    }
+    path = directory / "broker.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+@contextlib.contextmanager
+def aerobee(
+    *,
+    sync_flush: bool = False,
+    extra: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """A nameserver and a broker of this checkout, each a process."""
+    with scratch("aerobee") as directory:
+        nameserver_port, port = free_ports(2)
+        server = Server("aerobee", port, directory, nameserver_port=nameserver_port)
+        (directory / "namesrv.conf").write_text(
+            f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\nkvConfigPath={directory}/kvConfig.json\n"
+        )
+        conf = broker_properties(directory, port, sync_flush=sync_flush, extra=extra)
+        command = [sys.executable, "-m", "aerobee.ops.cli"]
+        try:
+            server.spawn(
+                [*command, "nameserver", "-c", str(directory / "namesrv.conf")], "namesrv.log", environment
+            )
+            server.wait_for_port(nameserver_port, "namesrv.log")
+            server.spawn(
+                [*command, "broker", "-c", str(conf), "-n", f"127.0.0.1:{nameserver_port}"],
+                "broker.log",
+                environment,
+            )
+            server.wait_for_port(port, "broker.log")
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def rocketmq(
+    *, sync_flush: bool = False, extra: Mapping[str, str] | None = None, heap: str = "2g"
+) -> Iterator[Server]:
+    """A RocketMQ 5.5.0 nameserver and broker from the jars that scripts/setup-interop fetched."""
+    if not ROCKETMQ_LIB.is_dir():
+        raise ServerFailed(
+            f"{ROCKETMQ_LIB} is missing: run scripts/setup-interop, or set AEROBEE_ROCKETMQ_LIB"
+        )
+    with scratch("rocketmq") as directory:
+        nameserver_port, port = free_ports(2)
+        server = Server("rocketmq", port, directory, nameserver_port=nameserver_port)
+        (directory / "namesrv.conf").write_text(f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\n")
+        conf = broker_properties(directory, port, sync_flush=sync_flush, extra=extra)
+        (directory / "conf").mkdir()
+        java = [
+            "java",
+            f"-Drocketmq.home.dir={directory}",
+            f"-Duser.home={directory}",
+            "-cp",
+            f"{ROCKETMQ_LIB}/*",
+        ]
+        try:
+            server.spawn(
+                [
+                    *java,
+                    "-Xmx256m",
+                    "org.apache.rocketmq.namesrv.NamesrvStartup",
+                    "-c",
+                    str(directory / "namesrv.conf"),
+                ],
+                "namesrv.log",
+            )
+            server.wait_for_port(nameserver_port, "namesrv.log")
+            flags = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC"]
+            server.spawn(
+                [
+                    *java,
+                    *flags,
+                    "org.apache.rocketmq.broker.BrokerStartup",
+                    "-c",
+                    str(conf),
+                    "-n",
+                    f"127.0.0.1:{nameserver_port}",
+                ],
+                "broker.log",
+            )
+            server.wait_for_port(port, "broker.log")
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def null_server() -> Iterator[Server]:
+    """The floor, see null_server.py."""
+    with scratch("null") as directory:
+        (port,) = free_ports(1)
+        server = Server("null", port, directory)
+        try:
+            server.spawn([sys.executable, str(HERE / "null_server.py"), str(port)], "null.log")
+            server.wait_for_port(port, "null.log")
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[Server]:
+    """Redis of Debian, streams in memory with its default persistence switched off for sync, on for AOF each second."""
+    with scratch("redis") as directory:
+        (port,) = free_ports(1)
+        server = Server("redis", port, directory)
+        try:
+            server.spawn(
+                [
+                    "redis-server",
+                    "--port",
+                    str(port),
+                    "--bind",
+                    "127.0.0.1",
+                    "--dir",
+                    str(directory),
+                    "--appendonly",
+                    "yes",
+                    "--save",
+                    "",
+                ],
+                "redis.log",
+            )
+            server.wait_for_port(port, "redis.log")
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def nats() -> Iterator[Server]:
+    """NATS with JetStream, file storage, of Debian."""
+    with scratch("nats") as directory:
+        (port,) = free_ports(1)
+        server = Server("nats", port, directory)
+        try:
+            server.spawn(
+                ["nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(directory)], "nats.log"
+            )
+            server.wait_for_port(port, "nats.log")
+            yield server
+        finally:
+            server.stop()
