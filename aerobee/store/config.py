@@ -1,0 +1,194 @@
+"""Settings of the store. Field names are RocketMQ's MessageStoreConfig keys in snake case, defaults are the same.
+
+`mappedFileSizeCommitLog` is `mapped_file_size_commit_log`, and so on. The last block holds Aerobee's own keys.
+Intervals are milliseconds, sizes bytes, ratios percent, unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from aerobee.errors import ConfigError
+
+QUEUE_ENTRY_BYTES = 20
+BATCH_QUEUE_ENTRY_BYTES = 46
+_DELAY_LEVEL = re.compile(r"(\d+)([smhd])\Z")
+_DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class FlushDiskType(StrEnum):
+    """When a send is acknowledged: at once, or when its record is on the disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class BrokerRole(StrEnum):
+    """A slave's store takes no messages of its own."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Checked on construction; raises ConfigError naming key, value and reason."""
+
+    store_path_root_dir: str = os.path.join(os.path.expanduser("~"), "store")
+    store_path_commit_log: str = ""  # empty: <root>/commitlog
+    mapped_file_size_commit_log: int = 1_073_741_824
+    mapped_file_size_consume_queue: int = 6_000_000
+    mapper_file_size_batch_consume_queue: int = 13_800_000
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    message_index_enable: bool = True
+    max_message_size: int = 4_194_304
+    max_msgs_num_batch: int = 64
+    default_query_max_num: int = 32
+
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    sync_flush_timeout: int = 5_000
+    flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    flush_interval_consume_queue: int = 1_000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval: int = 60_000
+
+    clean_resource_interval: int = 10_000
+    delete_when: str = "04"  # local hours, separated by ;
+    file_reserved_time: int = 72  # hours
+    delete_file_batch_max: int = 10
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    clean_file_forcibly_enable: bool = True
+
+    access_message_in_memory_max_ratio: int = 40
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_memory: int = 262_144
+    max_transfer_count_on_message_in_disk: int = 8
+    max_transfer_bytes_on_message_in_disk: int = 65_536
+    max_filter_message_size: int = 16_000  # bytes of queue entries that one read looks at
+
+    check_crc_on_recover: bool = True
+    offset_check_in_slave: bool = False
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+    memory_bytes: int = 0  # what the 40 % rule takes for physical memory; 0: ask the machine
+    commit_log_reserve_bytes: int = 8_388_608  # disk space taken in advance, so that a full disk is an error
+    mapped_queue_files_max: int = 0  # queue files open at a time; 0: from the process's file limit
+    hot_read_bytes: int = 67_108_864  # the log's youngest bytes, read without asking whether they are in memory
+    truncate_corrupt_log: bool = False  # start although acknowledged records are damaged, cutting them off
+
+    def __post_init__(self) -> None:
+        for name, kind in (("flush_disk_type", FlushDiskType), ("broker_role", BrokerRole)):
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, kind(value))
+            except ValueError as error:
+                allowed = ", ".join(member.value for member in kind)
+                raise ConfigError(f"{rocketmq_key(name)} is {value!r}: it must be one of {allowed}") from error
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ConfigError(f"{rocketmq_key(field.name)} is {value!r}: it must be a whole number")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{rocketmq_key(name)} is {getattr(self, name)}: it must be above 0")
+        for name in _NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{rocketmq_key(name)} is {getattr(self, name)}: it must not be below 0")
+        if not self.store_path_root_dir:
+            raise ConfigError("storePathRootDir is empty: name the directory of the store")
+        for name, entry_bytes in (
+            ("mapped_file_size_consume_queue", QUEUE_ENTRY_BYTES),
+            ("mapper_file_size_batch_consume_queue", BATCH_QUEUE_ENTRY_BYTES),
+        ):
+            # RocketMQ rounds up to whole entries instead; then the file on disk is not what the file says.
+            if getattr(self, name) % entry_bytes:
+                raise ConfigError(
+                    f"{rocketmq_key(name)} is {getattr(self, name)}: it must be a multiple of {entry_bytes}, "
+                    "the size of one entry"
+                )
+        if self.mapped_file_size_commit_log < 4096:
+            raise ConfigError(
+                f"mappedFileSizeCommitLog is {self.mapped_file_size_commit_log}: it must be at least 4096"
+            )
+        if not 10 <= self.disk_max_used_space_ratio <= 95:
+            raise ConfigError(
+                f"diskMaxUsedSpaceRatio is {self.disk_max_used_space_ratio}: it must be from 10 to 95"
+            )
+        for name, low, high in (
+            ("disk_space_clean_forcibly_ratio", 1, 99),
+            ("disk_space_warning_level_ratio", 1, 100),
+            ("access_message_in_memory_max_ratio", 0, 100),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(
+                    f"{rocketmq_key(name)} is {getattr(self, name)}: it must be from {low} to {high}"
+                )
+        if self.disk_space_clean_forcibly_ratio > self.disk_space_warning_level_ratio:
+            raise ConfigError(
+                f"diskSpaceCleanForciblyRatio is {self.disk_space_clean_forcibly_ratio}: it must not be above "
+                f"diskSpaceWarningLevelRatio, which is {self.disk_space_warning_level_ratio}"
+            )
+        for hour in self.delete_when.split(";"):
+            if hour and not (hour.isdecimal() and int(hour) < 24):
+                raise ConfigError(f"deleteWhen is {self.delete_when!r}: it takes hours 00 to 23 separated by ;")
+        self.delay_levels_ms()
+
+    @property
+    def is_sync_flush(self) -> bool:
+        return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    @property
+    def commit_log_dir(self) -> str:
+        return self.store_path_commit_log or os.path.join(self.store_path_root_dir, "commitlog")
+
+    def path(self, *parts: str) -> str:
+        """A path below the store's root."""
+        return os.path.join(self.store_path_root_dir, *parts)
+
+    @property
+    def index_file_bytes(self) -> int:
+        return 40 + self.max_hash_slot_num * 4 + self.max_index_num * 20
+
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Delay of level 1, 2, ... in ms. Raises ConfigError for an unreadable level."""
+        delays = []
+        for text in self.message_delay_level.split():
+            match = _DELAY_LEVEL.match(text)
+            if match is None:
+                raise ConfigError(
+                    f"messageDelayLevel is {self.message_delay_level!r}: {text!r} is not a number followed by "
+                    "s, m, h or d"
+                )
+            delays.append(int(match[1]) * _DELAY_UNIT_MS[match[2]])
+        return tuple(delays)
+
+
+_POSITIVE = (
+    "max_hash_slot_num", "max_index_num", "max_message_size", "mapped_file_size_consume_queue",
+    "mapper_file_size_batch_consume_queue", "max_msgs_num_batch", "default_query_max_num", "sync_flush_timeout",
+    "flush_interval_commit_log", "flush_interval_consume_queue", "clean_resource_interval",
+    "delete_file_batch_max", "max_transfer_count_on_message_in_memory", "max_transfer_bytes_on_message_in_memory",
+    "max_transfer_count_on_message_in_disk", "max_transfer_bytes_on_message_in_disk", "max_filter_message_size",
+    "commit_log_reserve_bytes",
+)  # fmt: skip
+_NOT_NEGATIVE = (
+    "flush_commit_log_least_pages", "flush_commit_log_thorough_interval", "flush_consume_queue_least_pages",
+    "flush_consume_queue_thorough_interval", "file_reserved_time", "memory_bytes", "mapped_queue_files_max",
+    "hot_read_bytes",
+)  # fmt: skip
+
+
+def rocketmq_key(field_name: str) -> str:
+    """The spelling of a field in a properties file."""
+    head, *tail = field_name.split("_")
+    return head + "".join("CRC" if part == "crc" else part.capitalize() for part in tail)

@@ -1,0 +1,302 @@
+"""The disk as a thing that is passed in: every file, fsync, rename and lock of the store goes through it.
+
+`RealDisk` is the machine's. `aerobee/testing/simulated_disk.py` is a disk that loses power, tears writes, fails
+fsync, fills up and flips bits. Methods block and raise OSError as the system does; callers say which file of the
+store it was and turn ENOSPC into StoreFull.
+
+What must hold for the store's promises:
+
+- bytes written below a reserved end can never fail for want of space (no SIGBUS);
+- after sync(start, end) returns, those bytes survive power loss; after it raised, nothing about them is known;
+- a created, renamed or removed name survives power loss only after sync_dir of its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from typing import Protocol, TypeAlias
+
+from aerobee.errors import StoreLocked
+
+PAGE_BYTES = mmap.PAGESIZE
+
+# Sliced for copies, slice-assigned and pack_into'd for writes. A mapped file's own bytes, not a copy.
+WritableBuffer: TypeAlias = mmap.mmap | bytearray
+
+
+class MappedFile(Protocol):
+    """One file of fixed size in memory. Not thread-safe, except read() and sync() against writes."""
+
+    path: str
+    size: int  # bytes, the file's length
+    buffer: WritableBuffer  # the whole file; write only below a reserved end
+
+    def reserve(self, end: int) -> None:
+        """Take disk space for the bytes below `end`, so that writing them cannot fail.
+
+        Raises OSError (ENOSPC) when there is none; bytes reserved earlier stay usable.
+        """
+        ...
+
+    def read(self, start: int, end: int) -> bytes:
+        """Copy bytes from the disk, not through the mapping: other threads run while this one waits."""
+        ...
+
+    def is_resident(self, start: int, end: int) -> bool:
+        """Whether these bytes are in memory now, so that touching them does not wait for the disk."""
+        ...
+
+    def prefault(self, start: int, end: int) -> None:
+        """Bring reserved bytes into memory for writing. Best effort."""
+        ...
+
+    def sync(self, start: int, end: int) -> None:
+        """Make these bytes durable. Raises OSError; then they must not be trusted to be on the disk, ever."""
+        ...
+
+    def close(self) -> None:
+        """Unmap and close; unsynced bytes stay in the system's cache. Closing twice is harmless."""
+        ...
+
+
+class FileLock(Protocol):
+    """Held until released or until the process ends."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Files and directories. Paths are absolute or relative to the process, as for open()."""
+
+    def create_mapped(self, path: str, size: int) -> MappedFile:
+        """Create a file of `size` zero bytes, sparse, and map it. Raises FileExistsError."""
+        ...
+
+    def open_mapped(self, path: str) -> MappedFile:
+        """Map an existing file whole, for reading and writing."""
+        ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Put `data` in place of the file's content, or leave it as it was; durable on return."""
+        ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def mtime_ms(self, path: str) -> int: ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or an empty directory."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents; their names are durable on return. Existing ones are fine."""
+        ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def usage(self, path: str) -> tuple[int, int]:
+        """(used, total) bytes of the file system that holds `path`."""
+        ...
+
+    def lock(self, path: str) -> FileLock:
+        """Take the exclusive lock that RocketMQ takes too. Raises StoreLocked when someone holds it."""
+        ...
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_MADV_POPULATE_WRITE = 23
+
+
+class RealMappedFile:
+    """A shared mapping. fdatasync, not msync: CPython's mmap.flush keeps every other thread waiting."""
+
+    __slots__ = ("_address", "_descriptor", "_reserved", "buffer", "path", "size")
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._descriptor = descriptor
+        self._reserved = 0
+        self.buffer: WritableBuffer = mmap.mmap(descriptor, size)
+        self._address = 0
+
+    def reserve(self, end: int) -> None:
+        if end <= self._reserved:
+            return
+        end = min(end, self.size)
+        os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
+        self._reserved = end
+
+    def read(self, start: int, end: int) -> bytes:
+        parts: list[bytes] = []
+        while start < end:
+            part = os.pread(self._descriptor, end - start, start)
+            if not part:
+                raise OSError(errno.EIO, f"the file ends at {start}, {end} was expected", self.path)
+            parts.append(part)
+            start += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def is_resident(self, start: int, end: int) -> bool:
+        first = start - start % PAGE_BYTES
+        pages = (end - first + PAGE_BYTES - 1) // PAGE_BYTES
+        if pages <= 0:
+            return True
+        if not self._address:
+            # The export ends at once, so that the mapping can be closed; the address lives as long as it.
+            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
+        answer = ctypes.create_string_buffer(pages)
+        failed = _libc.mincore(
+            ctypes.c_void_p(self._address + first), ctypes.c_size_t(end - first), answer
+        )
+        return not failed and all(byte & 1 for byte in answer.raw)
+
+    def prefault(self, start: int, end: int) -> None:
+        first = start - start % PAGE_BYTES
+        if isinstance(self.buffer, mmap.mmap) and first < end:
+            # Kernels before 5.14 do not know it: then each page faults at its first use.
+            with contextlib.suppress(OSError, ValueError):
+                self.buffer.madvise(_MADV_POPULATE_WRITE, first, end - first)
+
+    def sync(self, start: int, end: int) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor < 0:
+            return
+        os.close(self._descriptor)
+        self._descriptor = -1
+        if isinstance(self.buffer, mmap.mmap):
+            # A reader that still holds a view keeps the mapping alive; it goes when the view goes.
+            with contextlib.suppress(BufferError):
+                self.buffer.close()
+
+
+class _OpenFileLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealDisk:
+    """The machine's file systems."""
+
+    def create_mapped(self, path: str, size: int) -> MappedFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+            return RealMappedFile(path, descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            os.unlink(path)
+            raise
+
+    def open_mapped(self, path: str) -> MappedFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return RealMappedFile(path, descriptor, os.fstat(descriptor).st_size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        self.sync_dir(os.path.dirname(path) or ".")
+
+    def list_dir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def mtime_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def remove(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rmdir(path)
+        else:
+            os.unlink(path)
+
+    def make_dirs(self, path: str) -> None:
+        missing = []
+        at = os.path.abspath(path)
+        while not os.path.isdir(at):
+            missing.append(at)
+            at = os.path.dirname(at)
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, 0o755)
+            self.sync_dir(os.path.dirname(directory))
+
+    def sync_dir(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        answer = os.statvfs(path)
+        total = answer.f_blocks * answer.f_frsize
+        return total - answer.f_bavail * answer.f_frsize, total
+
+    def lock(self, path: str) -> FileLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # Java's tryLock(0, 1) is a POSIX record lock. An open-file-description lock conflicts with it,
+            # and unlike it also with a second open in this process. l_type, l_whence, l_start, l_len, l_pid.
+            fcntl.fcntl(
+                descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            )
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise StoreLocked(
+                    f"the store directory {os.path.dirname(path)} is open in another broker, which holds "
+                    f"{os.path.basename(path)!r}: stop that broker, or give this one another storePathRootDir",
+                    path=path,
+                ) from error
+            raise
+        os.pwrite(descriptor, b"lock", 0)
+        return _OpenFileLock(descriptor)
