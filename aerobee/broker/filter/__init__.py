@@ -1,0 +1,1 @@
+"""Message filters that a broker evaluates: SQL92 over message properties."""
