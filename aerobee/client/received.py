@@ -1,0 +1,272 @@
+"""A message that arrived, decoded from the records of a pull, query or view answer. Core, but for ack and retry.
+
+Layout of a record: message.py. Properties, ids and the decompressed body are made when they are first asked for,
+because most handlers read the body alone: that halves the cost of a pulled message.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from aerobee.client.compression import decompress
+from aerobee.errors import MalformedRecord, UsageError
+from aerobee.message import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    HEAD_V4,
+    MAGIC_V1,
+    RECORD_BYTES_MIN,
+    RETRY_PREFIX,
+    STORE_HOST_V6,
+    MessageQueue,
+    Record,
+    decode_properties,
+    decode_record,
+    offset_message_id,
+)
+
+_unpack_head = HEAD_V4.unpack_from
+_HEAD_BYTES = HEAD_V4.size
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+
+
+class Settles(Protocol):
+    """Who takes the verdict on a message that `async for` handed out."""
+
+    def settle(self, message: ReceivedMessage, delay_level: int | None) -> None:
+        """`delay_level` None: consumed; otherwise deliver again after that level (-1: dead letter)."""
+        ...
+
+
+class ReceivedMessage:
+    """A message as a consumer sees it. Read only.
+
+    `queue` is where it was read; `topic` is its own topic, which differs for one that came back through the retry
+    topic. `queue_offset` counts entries of `queue`. Times are ms since the epoch.
+    """
+
+    __slots__ = (
+        "_body",
+        "_head",
+        "_plain",
+        "_properties",
+        "_raw_properties",
+        "_settler",
+        "queue",
+        "queue_offset",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queue: MessageQueue,
+        queue_offset: int,
+        body: bytes,
+        raw_properties: bytes,
+        head: tuple[Any, ...],
+    ) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self._body = body
+        self._raw_properties = raw_properties
+        self._head = head
+        self._properties: dict[str, str] | None = None
+        self._plain: bytes | None = None
+        self._settler: Settles | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The body, decompressed. Raises MalformedRecord when it does not decompress."""
+        if not self._head[7] & COMPRESSED:
+            return self._body
+        if self._plain is None:
+            self._plain = decompress(self._body, self._head[7])
+        return self._plain
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as it is stored: still compressed if `sys_flag` says so."""
+        return self._body
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        if self._properties is None:
+            self._properties = decode_properties(self._raw_properties.decode(errors="replace"))
+        return self._properties
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get("KEYS", "").split())
+
+    @property
+    def message_id(self) -> str:
+        """The id that the sender gave (what Java calls msgId), or the place in the log when it gave none."""
+        return self.properties.get("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        return offset_message_id(self.store_host, self.physical_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole record."""
+        return int(self._head[0])
+
+    @property
+    def flag(self) -> int:
+        return int(self._head[4])
+
+    @property
+    def physical_offset(self) -> int:
+        return int(self._head[6])
+
+    @property
+    def sys_flag(self) -> int:
+        return int(self._head[7])
+
+    @property
+    def born_timestamp(self) -> int:
+        return int(self._head[8])
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        return str(ipaddress.ip_address(self._head[9])), int(self._head[10])
+
+    @property
+    def store_timestamp(self) -> int:
+        return int(self._head[11])
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        return str(ipaddress.ip_address(self._head[12])), int(self._head[13])
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was handed out before; 0 at the first delivery."""
+        return int(self._head[14])
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return int(self._head[15])
+
+    def ack(self) -> None:
+        """Consumed: its offset may be committed. Only for messages of `async for message in consumer`."""
+        self._settle(None)
+
+    def retry(self, delay_level: int = 0) -> None:
+        """Deliver it again later: 0 lets the broker choose, 1..18 is a delay level, -1 the dead letters."""
+        self._settle(delay_level)
+
+    def _settle(self, delay_level: int | None) -> None:
+        if self._settler is None:
+            raise UsageError(
+                "only messages of `async for message in consumer` are acknowledged by hand; "
+                "a handler acknowledges by returning and asks for another delivery by raising"
+            )
+        self._settler.settle(self, delay_level)
+
+    def __repr__(self) -> str:
+        return (
+            f"ReceivedMessage({self.topic} {self.queue.broker_name}/{self.queue.queue_id}"
+            f"@{self.queue_offset}, {len(self._body)} bytes, id {self.message_id})"
+        )
+
+
+def attach(message: ReceivedMessage, settler: Settles) -> None:
+    """Let ack() and retry() of this message reach `settler`."""
+    message._settler = settler
+
+
+def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
+    """Decode the records of an answer that all came from `queue`.
+
+    Raises MalformedRecord for anything that is not whole records back to back.
+    """
+    messages: list[ReceivedMessage] = []
+    end = len(data)
+    at = 0
+    queue_topic = queue.topic
+    expected = queue_topic.encode()
+    topic_size = len(expected)
+    is_retry = queue_topic.startswith(RETRY_PREFIX)
+    while at < end:
+        if end - at < RECORD_BYTES_MIN:
+            raise MalformedRecord(f"{end - at} bytes at {at} are less than the smallest record")
+        head = _unpack_head(data, at)
+        size = head[0]
+        body_at = at + _HEAD_BYTES
+        topic_at = body_at + head[16]
+        topic_end = topic_at + 1 + topic_size
+        if (
+            head[1] != MAGIC_V1
+            or head[7] & _HOSTS_V6
+            or head[16] < 0
+            or not RECORD_BYTES_MIN <= size <= end - at
+            or topic_end + 2 > at + size
+            or data[topic_at] != topic_size
+            or data[topic_at + 1 : topic_end] != expected
+            or topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1]) != at + size
+        ):
+            # Not the ordinary record of this queue: the full decoder tells what it is, or what is wrong.
+            record = decode_record(data, at, check_crc=False)
+            message = _from_record(record, queue)
+        else:
+            message = ReceivedMessage(
+                queue_topic,
+                queue,
+                head[5],
+                data[body_at:topic_at],
+                data[topic_end + 2 : at + size],
+                head,
+            )
+        if is_retry:
+            message.topic = message.properties.get("RETRY_TOPIC", message.topic)
+        messages.append(message)
+        at += size
+    return messages
+
+
+def _from_record(record: Record, queue: MessageQueue) -> ReceivedMessage:
+    head = (
+        record.total_size,
+        MAGIC_V1,
+        record.body_crc,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        record.sys_flag,
+        record.born_timestamp,
+        ipaddress.ip_address(record.born_host[0]).packed,
+        record.born_host[1],
+        record.store_timestamp,
+        ipaddress.ip_address(record.store_host[0]).packed,
+        record.store_host[1],
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+        len(record.body),
+    )
+    text = "".join(f"{name}\x01{value}\x02" for name, value in record.properties.items())
+    return ReceivedMessage(
+        record.topic, queue, record.queue_offset, record.body, text.encode(errors="surrogateescape"), head
+    )
+
+
+def decode_stored_messages(data: bytes, broker_name: str) -> list[ReceivedMessage]:
+    """Decode records of any topic and queue of one broker, as query and view answers hold them."""
+    messages: list[ReceivedMessage] = []
+    at = 0
+    while at < len(data):
+        record = decode_record(data, at, check_crc=False)
+        queue = MessageQueue(record.topic, broker_name, record.queue_id)
+        messages.append(_from_record(record, queue))
+        at += record.total_size
+    return messages
