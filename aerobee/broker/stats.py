@@ -1,0 +1,378 @@
+"""What a broker counts: messages in and out by topic and group, and the rates of the last 10, 60 and 600 seconds.
+
+Source: BrokerStatsManager, StatsItem, BrokerStats and StoreStatsService (RocketMQ). Each item counts a value and how
+often it was added to. Snapshots of both make three windows:
+
+    minute   a snapshot each 10 s, 7 kept
+    hour     a snapshot each 10 min, 7 kept
+    day      a snapshot each hour, 25 kept
+
+of which VIEW_BROKER_STATS_DATA (315) gives sum, sum a second, and sum by addition (avgpt) between the oldest and
+the newest. Totals of the broker are snapshot each second for the rates in GET_BROKER_RUNTIME_INFO (28).
+
+Hot callers add to an object found in a dictionary; the clock is read only when sampling. One timer a second, owned by
+start() and stop().
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any
+
+from aerobee.clock import Clock, Timer
+
+MINUTE_STEP_S, MINUTE_KEPT = 10, 7
+HOUR_STEP_S, HOUR_KEPT = 600, 7
+DAY_STEP_S, DAY_KEPT = 3_600, 25
+RATE_STEP_S, RATE_KEPT = 1, 601
+RATE_WINDOWS_S = (10, 60, 600)
+ITEMS_MAX = 200_000  # further keys are not counted: names come from peers and must not fill the memory
+
+# Upper ends, in ms, of the buckets of putMessageDistributeTime, and what StoreStatsService calls them.
+_BUCKET_ENDS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
+_BUCKET_NAMES = (
+    "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
+    "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
+)  # fmt: skip
+
+TOPIC_PUT_NUMS, TOPIC_PUT_SIZE = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS, GROUP_GET_SIZE = "GROUP_GET_NUMS", "GROUP_GET_SIZE"
+BROKER_PUT_NUMS, BROKER_GET_NUMS = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
+SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+
+
+@dataclass(slots=True)
+class Counter:
+    """Totals since the broker started: messages, their bytes, and how many additions that were."""
+
+    count: int = 0
+    size: int = 0
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStats:
+    """One window of an item: `sum` in it, `tps` sum a second, `average` sum by addition."""
+
+    sum: int = 0
+    tps: float = 0.0
+    average: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"avgpt": self.average, "sum": self.sum, "tps": self.tps}
+
+
+_Snapshot = tuple[float, int, int, int]  # monotonic seconds, count, size, times
+
+
+@dataclass(slots=True)
+class _Item:
+    counter: Counter = field(default_factory=Counter)
+    minute: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=MINUTE_KEPT))
+    hour: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=HOUR_KEPT))
+    day: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=DAY_KEPT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """A snapshot of the broker's totals."""
+
+    at: float
+    put: int
+    found: int
+    miss: int
+    transferred: int
+
+
+class BrokerStats:
+    """All counters of one broker."""
+
+    def __init__(self, *, clock: Clock, cluster: str) -> None:
+        self._clock = clock
+        self._cluster = cluster
+        self._puts: dict[str, _Item] = {}  # topic
+        self._gets: dict[str, _Item] = {}  # topic@group
+        self._others: dict[str, dict[str, _Item]] = {}  # name -> key -> item
+        self._broker_put, self._broker_get = _Item(), _Item()
+        self._lost = _Item()  # counts for keys beyond ITEMS_MAX
+        self._found = self._miss = 0
+        self._put_failed = 0
+        self._put_time_max_ms = self._get_time_max_ms = 0
+        self._put_times_ms: deque[float] = deque(maxlen=1_000)
+        self._put_buckets = [0] * len(_BUCKET_NAMES)
+        self._rates: deque[_Totals] = deque(maxlen=RATE_KEPT)
+        self._timer: Timer | None = None
+        now = clock.monotonic()
+        self._minute_due = now + MINUTE_STEP_S
+        self._hour_due, self._day_due = now + HOUR_STEP_S, now + DAY_STEP_S
+        self._today = self._date()
+        self.boot_ms = clock.now_ms()
+        self.put_total_yesterday_morning = self.put_total_today_morning = 0
+        self.get_total_yesterday_morning = self.get_total_today_morning = 0
+        self._rates.append(self._totals(now))
+
+    # --- counting: hot
+
+    def topic_put(self, topic: str, count: int, size: int, times: int = 0) -> None:
+        """`count` messages of `size` bytes in all were stored, by `times` requests (0: one each)."""
+        item = self._puts.get(topic)
+        if item is None:
+            item = self._new_item(self._puts, topic)
+        counter = item.counter
+        counter.count += count
+        counter.size += size
+        counter.times += times or count
+        total = self._broker_put.counter
+        total.count += count
+        total.size += size
+        total.times += times or count
+
+    def group_get(self, group: str, topic: str, count: int, size: int) -> None:
+        """One pull of the group was answered with `count` messages of `size` bytes in all."""
+        key = f"{topic}@{group}"
+        item = self._gets.get(key)
+        if item is None:
+            item = self._new_item(self._gets, key)
+        counter = item.counter
+        counter.count += count
+        counter.size += size
+        counter.times += 1
+        total = self._broker_get.counter
+        total.count += count
+        total.size += size
+        total.times += 1
+        self._found += 1
+
+    def get_miss(self, count: int = 1) -> None:
+        """Pulls that found nothing."""
+        self._miss += count
+
+    # --- counting: not hot
+
+    def put_time(self, elapsed_ms: float) -> None:
+        """How long one append took."""
+        self._put_time_max_ms = max(self._put_time_max_ms, round(elapsed_ms))
+        self._put_times_ms.append(elapsed_ms)
+        self._put_buckets[bisect.bisect_left(_BUCKET_ENDS_MS, int(elapsed_ms))] += 1
+
+    def get_time(self, elapsed_ms: float) -> None:
+        """How long one read of messages took."""
+        self._get_time_max_ms = max(self._get_time_max_ms, round(elapsed_ms))
+
+    def put_failed(self, count: int = 1) -> None:
+        """Sends that were not stored."""
+        self._put_failed += count
+
+    def send_back(self, group: str, topic: str) -> None:
+        """A consumer gave a message back for a later try."""
+        self.add(SNDBCK_PUT_NUMS, f"{topic}@{group}")
+
+    def add(self, name: str, key: str, value: int = 1, times: int = 1) -> None:
+        """Add to any other item, such as QUEUE_PUT_NUMS or GROUP_GET_LATENCY."""
+        items = self._others.setdefault(name, {})
+        item = items.get(key) or self._new_item(items, key)
+        item.counter.count += value
+        item.counter.times += times
+
+    # --- reading
+
+    def windows(self, name: str, key: str) -> dict[str, WindowStats] | None:
+        """Return minute, hour and day of an item, or None when nothing was ever counted under that key."""
+        item, use_size = self._find(name, key)
+        if item is None:
+            return None
+        return {
+            "statsDay": _window(item.day, use_size),
+            "statsHour": _window(item.hour, use_size),
+            "statsMinute": _window(item.minute, use_size),
+        }
+
+    def minute_tps(self, name: str, key: str) -> float:
+        """Rate of the last minute; 0.0 for an item that does not exist."""
+        item, use_size = self._find(name, key)
+        return 0.0 if item is None else _window(item.minute, use_size).tps
+
+    def counters(self, name: str) -> Iterator[tuple[str, Counter]]:
+        """Key and totals of each item: TOPIC_PUT_NUMS (sizes in them too), GROUP_GET_NUMS, or another name."""
+        tables = {TOPIC_PUT_NUMS: self._puts, GROUP_GET_NUMS: self._gets}
+        for key, item in list(tables.get(name, self._others.get(name, {})).items()):
+            yield key, item.counter
+
+    @property
+    def put_total(self) -> int:
+        return self._broker_put.counter.count
+
+    @property
+    def get_total(self) -> int:
+        return self._broker_get.counter.count
+
+    def runtime_info(self) -> dict[str, str]:
+        """The store-statistics keys of GET_BROKER_RUNTIME_INFO (28)."""
+        put = self._broker_put.counter
+        return {
+            "bootTimestamp": str(self.boot_ms),
+            "runtime": _duration_text(self._clock.now_ms() - self.boot_ms),
+            "putMessageEntireTimeMax": str(self._put_time_max_ms),
+            "putMessageTimesTotal": str(put.count),
+            "putMessageFailedTimes": str(self._put_failed),
+            "putMessageSizeTotal": str(put.size),
+            "putMessageDistributeTime": "".join(
+                f"{name}:{count} " for name, count in zip(_BUCKET_NAMES, self._put_buckets, strict=True)
+            ),
+            "putMessageAverageSize": repr(put.size / put.count if put.count else 0.0),
+            "putLatency99": f"{self._put_percentile(0.99):.2f}",
+            "putLatency999": f"{self._put_percentile(0.999):.2f}",
+            "getMessageEntireTimeMax": str(self._get_time_max_ms),
+            "putTps": self._rate_text("put"),
+            "getFoundTps": self._rate_text("found"),
+            "getMissTps": self._rate_text("miss"),
+            "getTotalTps": self._rate_text("found", "miss"),
+            "getTransferredTps": self._rate_text("transferred"),
+            "msgPutTotalYesterdayMorning": str(self.put_total_yesterday_morning),
+            "msgPutTotalTodayMorning": str(self.put_total_today_morning),
+            "msgPutTotalTodayNow": str(self.put_total),
+            "msgGetTotalYesterdayMorning": str(self.get_total_yesterday_morning),
+            "msgGetTotalTodayMorning": str(self.get_total_today_morning),
+            "msgGetTotalTodayNow": str(self.get_total),
+        }
+
+    # --- forgetting
+
+    def remove_topic(self, topic: str) -> None:
+        """Drop the items of a topic that was deleted."""
+        self._puts.pop(topic, None)
+        self._drop(lambda parts: topic in parts)
+
+    def remove_group(self, group: str) -> None:
+        """Drop the items of a group that was deleted."""
+        self._drop(lambda parts: parts[-1] == group and len(parts) > 1)
+
+    # --- sampling
+
+    def start(self) -> None:
+        """Sample each second until stop()."""
+        self._timer = self._clock.call_later(RATE_STEP_S, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def sample(self) -> None:
+        """Take the snapshots that are due now."""
+        now = self._clock.monotonic()
+        self._rates.append(self._totals(now))
+        today = self._date()
+        if today != self._today:
+            self._today = today
+            self.put_total_yesterday_morning, self.put_total_today_morning = (
+                self.put_total_today_morning,
+                self.put_total,
+            )
+            self.get_total_yesterday_morning, self.get_total_today_morning = (
+                self.get_total_today_morning,
+                self.get_total,
+            )
+        if now >= self._minute_due:
+            self._minute_due = now + MINUTE_STEP_S
+            for item in self._items():
+                _snapshot(item.minute, item.counter, now, MINUTE_STEP_S)
+        if now >= self._hour_due:
+            self._hour_due = now + HOUR_STEP_S
+            for item in self._items():
+                _snapshot(item.hour, item.counter, now, HOUR_STEP_S)
+        if now >= self._day_due:
+            self._day_due = now + DAY_STEP_S
+            for item in self._items():
+                _snapshot(item.day, item.counter, now, DAY_STEP_S)
+
+    def _tick(self) -> None:
+        self.sample()
+        self._timer = self._clock.call_later(RATE_STEP_S, self._tick)
+
+    # --- helpers
+
+    def _items(self) -> Iterator[_Item]:
+        yield self._broker_put
+        yield self._broker_get
+        for table in (self._puts, self._gets, *self._others.values()):
+            yield from table.values()
+
+    def _find(self, name: str, key: str) -> tuple[_Item | None, bool]:
+        """Return the item and whether its value is the size."""
+        use_size = name in (TOPIC_PUT_SIZE, GROUP_GET_SIZE)
+        if name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
+            return self._puts.get(key), use_size
+        if name in (GROUP_GET_NUMS, GROUP_GET_SIZE):
+            return self._gets.get(key), use_size
+        if name in (BROKER_PUT_NUMS, BROKER_GET_NUMS) and key == self._cluster:
+            return (self._broker_put if name == BROKER_PUT_NUMS else self._broker_get), use_size
+        return self._others.get(name, {}).get(key), use_size
+
+    def _new_item(self, table: dict[str, _Item], key: str) -> _Item:
+        if len(table) >= ITEMS_MAX:
+            return self._lost
+        item = table[key] = _Item()
+        return item
+
+    def _drop(self, matches: Any) -> None:
+        for table in (self._gets, *self._others.values()):
+            for key in [key for key in table if matches(key.split("@"))]:
+                del table[key]
+
+    def _totals(self, now: float) -> _Totals:
+        return _Totals(now, self.put_total, self._found, self._miss, self.get_total)
+
+    def _rate_text(self, *names: str) -> str:
+        """Rates of the last 10, 60 and 600 s, blank where the broker has not run that long yet."""
+        newest = self._rates[-1]
+        texts = []
+        for window_s in RATE_WINDOWS_S:
+            if len(self._rates) <= window_s:
+                texts.append("0.0" if len(names) > 1 else "")
+                continue
+            oldest = self._rates[-1 - window_s]
+            change = sum(getattr(newest, name) - getattr(oldest, name) for name in names)
+            elapsed = newest.at - oldest.at
+            texts.append(repr(change / elapsed if elapsed > 0 else 0.0))
+        return " ".join(texts)
+
+    def _put_percentile(self, part: float) -> float:
+        times = sorted(self._put_times_ms)
+        return times[min(len(times) - 1, int(len(times) * part))] if times else 0.0
+
+    def _date(self) -> date:
+        return datetime.fromtimestamp(self._clock.now_ms() / 1000).date()
+
+
+def windows_json(windows: Mapping[str, WindowStats]) -> dict[str, Any]:
+    """The body of VIEW_BROKER_STATS_DATA."""
+    return {name: window.to_dict() for name, window in windows.items()}
+
+
+def _snapshot(window: deque[_Snapshot], counter: Counter, now: float, step_s: int) -> None:
+    if not window:
+        window.append((now - step_s, 0, 0, 0))  # what came before the first sample counts too
+    window.append((now, counter.count, counter.size, counter.times))
+
+
+def _window(snapshots: deque[_Snapshot], use_size: bool) -> WindowStats:
+    if len(snapshots) < 2:
+        return WindowStats()
+    first, last = snapshots[0], snapshots[-1]
+    value = 2 if use_size else 1
+    change = last[value] - first[value]
+    elapsed, times = last[0] - first[0], last[3] - first[3]
+    return WindowStats(
+        change, change / elapsed if elapsed > 0 else 0.0, change / times if times > 0 else 0.0
+    )
+
+
+def _duration_text(elapsed_ms: int) -> str:
+    seconds = max(0, elapsed_ms) // 1000
+    minutes, hours, days = seconds // 60 % 60, seconds // 3600 % 24, seconds // 86_400
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"
