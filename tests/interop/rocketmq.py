@@ -1,0 +1,446 @@
+"""Servers under test as real processes, RocketMQ's and ours alike, and RocketMQ's clients.
+
+`NameServer` and `Broker` start either product ("rocketmq" or "aerobee") from the same configuration keys, wait until it
+serves, and stop it by SIGTERM or SIGKILL. `Driver` is the JVM that runs Java clients and mqadmin (java/Driver.java).
+`cpp_send` and `cpp_consume` run the C++ client. Everything listens on 127.0.0.1 and writes below a temporary directory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CACHE = pathlib.Path(os.environ.get("AEROBEE_INTEROP_DIR", ROOT / ".interop"))
+CLASS_PATH = f"{CACHE / 'classes'}:{CACHE / 'jars'}/*"
+CPP_PYTHON = CACHE / "cpp-venv" / "bin" / "python"
+START_TIMEOUT_S = 90.0  # a loaded machine of two cores needs up to 20 s for a broker's JVM
+JAVA = [
+    "java", "-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=256m",
+    "-Xshare:auto", "-XX:-UsePerfData",
+    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "java.lang", "sun.nio.ch", "jdk.internal.ref")),
+]  # fmt: skip
+
+# Small files, so that a few messages already roll; generous queue times, because test machines are busy.
+BROKER_CONFIG = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerName": "broker-a",
+    "brokerId": "0",
+    "brokerIP1": "127.0.0.1",
+    "autoCreateTopicEnable": "true",
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "5000",
+    "maxIndexNum": "20000",
+    "mappedFileSizeTimerLog": "65520",
+    "waitTimeMillsInSendQueue": "10000",
+    "waitTimeMillsInPullQueue": "30000",
+    "osPageCacheBusyTimeOutMills": "30000",
+    "registerNameServerPeriod": "10000",
+    "diskMaxUsedSpaceRatio": "95",
+    "flushConsumerOffsetInterval": "1000",
+}
+
+T = TypeVar("T")
+
+
+def missing_pieces() -> list[str]:
+    """What scripts/setup-interop has still to make."""
+    needed = (CACHE / "jars" / "rocketmq-broker-5.5.0.jar", CACHE / "classes" / "Driver.class", CPP_PYTHON)
+    missing = [str(path) for path in needed if not path.exists()]
+    return missing + ([] if shutil.which("java") else ["java"])
+
+
+def wait_for(what: str, probe: Callable[[], T | None], timeout_s: float = 30.0) -> T:
+    """Return the first result of `probe` that is neither None nor False."""
+    end = time.monotonic() + timeout_s
+    while True:
+        result = probe()
+        if result is not None and result is not False:
+            return result
+        if time.monotonic() > end:
+            raise AssertionError(f"after {timeout_s:.0f} s still waiting for: {what}")
+        time.sleep(0.05)
+
+
+_PORTS = itertools.count(random.Random().randrange(21_000, 29_000, 10), 10)  # below the ephemeral range
+
+
+def free_port() -> int:
+    """A port p that is free together with p - 2 (RocketMQ's fast port) and p + 1 (replication)."""
+    while True:
+        port = next(_PORTS)
+        try:
+            for each in (port - 2, port, port + 1):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", each))
+        except OSError:
+            continue
+        return port
+
+
+def call(address: str, code: int, ext: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    """One remoting call in JSON, made without any of the code under test. Returns (header, body)."""
+    host, port = address.rsplit(":", 1)
+    header = json.dumps(
+        {"code": code, "language": "JAVA", "version": 513, "opaque": 7, "flag": 0, "extFields": ext}
+    ).encode()
+    with socket.create_connection((host, int(port)), timeout=5) as link:
+        link.sendall(struct.pack(">iI", 4 + len(header) + len(body), len(header)) + header + body)
+        stream = link.makefile("rb")
+        total, header_size = struct.unpack(">ii", stream.read(8))
+        header_size &= 0xFFFFFF
+        data = stream.read(total - 4)
+    return json.loads(data[:header_size]), data[header_size:]
+
+
+def routed_brokers(namesrv: str, topic: str) -> dict[str, str]:
+    """{broker name: address of its master} in the route of `topic`; empty when there is no route."""
+    try:
+        header, body = call(namesrv, 105, {"topic": topic, "acceptStandardJsonOnly": "true"})
+    except OSError:
+        return {}
+    if header["code"] != 0:
+        return {}
+    return {data["brokerName"]: data["brokerAddrs"].get("0", "") for data in json.loads(body)["brokerDatas"]}
+
+
+class Server:
+    """A process with a log file, started again as often as wanted on the same port and directory."""
+
+    def __init__(self, kind: str, root: pathlib.Path, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.root = root
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = root / f"{name}.out"
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        raise NotImplementedError
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "HOME": str(self.root), "ROCKETMQ_HOME": str(self.root), "PYTHONPATH": str(ROOT)}
+
+    def start(self, *, wait: bool = True) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdout=log, stderr=subprocess.STDOUT, cwd=self.root, env=self._environment()
+            )
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        def probe() -> bool:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise AssertionError(f"{self.kind} {self.name} ended with {self.process.returncode}:\n{self.tail()}")
+            return self.is_ready()
+
+        try:
+            wait_for(f"{self.kind} {self.name} to serve", probe, START_TIMEOUT_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.tail()}") from None
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for a clean end."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing said goodbye to."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(number)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+            raise AssertionError(f"{self.kind} {self.name} did not end within 60 s:\n{self.tail()}") from None
+
+
+def write_config(path: pathlib.Path, values: dict[str, str]) -> pathlib.Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return path
+
+
+class NameServer(Server):
+    def __init__(self, kind: str, root: pathlib.Path, name: str = "nameserver", **config: str) -> None:
+        super().__init__(kind, root, name)
+        self.config = {"listenPort": str(self.port), "kvConfigPath": str(root / "kvConfig.json"), **config}
+
+    def command(self) -> list[str]:
+        file = str(write_config(self.root / f"{self.name}.conf", self.config))
+        if self.kind == "aerobee":
+            return [sys.executable, "-m", "aerobee.ops.cli", "nameserver", "-c", file]
+        return [
+            *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATH,
+            "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", file,
+        ]  # fmt: skip
+
+    def is_ready(self) -> bool:
+        try:
+            call(self.address, 105, {"topic": "NoSuchTopic"})
+        except OSError:
+            return False
+        return True
+
+
+class Broker(Server):
+    def __init__(
+        self, kind: str, root: pathlib.Path, namesrv: str, *, store: pathlib.Path | None = None, **config: str
+    ) -> None:
+        self.broker_name = config.get("brokerName", BROKER_CONFIG["brokerName"])
+        super().__init__(kind, root, f"{kind}-{self.broker_name}")
+        self.namesrv = namesrv
+        self.store = store or root / "store"
+        self.config = {
+            **BROKER_CONFIG,
+            "listenPort": str(self.port),
+            "haListenPort": str(self.port + 1),
+            "namesrvAddr": namesrv,
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+            **config,
+        }
+
+    def command(self) -> list[str]:
+        file = str(write_config(self.root / f"{self.name}.conf", self.config))
+        if self.kind == "aerobee":
+            return [sys.executable, "-m", "aerobee.ops.cli", "broker", "-c", file]
+        return [
+            *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATH,
+            "org.apache.rocketmq.broker.BrokerStartup", "-c", file,
+        ]  # fmt: skip
+
+    def is_ready(self) -> bool:
+        # Every broker registers a topic with its own name.
+        if not all(
+            routed_brokers(each, self.broker_name).get(self.broker_name) == self.address
+            for each in self.namesrv.split(";")
+        ):
+            return False
+        try:
+            call(self.address, 28, {})
+        except OSError:
+            return False
+        return True
+
+
+class Cluster:
+    """A NameServer and brokers of one product."""
+
+    def __init__(self, kind: str, root: pathlib.Path, *, brokers: int = 1, **config: str) -> None:
+        self.kind = kind
+        self.root = root
+        self.nameserver = NameServer(kind, root / "nameserver")
+        self.namesrv = self.nameserver.address
+        self.brokers = [
+            Broker(kind, root / f"broker-{letter}", self.namesrv, brokerName=f"broker-{letter}", **config)
+            for letter in "abcd"[:brokers]
+        ]
+
+    @property
+    def broker(self) -> Broker:
+        return self.brokers[0]
+
+    def start(self) -> Cluster:
+        self.nameserver.start()
+        for broker in self.brokers:
+            broker.start(wait=False)
+        for broker in self.brokers:
+            broker.wait_ready()
+        return self
+
+    def stop(self) -> None:
+        """Stop ours cleanly, for a clean stop is part of what is tested; a real broker takes 15 s for it."""
+        failures = []
+        for server in (*self.brokers, self.nameserver):
+            try:
+                server.stop() if self.kind == "aerobee" else server.kill()
+            except AssertionError as error:
+                failures.append(str(error))
+        assert not failures, failures
+
+
+class DriverError(Exception):
+    """The Java side threw; the text names the exception and its causes."""
+
+
+class Driver:
+    """Calls to java/Driver.java. Thread-safe; `call` waits for its own answer only."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.log = root / "driver.log"
+        self._errors = self.log.open("wb")
+        self._process = subprocess.Popen(
+            [*JAVA, "-Xmx640m", f"-Duser.home={root}", f"-Drocketmq.home.dir={root}",
+             f"-Drocketmq.client.localOffsetStoreDir={root / 'offsets'}", "-cp", CLASS_PATH, "Driver"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=root,
+            env={**os.environ, "HOME": str(root), "ROCKETMQ_HOME": str(root)},
+        )  # fmt: skip
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._arrived = threading.Condition()
+        self._ids = itertools.count(1)
+        self._names = itertools.count(1)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self.call("ping") == "pong"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            with self._arrived:
+                self._answers[answer["id"]] = answer
+                self._arrived.notify_all()
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def call(self, op: str, *, wait_s: float = 120.0, **arguments: Any) -> Any:
+        """Perform one operation and return its result; raises DriverError."""
+        with self._arrived:
+            number = next(self._ids)
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps({"id": number, "op": op, **arguments}).encode() + b"\n")
+            self._process.stdin.flush()
+            if not self._arrived.wait_for(
+                lambda: number in self._answers or self._process.poll() is not None, wait_s
+            ):
+                raise AssertionError(f"the Java driver did not answer {op} {arguments} within {wait_s} s")
+            if number not in self._answers:
+                raise AssertionError(f"the Java driver ended: {self.log.read_text(errors='replace')[-2000:]}")
+            answer = self._answers.pop(number)
+        if not answer["ok"]:
+            raise DriverError(f"{op}: {answer['error']}")
+        return answer.get("result")
+
+    def admin(self, namesrv: str, *arguments: str) -> str:
+        """Run one mqadmin command in process; returns what it printed to standard output."""
+        result = self.call("admin", namesrv=namesrv, args=list(arguments))
+        with self.log.open("a") as log:
+            log.write(f"$ mqadmin {' '.join(arguments)}\n{result['out']}{result['err']}\n")
+        return str(result["out"])
+
+    def unique(self, prefix: str) -> str:
+        return f"{prefix}{next(self._names)}"
+
+    def producer(self, namesrv: str, **options: Any) -> JavaClient:
+        return self._client("producer", "PG", namesrv, options)
+
+    def push(self, namesrv: str, topic: str, **options: Any) -> JavaClient:
+        return self._client("push", "CG", namesrv, {"topic": topic, **options})
+
+    def lite(self, namesrv: str, **options: Any) -> JavaClient:
+        return self._client("lite", "LG", namesrv, options)
+
+    def pull(self, namesrv: str, **options: Any) -> JavaClient:
+        return self._client("pull", "PL", namesrv, options)
+
+    def _client(self, family: str, prefix: str, namesrv: str, options: dict[str, Any]) -> JavaClient:
+        name = self.unique(f"{family}-")
+        group = options.pop("group", None) or self.unique(f"{prefix}_java")
+        self.call(f"{family}.start", name=name, group=group, namesrv=namesrv, **options)
+        return JavaClient(self, family, name, group)
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+        self._errors.close()
+
+
+class JavaClient:
+    """One Java client inside the driver; leaving the `with` block shuts it down."""
+
+    def __init__(self, driver: Driver, family: str, name: str, group: str) -> None:
+        self._driver, self._family, self._name, self.group = driver, family, name, group
+        self._running = True
+
+    def __enter__(self) -> JavaClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        if self._running:
+            self._running = False
+            self._driver.call(f"{self._family}.stop", name=self._name)
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        return self._driver.call(f"{self._family}.{op}", name=self._name, **arguments)
+
+    def send(self, messages: Sequence[dict[str, Any]], mode: str = "sync") -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self.call("send", mode=mode, messages=list(messages))
+        return result
+
+    def received(self, count: int = 0, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+        """All messages so far, after waiting for `count` of them."""
+        result: list[dict[str, Any]] = self.call("received", count=count, timeout_ms=int(timeout_s * 1000))
+        return result
+
+    def queues(self, topic: str) -> set[tuple[str, int]]:
+        """The queues that a push consumer owns, as (broker name, queue id)."""
+        return {(broker, queue) for _, broker, queue in self.call("queues", topic=topic)}
+
+
+def cpp_send(namesrv: str, topic: str, mode: str, lines: Iterable[str], root: pathlib.Path) -> list[dict[str, Any]]:
+    text = "".join(f"{line}\n" for line in lines)
+    result = subprocess.run(
+        [CPP_PYTHON, HERE / "cpp_produce.py", namesrv, topic, mode],
+        input=text.encode(), capture_output=True, timeout=120, env={**os.environ, "HOME": str(root)}, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr.decode()[-2000:]
+    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
+
+
+def cpp_consume(
+    namesrv: str, topic: str, group: str, count: int, root: pathlib.Path,
+    *, tags: str = "*", order: str = "concurrent", timeout_s: float = 60.0,
+) -> list[dict[str, Any]]:  # fmt: skip
+    result = subprocess.run(
+        [CPP_PYTHON, HERE / "cpp_consume.py", namesrv, topic, group, str(count), str(timeout_s), tags, order],
+        capture_output=True, timeout=timeout_s + 60, env={**os.environ, "HOME": str(root)}, check=False,
+    )  # fmt: skip
+    messages = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
+    assert result.returncode == 0, f"{len(messages)} of {count} messages: {result.stderr.decode()[-2000:]}"
+    return messages
+
+
+def by_queue(messages: Iterable[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Messages grouped by queue, in the order in which they came."""
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for message in messages:
+        groups.setdefault((message.get("broker") or "", message["queue"]), []).append(message)
+    return groups
