@@ -91,7 +91,7 @@ class RemotingCommand:
                 return default
             raise MalformedFrame(f"the custom header field <{name}> of {self._name()} is missing")
         # int() alone would take "1_000", " 1" and digits of other scripts, and run long on a long text.
-        if len(value) <= 20 and value.isascii() and value.lstrip("-").isdigit():
+        if len(value) <= 20 and value.isascii() and value.removeprefix("-").isdigit():
             number = int(value)
             if -(1 << 63) <= number < 1 << 63:
                 return number

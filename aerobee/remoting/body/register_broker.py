@@ -1,0 +1,221 @@
+"""The body of REGISTER_BROKER, both forms. Core. Source: RegisterBrokerBody.
+
+Plain form: JSON
+
+    {"filterServerList": [...], "topicConfigSerializeWrapper": {"dataVersion": {...}, "topicConfigTable": {...}}}
+
+Compressed form: one zlib stream, integers big-endian, of
+
+    int32 length | DataVersion JSON
+    int32 count  | count x (int32 length | "name readQueues writeQueues perm filterType attributesJson")
+    int32 length | filter server list, a JSON array
+    int32 count  | count x (int32 length | queue-mapping JSON)      senders from version 413 on
+
+A broker with `compressedRegister=true` compresses its body and says `compressed=false` in the header (5.x). A zlib
+stream begins with 0x78, which no JSON does, so its bytes are believed before its header is.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aerobee.errors import MalformedFrame
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.topic_config import (
+    MULTI_TAG,
+    SINGLE_TAG,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+
+ZLIB_FIRST_BYTE = 0x78
+# Four times the frame limit: a table of 200,000 topics inflates to less than half of this.
+INFLATED_BYTES_MAX = 64 * 1024 * 1024
+# Longest name that any release sends: %RETRY%, a group, a separator and a topic fit well inside.
+TOPIC_NAME_LENGTH_MAX = 512
+QUEUE_MAPPING_VERSION_MIN = 413
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerBody:
+    """What a broker says about its topics. An absent body is the default: no topics, version zero."""
+
+    topic_configs: TopicConfigSerializeWrapper = field(default_factory=TopicConfigSerializeWrapper)
+    filter_servers: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """The plain form."""
+        return fastjson.dumps(
+            {
+                "filterServerList": list(self.filter_servers),
+                "topicConfigSerializeWrapper": self.topic_configs.to_dict(),
+            }
+        )
+
+    def encode_compressed(self) -> bytes:
+        """The compressed form, with the tail of queue mappings."""
+        configs = self.topic_configs
+        lines = [_topic_line(config) for config in configs.topic_config_table.values()]
+        mappings = configs.topic_queue_mapping_info_map or {}
+        parts = [
+            _block(configs.data_version.encode()),
+            struct.pack(">i", len(lines)),
+            *(_block(line) for line in lines),
+            _block(fastjson.dumps(list(self.filter_servers))),
+            struct.pack(">i", len(mappings)),
+            *(_block(fastjson.dumps(mapping)) for mapping in mappings.values()),
+        ]
+        return zlib.compress(b"".join(parts), 9)
+
+    @classmethod
+    def decode(cls, body: bytes, *, compressed: bool, sender_version: int) -> RegisterBrokerBody:
+        """Decode either form. Raises MalformedFrame, which names what is wrong and where."""
+        if not body:
+            return cls()
+        if compressed or body[0] == ZLIB_FIRST_BYTE:
+            return _decode_compressed(body, sender_version)
+        fields = fastjson.loads_object(body, "RegisterBrokerBody")
+        wrapper = TopicConfigSerializeWrapper.from_dict(
+            json_fields.mapping(fields, "topicConfigSerializeWrapper")
+        )
+        for name, config in wrapper.topic_config_table.items():
+            check_topic_name(name)
+            _check_queue_counts(config)
+        return cls(wrapper, json_fields.texts(fields, "filterServerList"))
+
+
+def body_crc32(body: bytes) -> int:
+    """The checksum that the request's header carries: CRC-32 without its sign bit."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def check_topic_name(name: str) -> str:
+    """Return the name when it can be a key of a nameserver's table. Raises MalformedFrame.
+
+    Wider than what brokers accept, for system names exist outside their character set ("%RETRY%group+topic").
+    """
+    if not 0 < len(name) <= TOPIC_NAME_LENGTH_MAX:
+        raise MalformedFrame(
+            f"topic name {name[:60]!r} has {len(name)} characters, allowed are 1 to {TOPIC_NAME_LENGTH_MAX}"
+        )
+    if not name.isprintable() or " " in name:
+        raise MalformedFrame(
+            f"topic name {name[:60]!r} holds a blank or a control character; allowed are letters, digits, _, -, % and |"
+        )
+    return name
+
+
+def _decode_compressed(body: bytes, sender_version: int) -> RegisterBrokerBody:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise MalformedFrame(f"the registration body is not a zlib stream: {error}") from error
+    if not inflater.eof:
+        reason = (
+            f"inflates to more than {INFLATED_BYTES_MAX} bytes" if inflater.unconsumed_tail else "is cut off"
+        )
+        raise MalformedFrame(f"the compressed registration body {reason}")
+    reader = _BlockReader(data)
+    version = DataVersion.decode(reader.block("the data version"))
+    table: dict[str, TopicConfig] = {}
+    for _ in range(reader.count("topics")):
+        config = _read_topic_line(reader.block("a topic"))
+        table[config.topic_name] = config
+    servers = fastjson.loads(reader.block("the filter server list"))
+    mappings: dict[str, Any] = {}
+    if sender_version >= QUEUE_MAPPING_VERSION_MIN and reader.has_more:
+        for _ in range(reader.count("queue mappings")):
+            mapping = fastjson.loads_object(reader.block("a queue mapping"), "TopicQueueMappingInfo")
+            mappings[json_fields.text(mapping, "topic")] = mapping
+    return RegisterBrokerBody(
+        TopicConfigSerializeWrapper(table, version, topic_queue_mapping_info_map=mappings),
+        json_fields.texts({"filterServerList": servers}, "filterServerList"),
+    )
+
+
+class _BlockReader:
+    """Length-prefixed blocks; each length is compared with what is left before anything is taken."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def has_more(self) -> bool:
+        return self._at < len(self._data)
+
+    def count(self, what: str) -> int:
+        count = self._int32(f"the number of {what}")
+        left = len(self._data) - self._at
+        if not 0 <= count <= left // 4:  # each entry is at least its length word
+            raise MalformedFrame(
+                f"the registration body announces {count} {what}, {left} bytes are left for them"
+            )
+        return count
+
+    def block(self, what: str) -> bytes:
+        length = self._int32(f"the length of {what}")
+        left = len(self._data) - self._at
+        if not 0 <= length <= left:
+            raise MalformedFrame(
+                f"the registration body announces {length} bytes for {what} at byte {self._at}, {left} are left"
+            )
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+    def _int32(self, what: str) -> int:
+        if len(self._data) - self._at < 4:
+            raise MalformedFrame(f"the registration body ends before {what}")
+        (value,) = struct.unpack_from(">i", self._data, self._at)
+        self._at += 4
+        return int(value)
+
+
+def _block(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def _topic_line(config: TopicConfig) -> bytes:
+    attributes = fastjson.dumps(dict(config.attributes)).decode()
+    return (
+        f"{config.topic_name} {config.read_queue_nums} {config.write_queue_nums} {config.perm} "
+        f"{config.topic_filter_type} {attributes}"
+    ).encode()
+
+
+def _read_topic_line(block: bytes) -> TopicConfig:
+    """`name read write perm filterType [attributes]`, one blank between."""
+    try:
+        parts = block.decode("utf-8").split(" ", 5)
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"topic line {block[:80]!r} of the registration body is not UTF-8") from error
+    if len(parts) < 5:
+        raise MalformedFrame(f"topic line {block[:80]!r} of the registration body has fewer than 5 parts")
+    attributes: Mapping[str, Any] = {}
+    if len(parts) == 6 and parts[5]:
+        attributes = fastjson.loads_object(parts[5].encode(), f"the attributes of topic {parts[0][:60]!r}")
+    config = TopicConfig(
+        check_topic_name(parts[0]),
+        json_fields.as_integer(parts[1], f"the read queue count of {parts[0]!r}"),
+        json_fields.as_integer(parts[2], f"the write queue count of {parts[0]!r}"),
+        json_fields.as_integer(parts[3], f"the permission of {parts[0]!r}"),
+        parts[4] if parts[4] == MULTI_TAG else SINGLE_TAG,
+        attributes=json_fields.text_map({"attributes": attributes}, "attributes"),
+    )
+    _check_queue_counts(config)
+    return config
+
+
+def _check_queue_counts(config: TopicConfig) -> None:
+    for count in (config.read_queue_nums, config.write_queue_nums):
+        if not 0 <= count < 1 << 31:
+            raise MalformedFrame(
+                f"topic {config.topic_name[:60]!r} has {count} queues, which is not possible"
+            )

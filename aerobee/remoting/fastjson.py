@@ -1,0 +1,224 @@
+"""JSON as RocketMQ's fastjson writes it, which is often not JSON.
+
+Two things differ: integer keys are bare, `{0:"10.0.0.1:10911"}`, and an object may be a key,
+`{{"brokerName":"b","queueId":0,"topic":"t"}:123}`. loads() reads both (and standard JSON, through orjson first),
+dumps() writes both. Source: fastjson 1.2.83 and fastjson2 2.0.59 as RocketMQ uses them.
+
+Keys of a mapping that loads() returns are always text: a bare integer as its digits, an object as its own compact
+JSON text, which queue_of_key() in body/message_queue.py reads back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from aerobee.errors import MalformedFrame
+from aerobee.message import MessageQueue
+
+DEPTH_MAX = 64  # nesting of what no peer nests deeper than 8; bounds the recursion of the reader
+TEXT_BYTES_MAX = 16 * 1024 * 1024  # no body is longer than a frame
+
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})(?![0-9])(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
+_PLAIN_TEXT = re.compile(r'[^"\\]*')
+_BARE_KEY = re.compile(r"-?[0-9]{1,19}(?=[ \t\r\n]*:)|[A-Za-z_$][A-Za-z0-9_$]*(?=[ \t\r\n]*:)")
+_HEX4 = re.compile(r"[0-9a-fA-F]{4}")
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "'": "'"}
+_WORDS = {"true": True, "false": False, "null": None}
+_DUMP_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
+
+
+def loads(data: bytes | bytearray | memoryview) -> Any:
+    """Parse one value. Raises MalformedFrame for anything that is neither JSON nor fastjson's dialect of it."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        pass  # not standard JSON: bare keys, control characters, lone surrogates, or broken
+    if len(data) > TEXT_BYTES_MAX:
+        raise MalformedFrame(f"{len(data)} bytes of JSON, at most {TEXT_BYTES_MAX} are read")
+    return _Reader(bytes(data).decode("utf-8", "replace")).document()
+
+
+def loads_object(data: bytes | bytearray | memoryview, what: str) -> dict[str, Any]:
+    """Parse an object; `what` names it in the error. Raises MalformedFrame."""
+    value = loads(data)
+    if not isinstance(value, dict):
+        raise MalformedFrame(f"{what} is not a JSON object: {bytes(data[:80])!r}")
+    return value
+
+
+def dumps(value: Any) -> bytes:
+    """Write compactly; keys may be text, integers (written bare) or MessageQueues (written as objects).
+
+    Keys keep the mapping's order. Raises TypeError for values that JSON has no form for.
+    """
+    try:
+        return orjson.dumps(value, option=_DUMP_OPTIONS)
+    except TypeError:
+        pass  # a key that is not text, or text that is not UTF-8
+    return _dumps_by_hand(value)
+
+
+def dumps_pretty(value: Any) -> bytes:
+    """Write with line breaks and tabs, as RocketMQ's configuration files are written."""
+    return _dumps_indented(value, "\n").encode()
+
+
+def _dumps_by_hand(value: Any) -> bytes:
+    if isinstance(value, Mapping):
+        return b"{" + b",".join(_key(key) + b":" + dumps(item) for key, item in value.items()) + b"}"
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(map(dumps, value)) + b"]"
+    if isinstance(value, str):
+        return orjson.dumps(value.encode("utf-8", "replace").decode())
+    if isinstance(value, MessageQueue):
+        return _key(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _key(key: object) -> bytes:
+    if isinstance(key, str):
+        return dumps(key)
+    if isinstance(key, int):
+        return b"%d" % key
+    if isinstance(key, MessageQueue):
+        return dumps({"brokerName": key.broker_name, "queueId": key.queue_id, "topic": key.topic})
+    raise TypeError(f"{type(key).__name__} cannot be a key of a map")
+
+
+def _dumps_indented(value: Any, line_break: str) -> str:
+    deeper = line_break + "\t"
+    if isinstance(value, Mapping) and value:
+        items = (f"{_key(key).decode()}:{_dumps_indented(item, deeper)}" for key, item in value.items())
+        return "{" + deeper + ("," + deeper).join(items) + line_break + "}"
+    if isinstance(value, list | tuple) and value:
+        return (
+            "[" + deeper + ("," + deeper).join(_dumps_indented(v, deeper) for v in value) + line_break + "]"
+        )
+    return dumps(value).decode()
+
+
+class _Reader:
+    """A recursive reader of the dialect. Used only where orjson refused, so it is plain rather than fast."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def document(self) -> Any:
+        value = self._value(0)
+        self._skip_blanks()
+        if self._at != len(self._text):
+            raise self._error("something follows the value")
+        return value
+
+    def _value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise self._error(f"nested deeper than {DEPTH_MAX}")
+        self._skip_blanks()
+        first = self._text[self._at : self._at + 1]
+        if first == "{":
+            return self._object(depth)
+        if first == "[":
+            return self._array(depth)
+        if first == '"':
+            return self._string()
+        for word, value in _WORDS.items():
+            if self._text.startswith(word, self._at):
+                self._at += len(word)
+                return value
+        match = _NUMBER.match(self._text, self._at)
+        if match is None:
+            raise self._error("no value")
+        self._at = match.end()
+        return float(match[0]) if match[1] or match[2] else int(match[0])
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        self._at += 1
+        found: dict[str, Any] = {}
+        if self._take("}"):
+            return found
+        while True:
+            key = self._object_key(depth)
+            if not self._take(":"):
+                raise self._error("no colon after a key")
+            found[key] = self._value(depth + 1)
+            if self._take("}"):
+                return found
+            if not self._take(","):
+                raise self._error("neither comma nor closing brace")
+
+    def _object_key(self, depth: int) -> str:
+        self._skip_blanks()
+        first = self._text[self._at : self._at + 1]
+        if first == '"':
+            return self._string()
+        if first == "{":
+            return dumps(self._value(depth + 1)).decode()
+        match = _BARE_KEY.match(self._text, self._at)
+        if match is None:
+            raise self._error("no key")
+        self._at = match.end()
+        return match[0]
+
+    def _array(self, depth: int) -> list[Any]:
+        self._at += 1
+        found: list[Any] = []
+        if self._take("]"):
+            return found
+        while True:
+            found.append(self._value(depth + 1))
+            if self._take("]"):
+                return found
+            if not self._take(","):
+                raise self._error("neither comma nor closing bracket")
+
+    def _string(self) -> str:
+        self._at += 1
+        pieces: list[str] = []
+        while True:
+            plain = _PLAIN_TEXT.match(self._text, self._at)
+            if plain is not None:
+                pieces.append(plain[0])
+                self._at = plain.end()
+            mark = self._text[self._at : self._at + 1]
+            if mark == '"':
+                self._at += 1
+                # Pairs of surrogates join, single ones become U+FFFD: every text can be encoded again.
+                return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            if not mark:
+                raise self._error("a text does not end")
+            pieces.append(self._escape())
+
+    def _escape(self) -> str:
+        letter = self._text[self._at + 1 : self._at + 2]
+        if letter == "u":
+            digits = self._text[self._at + 2 : self._at + 6]
+            if not _HEX4.fullmatch(digits):
+                raise self._error("a broken \\u escape")
+            self._at += 6
+            return chr(int(digits, 16))
+        if letter not in _ESCAPES or not letter:
+            raise self._error("an unknown escape")
+        self._at += 2
+        return _ESCAPES[letter]
+
+    def _take(self, mark: str) -> bool:
+        self._skip_blanks()
+        if self._text.startswith(mark, self._at):
+            self._at += 1
+            return True
+        return False
+
+    def _skip_blanks(self) -> None:
+        match = _BLANKS.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
+
+    def _error(self, what: str) -> MalformedFrame:
+        near = self._text[self._at : self._at + 20]
+        return MalformedFrame(f"not JSON, {what} at character {self._at}, near {near!r}")
