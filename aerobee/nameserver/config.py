@@ -6,7 +6,7 @@ Keys that only size thread pools or buffers of a JVM are not here: `aerobee.conf
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aerobee.errors import ConfigError
 
@@ -38,6 +38,9 @@ IGNORED_KEYS = frozenset(
     }
 )
 
+# Changing these in a running NameServer would have no effect.
+START_ONLY_KEYS = frozenset({"listenPort", "bindAddress", "listeners", "serverChannelMaxIdleTimeSeconds"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig:
@@ -62,7 +65,7 @@ class NameServerConfig:
     wait_seconds_for_service: int = 45
     scan_not_active_broker_interval: int = 5_000  # ms between looks for brokers that fell silent
     server_channel_max_idle_time_seconds: int = 120
-    shutdown_wait_time_seconds: int = field(default=3)
+    shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
 
     def __post_init__(self) -> None:
         if not 0 <= self.listen_port <= 65_535:
@@ -79,3 +82,12 @@ class NameServerConfig:
         ):
             if value <= 0:
                 raise ConfigError(f"{key} is {value}, must be above 0")
+
+
+class LiveNameServerConfig:
+    """The settings in force. A change at run time replaces the whole object; readers take `value` anew each time."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: NameServerConfig) -> None:
+        self.value = value

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from aerobee.remoting.body.data_version import DataVersion
+
 MASTER_ID = 0
 PERM_WRITE = 2
 PERM_READ_WRITE = 6
@@ -26,15 +28,6 @@ TOPIC_FLAG_UNIT_SUB = 2
 BROKER_TIMEOUT_MS = 120_000
 # Brokers of an acting-master group ask for this topic's route to learn their group; it is never rewritten.
 SYNC_BROKER_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A broker's data version. Two are the same only when all three numbers are."""
-
-    state_version: int = 0
-    timestamp: int = 0
-    counter: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +61,7 @@ class Registration:
     zone: str | None = None
     listener_addresses: Mapping[str, str] = field(default_factory=dict)
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
-    version: Version = Version()
+    version: DataVersion = field(default_factory=DataVersion)
     filter_servers: tuple[str, ...] = ()
 
 
@@ -125,7 +118,7 @@ class LiveBroker:
     identity: BrokerIdentity
     last_seen_ms: int
     timeout_ms: int
-    version: Version
+    version: DataVersion
     ha_address: str
     connection: Hashable
 
@@ -262,7 +255,7 @@ class RouteTable:
         """Return the brokers whose time-out has passed; the caller closes their connections and unregisters."""
         return [live for live in self.live.values() if now_ms - live.last_seen_ms > live.timeout_ms]
 
-    def version_of(self, cluster: str, address: str) -> Version | None:
+    def version_of(self, cluster: str, address: str) -> DataVersion | None:
         """The data version of a broker's last registration."""
         live = self.live.get((cluster, address))
         return live.version if live else None

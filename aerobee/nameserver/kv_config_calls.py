@@ -1,0 +1,69 @@
+"""PUT, GET, DELETE_KV_CONFIG and GET_KVLIST_BY_NAMESPACE. Source: DefaultRequestProcessor (RocketMQ)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aerobee.nameserver.answers import kv_table_body
+from aerobee.nameserver.kv_config import KvConfig
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.server import Handler
+
+
+class KvConfigCalls:
+    """The calls on one KvConfig."""
+
+    def __init__(self, config: KvConfig) -> None:
+        self._config = config
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.PUT_KV_CONFIG: self.put,
+            RequestCode.GET_KV_CONFIG: self.get,
+            RequestCode.DELETE_KV_CONFIG: self.delete,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.list_namespace,
+        }
+
+    async def put(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace, key = request.text("namespace"), request.text("key")
+        value = request.text("value")
+        try:
+            await self._config.put(namespace, key, value)
+        except OSError as error:
+            return _not_kept(request, error)
+        return request.reply()
+
+    def get(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace, key = request.text("namespace"), request.text("key")
+        value = self._config.get(namespace, key)
+        if value is None:
+            return request.reply(
+                ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace} Key: {key}"
+            )
+        return request.reply(ext={"value": value})
+
+    async def delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace, key = request.text("namespace"), request.text("key")
+        try:
+            await self._config.delete(namespace, key)
+        except OSError as error:
+            return _not_kept(request, error)
+        return request.reply()
+
+    def list_namespace(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace = request.text("namespace")
+        table = self._config.namespace(namespace)
+        if table is None:
+            return request.reply(
+                ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}"
+            )
+        return request.reply(body=kv_table_body(table))
+
+
+def _not_kept(request: RemotingCommand, error: OSError) -> RemotingCommand:
+    return request.reply(
+        ResponseCode.SYSTEM_ERROR,
+        remark=f"the change was not made, kvConfig.json cannot be written: {error.strerror} ({error.filename})",
+    )

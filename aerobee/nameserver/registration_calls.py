@@ -1,0 +1,165 @@
+"""What brokers call: REGISTER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT, GET_BROKER_MEMBER_GROUP.
+
+Source: DefaultRequestProcessor (RocketMQ). A broker may send one field that RocketMQ's do not, `aerobeeListeners`, a
+list "name=host:port,name=host:port": the address to show to clients that ask through the listener of that name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from aerobee.clock import Clock
+from aerobee.errors import MalformedFrame
+from aerobee.nameserver.answers import kv_table_body, member_group_body
+from aerobee.nameserver.config import LiveNameServerConfig
+from aerobee.nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
+from aerobee.nameserver.min_broker_notice import MinBrokerNotices
+from aerobee.nameserver.route_table import BrokerIdentity, Registration, RouteTable, TopicQueues
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.register_broker import RegisterBrokerBody, body_crc32
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand, boolean_text
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.server import Handler
+
+LISTENERS_FIELD = "aerobeeListeners"
+ZONE_FIELD = "__ZONE_NAME"
+# "host:port", the host a name, an IPv4 address or an IPv6 address in brackets.
+_ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.%]+\]|[^\s:,;=\"]+):(\d{1,5})$")
+
+
+class RegistrationCalls:
+    """The brokers' calls. `watch` is called with the connection of each accepted registration."""
+
+    def __init__(
+        self,
+        *,
+        table: RouteTable,
+        kv_config: KvConfig,
+        config: LiveNameServerConfig,
+        clock: Clock,
+        notices: MinBrokerNotices,
+        watch: Callable[[Connection], None],
+    ) -> None:
+        self._table = table
+        self._kv_config = kv_config
+        self._config = config
+        self._clock = clock
+        self._notices = notices
+        self._watch = watch
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+        }
+
+    def register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        crc32 = request.integer("bodyCrc32", 0)
+        if crc32 != 0 and body_crc32(request.body) != crc32:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
+        registration = _registration(request)
+        result = self._table.register(
+            registration,
+            now_ms=self._clock.now_ms(),
+            connection=connection,
+            delete_missing_topics=self._config.value.delete_topic_with_broker_registration,
+        )
+        if not result.accepted:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"register broker failed: broker {registration.identity.name} sent one topic only before its "
+                "whole table; send the whole table first, with two topics or more",
+            )
+        self._watch(connection)
+        self._notices.send(result.changes)
+        ext = {}
+        if result.master_address:
+            ext = {"haServerAddr": result.ha_address, "masterAddr": result.master_address}
+        body = b""
+        if self._config.value.return_order_topic_config_to_broker:
+            order = self._kv_config.namespace(ORDER_TOPIC_NAMESPACE)
+            body = b"" if order is None else kv_table_body(order)
+        return request.reply(ext=ext, body=body)
+
+    def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        self._notices.send(self._table.unregister(_identity(request)))
+        return request.reply()
+
+    def query_data_version(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        broker = _identity(request)
+        asked = DataVersion.decode(request.body) if request.body else None
+        known = self._table.version_of(broker.cluster, broker.address)
+        changed = known is None or known != asked
+        if not changed:
+            self._table.heartbeat(broker.cluster, broker.address, now_ms=self._clock.now_ms())
+        return request.reply(
+            ext={"changed": boolean_text(changed)}, body=b"" if known is None else known.encode()
+        )
+
+    def heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        cluster, address = request.text("clusterName"), request.text("brokerAddr")
+        self._table.heartbeat(cluster, address, now_ms=self._clock.now_ms())
+        return request.reply()
+
+    def member_group(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        cluster, name = request.text("clusterName"), request.text("brokerName")
+        body = member_group_body(cluster, name, self._table.member_addresses(name))
+        return request.reply(body=body)
+
+
+def parse_listener_addresses(text: str) -> dict[str, str]:
+    """Parse "internal=10.0.0.1:10911,external=example.org:30911". Raises MalformedFrame."""
+    addresses: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, address = part.strip().partition("=")
+        if not name or not equals:
+            raise MalformedFrame(f"{LISTENERS_FIELD} has {part!r}, must be name=host:port")
+        addresses[name] = _address(address, LISTENERS_FIELD)
+    return addresses
+
+
+def _registration(request: RemotingCommand) -> Registration:
+    body = RegisterBrokerBody.decode(
+        request.body, compressed=request.boolean("compressed", False), sender_version=request.version
+    )
+    acting = request.field("enableActingMaster")
+    timeout = request.field("heartbeatTimeoutMillis")
+    listeners = request.field(LISTENERS_FIELD)
+    return Registration(
+        identity=_identity(request),
+        ha_address=request.text("haServerAddr"),
+        heartbeat_timeout_ms=request.integer("heartbeatTimeoutMillis") if timeout else None,
+        enable_acting_master=request.boolean("enableActingMaster") if acting else None,
+        zone=request.field(ZONE_FIELD) or None,
+        listener_addresses=parse_listener_addresses(listeners) if listeners else {},
+        topics={name: _queues(config) for name, config in body.topic_configs.topic_config_table.items()},
+        version=body.topic_configs.data_version,
+        filter_servers=body.filter_servers,
+    )
+
+
+def _queues(config: TopicConfig) -> TopicQueues:
+    return TopicQueues(config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag)
+
+
+def _identity(request: RemotingCommand) -> BrokerIdentity:
+    cluster, name = request.text("clusterName"), request.text("brokerName")
+    if not cluster or not name:
+        raise MalformedFrame("clusterName and brokerName must not be empty")
+    broker_id = request.integer("brokerId")
+    if broker_id < 0:
+        raise MalformedFrame(f"brokerId is {broker_id}, must be 0 (master) or above (slave)")
+    return BrokerIdentity(cluster, name, _address(request.text("brokerAddr"), "brokerAddr"), broker_id)
+
+
+def _address(text: str, what: str) -> str:
+    match = _ADDRESS.match(text)
+    if match is None or not 0 < int(match[2]) <= 65_535:
+        raise MalformedFrame(f"{what} is {text[:100]!r}, must be host:port")
+    return text

@@ -1,0 +1,72 @@
+"""GET_ROUTEINFO_BY_TOPIC and GET_BROKER_CLUSTER_INFO. Source: ClientRequestProcessor (RocketMQ).
+
+The asker is shown each broker's address of the listener through which it asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aerobee.clock import Clock
+from aerobee.nameserver.answers import STANDARD_JSON_VERSION_MIN, cluster_info_body, route_body
+from aerobee.nameserver.config import LiveNameServerConfig
+from aerobee.nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
+from aerobee.nameserver.route_table import RouteTable
+from aerobee.nameserver.zone_filter import filter_by_zone
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.server import Handler
+
+HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+class RouteCalls:
+    """Routes for clients and brokers."""
+
+    def __init__(
+        self, *, table: RouteTable, kv_config: KvConfig, config: LiveNameServerConfig, clock: Clock
+    ) -> None:
+        self._table = table
+        self._kv_config = kv_config
+        self._config = config
+        self._clock = clock
+        self._started = clock.monotonic()
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+        }
+
+    def route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        config = self._config.value
+        if config.need_wait_for_service:
+            left = config.wait_seconds_for_service - (self._clock.monotonic() - self._started)
+            if left > 0:
+                return request.reply(
+                    ResponseCode.SYSTEM_ERROR,
+                    remark=f"name server not ready: it waits {left:.0f} s more for brokers to register",
+                )
+        topic = request.text("topic")
+        route = self._table.route(
+            topic, listener=connection.listener, support_acting_master=config.support_acting_master
+        )
+        if route is None:
+            return request.reply(
+                ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"No topic route info in name server for the topic: {topic}\n{HELP}",
+            )
+        if request.boolean("__ZONE_MODE", False) and (zone := request.field("__ZONE_NAME")):
+            route = filter_by_zone(route, zone)
+        order_conf = None
+        if config.order_message_enable:
+            order_conf = self._kv_config.get(ORDER_TOPIC_NAMESPACE, topic) or None
+        standard = request.version >= STANDARD_JSON_VERSION_MIN or request.boolean(
+            "acceptStandardJsonOnly", False
+        )
+        return request.reply(body=route_body(route, standard=standard, order_conf=order_conf))
+
+    def cluster_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        groups = self._table.group_views(listener=connection.listener)
+        return request.reply(body=cluster_info_body(groups, self._table.clusters))

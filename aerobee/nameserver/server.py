@@ -1,0 +1,155 @@
+"""The NameServer process part: wires table, calls and listeners, and looks for brokers that fell silent.
+
+Source: NamesrvController (RocketMQ). State is in memory, except the KV configuration; NameServers never talk to each
+other, brokers register with each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from aerobee.clock import Clock, SystemClock
+from aerobee.nameserver.config import LiveNameServerConfig, NameServerConfig
+from aerobee.nameserver.config_calls import ConfigCalls
+from aerobee.nameserver.kv_config import KvConfig
+from aerobee.nameserver.kv_config_calls import KvConfigCalls
+from aerobee.nameserver.min_broker_notice import MinBrokerNotices
+from aerobee.nameserver.registration_calls import RegistrationCalls
+from aerobee.nameserver.route_calls import RouteCalls
+from aerobee.nameserver.route_table import RouteTable
+from aerobee.nameserver.topic_admin_calls import TopicAdminCalls
+from aerobee.nameserver.topic_list_calls import TopicListCalls
+from aerobee.network import AsyncioNetwork, Network
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.server import Handler, Listener, RemotingServer, parse_listeners
+from aerobee.remoting.tls import ServerTls
+
+log = logging.getLogger("aerobee.nameserver")
+DEFAULT_LISTENER = "default"
+
+
+class NameServer:
+    """One NameServer in the running event loop. `await start()`, and `await stop()` when done; not started twice."""
+
+    def __init__(
+        self,
+        config: NameServerConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        """Without arguments: RocketMQ's defaults, the system's clock and network. Raises ConfigError."""
+        self._config = LiveNameServerConfig(config or NameServerConfig())
+        self._clock = clock or SystemClock()
+        network = network or AsyncioNetwork()
+        self._listeners = _listeners(self._config.value)
+        kv_path = self._config.value.kv_config_path
+        self._kv_config = KvConfig(Path(kv_path) if kv_path else None)
+        self.table = RouteTable()
+        self._client = RemotingClient(clock=self._clock, network=network)
+        self._notices = MinBrokerNotices(client=self._client, config=self._config)
+        self._watched: set[Connection] = set()
+        self._server = RemotingServer(
+            clock=self._clock,
+            network=network,
+            handlers=self._handlers(),
+            tls=tls,
+            limits=ConnectionLimits(idle_s=self._config.value.server_channel_max_idle_time_seconds),
+        )
+        self._scan: asyncio.Task[None] | None = None
+
+    @property
+    def config(self) -> NameServerConfig:
+        """The settings in force."""
+        return self._config.value
+
+    @property
+    def address(self) -> str:
+        """host:port of the first listener, for clients on this machine: a wildcard host is shown as 127.0.0.1."""
+        return self.address_of(self._listeners[0].name)
+
+    def address_of(self, listener: str) -> str:
+        """host:port of one listener. Raises KeyError when there is none of that name."""
+        host, port = self._server.address_of(listener)
+        if host in ("0.0.0.0", "::", ""):
+            host = "127.0.0.1"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def start(self) -> None:
+        """Listen. Raises ConfigError for an unreadable kvConfig.json, OSError when an address cannot be bound."""
+        await asyncio.to_thread(self._kv_config.load)
+        await self._server.start(self._listeners)
+        self._scan = asyncio.create_task(self._scan_brokers(), name="nameserver-scan")
+
+    async def stop(self) -> None:
+        """Finish the answers under way and close everything. A second call does nothing."""
+        if self._scan is not None:
+            self._scan.cancel()
+            await asyncio.gather(self._scan, return_exceptions=True)
+            self._scan = None
+        await self._server.stop(drain_s=self._config.value.shutdown_wait_time_seconds)
+        await self._notices.close()
+        await self._client.close()
+
+    async def __aenter__(self) -> NameServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    def _handlers(self) -> Mapping[int, Handler]:
+        registration = RegistrationCalls(
+            table=self.table,
+            kv_config=self._kv_config,
+            config=self._config,
+            clock=self._clock,
+            notices=self._notices,
+            watch=self._watch,
+        )
+        routes = RouteCalls(
+            table=self.table, kv_config=self._kv_config, config=self._config, clock=self._clock
+        )
+        return {
+            **registration.handlers(),
+            **routes.handlers(),
+            **TopicListCalls(table=self.table, config=self._config).handlers(),
+            **TopicAdminCalls(self.table).handlers(),
+            **KvConfigCalls(self._kv_config).handlers(),
+            **ConfigCalls(self._config).handlers(),
+        }
+
+    def _watch(self, connection: Connection) -> None:
+        """Have the brokers of this connection forgotten as soon as it closes."""
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_close(self._connection_closed)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self._watched.discard(connection)
+        gone = [live.identity for live in self.table.live.values() if live.connection is connection]
+        self._notices.send(self.table.connection_closed(connection))
+        for broker in gone:
+            log.info("broker %s (id %d) is gone, its connection closed", broker.address, broker.broker_id)
+
+    async def _scan_brokers(self) -> None:
+        while True:
+            await self._clock.sleep(self._config.value.scan_not_active_broker_interval / 1000)
+            for live in self.table.expired(now_ms=self._clock.now_ms()):
+                log.warning("broker %s gave no sign for %d ms", live.identity.address, live.timeout_ms)
+                self._notices.send(self.table.unregister(live.identity))
+                connection = live.connection
+                shared = any(other.connection is connection for other in self.table.live.values())
+                if isinstance(connection, Connection) and not shared:
+                    connection.close("the broker gave no sign of life")
+
+
+def _listeners(config: NameServerConfig) -> tuple[Listener, ...]:
+    if config.listeners:
+        return tuple(parse_listeners(config.listeners))
+    return (Listener(DEFAULT_LISTENER, config.bind_address, config.listen_port),)

@@ -1,0 +1,29 @@
+"""Routes limited to the asker's zone. Core. Source: ZoneRouteRPCHook (RocketMQ).
+
+An asker that sends `__ZONE_MODE=true` and a `__ZONE_NAME` gets the brokers of that zone only. A group without a
+master stays in every route: its consumers must be able to read what is left in it, wherever they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aerobee.nameserver.route_table import MASTER_ID, RouteView
+
+
+def filter_by_zone(route: RouteView, zone: str) -> RouteView:
+    """Return the route without the groups that have a master and live in another zone."""
+    removed = {
+        group.name: group
+        for group in route.groups
+        if MASTER_ID in group.addresses and (group.zone or "").lower() != zone.lower()
+    }
+    if not removed:
+        return route
+    removed_addresses = {address for group in removed.values() for address in group.addresses.values()}
+    return replace(
+        route,
+        groups=tuple(group for group in route.groups if group.name not in removed),
+        queues=tuple((name, queues) for name, queues in route.queues if name not in removed),
+        filter_servers={a: s for a, s in route.filter_servers.items() if a not in removed_addresses},
+    )
