@@ -35,6 +35,7 @@ class Server:
     directory: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     nameserver_port: int = 0
+    environment: Mapping[str, str] | None = None
 
     @property
     def address(self) -> str:
@@ -68,6 +69,14 @@ class Server:
             time.sleep(0.05)
         tail = (self.directory / log).read_text(errors="replace")[-2000:]
         raise ServerFailed(f"{self.name} does not listen on port {port}; the end of its log:\n{tail}")
+
+    def restart(self, log: str, *, kill: bool) -> None:
+        """End the process that was started last, by SIGKILL or SIGTERM, start it again, wait until it listens."""
+        process = self.processes.pop()
+        process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        process.wait(STOP_TIMEOUT_S)
+        self.spawn([str(part) for part in process.args], log, self.environment)  # type: ignore[union-attr]
+        self.wait_for_port(self.port, log)
 
     def stop(self, *, kill: bool = False) -> None:
         """End the processes, last started first."""
@@ -144,7 +153,7 @@ def aerobee(
     """A nameserver and a broker of this checkout, each a process."""
     with scratch("aerobee") as directory:
         nameserver_port, port = free_ports(2)
-        server = Server("aerobee", port, directory, nameserver_port=nameserver_port)
+        server = Server("aerobee", port, directory, nameserver_port=nameserver_port, environment=environment)
         (directory / "namesrv.conf").write_text(
             f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\nkvConfigPath={directory}/kvConfig.json\n"
         )
