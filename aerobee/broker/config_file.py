@@ -1,0 +1,43 @@
+"""Config files in RocketMQ's form: topics.json, subscriptionGroup.json, consumerOffset.json and their like.
+
+Source: ConfigManager (RocketMQ). The text is JSON with tabs, one entry a line, and **bare integer keys** where Java has a
+Map<Integer, ...>, so a strict JSON parser refuses it (remoting/fastjson.py reads and writes it). The file is replaced
+in one step and its old content kept as `.bak` (store/json_file.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from aerobee.errors import MalformedFrame
+from aerobee.remoting import fastjson
+from aerobee.store.disk import Disk
+from aerobee.store.json_file import load_config_file, save_config_file
+
+
+class ConfigFile:
+    """One config file. Blocking calls; the files are small."""
+
+    def __init__(self, path: str | os.PathLike[str], *, disk: Disk) -> None:
+        self.path = os.fspath(path)
+        self._disk = disk
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the object in the file, or in its `.bak` when the file is empty or broken; None without any.
+
+        Raises StoreError when there are files and none can be used.
+        """
+        return load_config_file(self._disk, self.path, _parse)
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        """Replace the file. Raises StoreError when the disk refuses; the old content is there then."""
+        save_config_file(self._disk, self.path, fastjson.dumps_pretty(value))
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        return fastjson.loads_object(data, "the file")
+    except MalformedFrame as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,230 @@
+"""How far each group has consumed each queue, kept in config/consumerOffset.json.
+
+Source: ConsumerOffsetManager (RocketMQ). The file:
+
+    {"dataVersion":{...},
+     "groupTopicMap":{group:[topic]},                    groups and the topics they have offsets of
+     "offsetTable":{"topic@group":{queue id: offset}},   the next offset to consume
+     "pullOffsetTable":{"topic@group":{queue id: offset}}}   the next offset to pull, as last answered
+
+A commit takes any value, smaller ones too. A server-side reset puts a value beside the table that the next pull of the
+group takes (and is answered OFFSET_RESET with); until then commits for that queue are ignored, for they come from
+messages that were pulled before the reset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from aerobee.broker.config_file import ConfigFile
+from aerobee.clock import Clock
+from aerobee.errors import MalformedFrame, StoreError
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.data_version import DataVersion
+
+log = logging.getLogger(__name__)
+
+SEPARATOR = "@"
+COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves look at the version, not at each commit
+
+Table = dict[tuple[str, str], dict[int, int]]  # (topic, group) -> queue id -> offset
+ResetCallback = Callable[[str, str, int], None]
+
+
+class ConsumerOffsets:
+    """The offset table. Calls are plain and cheap; load() and save() block."""
+
+    def __init__(self, *, clock: Clock, file: ConfigFile | None = None) -> None:
+        self._clock = clock
+        self._file = file
+        self._offsets: Table = {}
+        self._pulled: Table = {}
+        self._topics: dict[str, dict[str, None]] = {}  # group -> its topics, in order of first commit
+        self._resets: dict[tuple[str, str, int], int] = {}
+        self._reset_callbacks: list[ResetCallback] = []
+        self._commits = 0
+        self._dirty = False
+        self.has_resets = False  # the hot path's test; take_reset() is called only when it is true
+        self.data_version = DataVersion(timestamp=clock.now_ms())
+
+    # --- what consumers do
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, client: str = "") -> None:
+        """Store the next offset to consume. Ignored while a reset of this queue waits to be taken."""
+        if self.has_resets and (group, topic, queue_id) in self._resets:
+            return
+        queues = self._offsets.get((topic, group))
+        if queues is None:
+            queues = self._new_entry(topic, group)
+        before = queues.get(queue_id)
+        if before is not None and offset < before:
+            log.warning(
+                "group %s goes back on %s queue %d: offset %d after %d, committed by %s",
+                group, topic, queue_id, offset, before, client or "the broker",
+            )  # fmt: skip
+        queues[queue_id] = offset
+        self._dirty = True
+        self._commits += 1
+        if self._commits % COMMITS_PER_VERSION == 0:
+            self._next_version()
+
+    def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """Remember from where the group will pull next: the nextBeginOffset of the answer."""
+        queues = self._pulled.get((topic, group))
+        if queues is None:
+            queues = self._pulled[(topic, group)] = {}
+        queues[queue_id] = next_offset
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the next offset to consume, or None when nothing is stored."""
+        queues = self._offsets.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
+
+    def query_pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the next offset to pull, or None when the group has not pulled from this broker."""
+        queues = self._pulled.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
+
+    # --- server-side reset
+
+    def assign_reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Store new offsets ({queue id: offset}) that the group's next pull of each queue is sent to."""
+        queues = self._offsets.get((topic, group))
+        if queues is None:
+            queues = self._new_entry(topic, group)
+        for queue_id, offset in offsets.items():
+            queues[queue_id] = offset
+            self._resets[(group, topic, queue_id)] = offset
+        self.has_resets = bool(self._resets)
+        self._dirty = True
+        self._next_version()
+        for callback in self._reset_callbacks:
+            for queue_id in offsets:
+                callback(group, topic, queue_id)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return and erase the pending reset of a queue, or None when there is none."""
+        offset = self._resets.pop((group, topic, queue_id), None)
+        self.has_resets = bool(self._resets)
+        return offset
+
+    def reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        return (group, topic, queue_id) in self._resets
+
+    def on_reset(self, callback: ResetCallback) -> None:
+        """Call back with (group, topic, queue id) when a reset is assigned, so that a held pull can be released."""
+        self._reset_callbacks.append(callback)
+
+    # --- what admin calls read and change
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics that the group has offsets of."""
+        return list(self._topics.get(group, ()))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have offsets of the topic."""
+        return [group for group, topics in self._topics.items() if topic in topics]
+
+    def queues_of(self, group: str, topic: str) -> dict[int, int]:
+        """A copy of {queue id: offset}; empty when nothing is stored."""
+        return dict(self._offsets.get((topic, group), ()))
+
+    def clone(self, source_group: str, target_group: str, topic: str) -> None:
+        """Give `target_group` the offsets that `source_group` has of the topic."""
+        for queue_id, offset in self.queues_of(source_group, topic).items():
+            self.commit(target_group, topic, queue_id, offset)
+
+    def remove_group(self, group: str) -> None:
+        """Forget everything about a group."""
+        self._remove([(topic, group) for topic in self._topics_anywhere(group)])
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget everything about a topic."""
+        keys = {key for table in (self._offsets, self._pulled) for key in table if key[0] == topic}
+        self._remove(keys)
+
+    # --- persistence
+
+    def load(self) -> None:
+        """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
+        fields = self._file.read() if self._file is not None else None
+        if fields is None:
+            return
+        try:
+            offsets = _parse_table(fields, "offsetTable")
+            pulled = _parse_table(fields, "pullOffsetTable")
+            version = DataVersion.from_dict(json_fields.mapping(fields, "dataVersion"))
+        except MalformedFrame as error:
+            raise StoreError(f"config/consumerOffset.json is not an offset table: {error}") from error
+        self._offsets, self._pulled, self.data_version = offsets, pulled, version
+        self._topics = {}
+        for topic, group in offsets:
+            self._topics.setdefault(group, {})[topic] = None
+        self._dirty = False
+
+    def save(self, *, force: bool = False) -> None:
+        """Write the file when something was committed since the last time. Raises StoreError."""
+        if self._file is None or not (self._dirty or force):
+            return
+        self._file.write(self.to_dict())
+        self._dirty = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file's content; also the body of GET_ALL_CONSUMER_OFFSET (43)."""
+        return {
+            "dataVersion": self.data_version.to_dict(),
+            "groupTopicMap": {group: list(topics) for group, topics in self._topics.items()},
+            "offsetTable": _table_dict(self._offsets),
+            "pullOffsetTable": _table_dict(self._pulled),
+        }
+
+    # --- helpers
+
+    def _new_entry(self, topic: str, group: str) -> dict[int, int]:
+        self._topics.setdefault(group, {})[topic] = None
+        return self._offsets.setdefault((topic, group), {})
+
+    def _topics_anywhere(self, group: str) -> set[str]:
+        return {key[0] for table in (self._offsets, self._pulled) for key in table if key[1] == group}
+
+    def _remove(self, keys: Iterable[tuple[str, str]]) -> None:
+        for topic, group in list(keys):
+            self._offsets.pop((topic, group), None)
+            self._pulled.pop((topic, group), None)
+            topics = self._topics.get(group)
+            if topics is not None:
+                topics.pop(topic, None)
+                if not topics:
+                    del self._topics[group]
+            for reset in [key for key in self._resets if key[0] == group and key[1] == topic]:
+                del self._resets[reset]
+            self._dirty = True
+        self.has_resets = bool(self._resets)
+        self._next_version()
+
+    def _next_version(self) -> None:
+        self.data_version = self.data_version.next(self._clock.now_ms())
+
+
+def _table_dict(table: Table) -> dict[str, dict[int, int]]:
+    return {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in table.items()}
+
+
+def _parse_table(fields: json_fields.Fields, name: str) -> Table:
+    table: Table = {}
+    for key, value in json_fields.mapping(fields, name).items():
+        # Neither a topic's nor a group's name has an @.
+        topic, separator, group = key.rpartition(SEPARATOR)
+        if not separator:
+            log.warning("consumerOffset.json: %s entry %r is not topic@group: left out", name, key)
+            continue
+        queues = json_fields.as_object(value, f"{name} entry {key[:80]!r}")
+        table[(topic, group)] = {
+            json_fields.as_integer(queue, "a queue id"): json_fields.as_integer(
+                offset, f"an offset of {key[:80]!r}"
+            )
+            for queue, offset in queues.items()
+        }
+    return table

@@ -1,0 +1,175 @@
+"""The consumer groups of one broker: their settings, how they come to be, and config/subscriptionGroup.json.
+
+Source: SubscriptionGroupManager (RocketMQ). The file is RocketMQ's:
+
+    {"dataVersion":{...}, "forbiddenTable":{group:{topic:bits}}, "subscriptionGroupTable":{name:SubscriptionGroupConfig}}
+
+A bit of the forbidden table takes a permission of one group on one topic away (4: reading). What always holds: the
+data version grows with every change, and a change is on disk before it takes effect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+
+from aerobee.broker.config import PERM_READ, LiveConfig
+from aerobee.broker.config_file import ConfigFile
+from aerobee.clock import Clock
+from aerobee.errors import MalformedFrame, StoreError, UsageError
+from aerobee.message import check_group_name
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+
+log = logging.getLogger(__name__)
+
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+
+def is_system_group(group: str) -> bool:
+    """True for groups that belong to the product; they are made at once and nobody deletes them."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+class GroupTable:
+    """Group name -> SubscriptionGroupConfig. Belongs to the event loop; every method returns at once."""
+
+    def __init__(self, *, clock: Clock, live: LiveConfig, file: ConfigFile | None = None) -> None:
+        self._clock = clock
+        self._live = live
+        self._file = file
+        self.groups: dict[str, SubscriptionGroupConfig] = {
+            name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS
+        }
+        self.forbidden: dict[str, dict[str, int]] = {}
+        self.data_version = DataVersion(timestamp=clock.now_ms())
+
+    # --- reading
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        return self.groups.get(group)
+
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return the group, created with defaults if autoCreateSubscriptionGroup allows it and the name is legal.
+
+        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. Raises StoreError when it cannot be saved.
+        """
+        config = self.groups.get(group)
+        if config is not None:
+            return config
+        if not (self._live.value.auto_create_subscription_group or is_system_group(group)):
+            return None
+        try:
+            check_group_name(group)
+        except UsageError as error:
+            log.warning("no group is made: %s", error)
+            return None
+        config = SubscriptionGroupConfig(group)
+        self._change({**self.groups, group: config}, self.forbidden)
+        log.info("group %s was created with defaults", group)
+        return config
+
+    def is_readable(self, group: str, topic: str) -> bool:
+        """False when an administrator has forbidden the group to read the topic."""
+        bits = self.forbidden.get(group)
+        return bits is None or not bits.get(topic, 0) & PERM_READ
+
+    def wrapper(self) -> SubscriptionGroupWrapper:
+        """The whole table, as files and replicas have it."""
+        return SubscriptionGroupWrapper(self.groups, self.data_version, self.forbidden)
+
+    # --- changing
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create or replace a group. Raises UsageError for an illegal name or value, StoreError."""
+        self.put_all((config,))
+
+    def put_all(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        """Create or replace several groups with one write."""
+        batch = {config.group_name: config for config in configs}
+        for config in batch.values():
+            _check(config)
+        if any(self.groups.get(name) != config for name, config in batch.items()):
+            self._change({**self.groups, **batch}, self.forbidden)
+
+    def delete(self, group: str) -> bool:
+        """Forget a group and what it is forbidden. Returns whether it existed."""
+        if group not in self.groups:
+            return False
+        self._change(
+            {name: config for name, config in self.groups.items() if name != group},
+            {name: bits for name, bits in self.forbidden.items() if name != group},
+        )
+        return True
+
+    def disable(self, group: str) -> bool:
+        """Let the group consume nothing any more. Returns whether it existed."""
+        config = self.groups.get(group)
+        if config is None:
+            return False
+        self.put(dataclasses.replace(config, consume_enable=False))
+        return True
+
+    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Forbid a group to read a topic, or allow it again. Raises StoreError."""
+        bits = dict(self.forbidden.get(group, {}))
+        bits[topic] = bits.get(topic, 0) & ~PERM_READ if readable else bits.get(topic, 0) | PERM_READ
+        if not bits[topic]:
+            del bits[topic]
+        forbidden = {**self.forbidden, group: bits}
+        if not bits:
+            del forbidden[group]
+        if forbidden != self.forbidden:
+            self._change(self.groups, forbidden)
+
+    # --- the file
+
+    def load(self) -> None:
+        """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
+        fields = self._file.read() if self._file is not None else None
+        if fields is None:
+            return
+        try:
+            wrapper = SubscriptionGroupWrapper.from_dict(fields)
+        except MalformedFrame as error:
+            raise StoreError(f"config/subscriptionGroup.json is not a group table: {error}") from error
+        self.groups.update(wrapper.subscription_group_table)
+        self.forbidden = wrapper.forbidden_table
+        self.data_version = wrapper.data_version
+
+    def save(self) -> None:
+        """Write the file. Raises StoreError."""
+        if self._file is not None:
+            self._file.write(self.wrapper().to_dict())
+
+    def _change(
+        self, groups: dict[str, SubscriptionGroupConfig], forbidden: dict[str, dict[str, int]]
+    ) -> None:
+        """New table, new version, file, in this order; all back when the file cannot be written."""
+        before = self.groups, self.forbidden, self.data_version
+        self.groups, self.forbidden = groups, forbidden
+        self.data_version = self.data_version.next(self._clock.now_ms())
+        try:
+            self.save()
+        except StoreError:
+            self.groups, self.forbidden, self.data_version = before
+            raise
+
+
+def _check(config: SubscriptionGroupConfig) -> None:
+    check_group_name(config.group_name)
+    if config.retry_queue_nums > 65_536:
+        raise UsageError(f"retryQueueNums is {config.retry_queue_nums}, at most 65536 queues are allowed")
+    if config.retry_max_times < -1:
+        raise UsageError(f"retryMaxTimes is {config.retry_max_times}, must be -1 (for ever) or above")
