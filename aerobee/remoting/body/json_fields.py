@@ -23,12 +23,10 @@ def as_object(value: object, what: str) -> dict[str, Any]:
 
 def as_integer(value: object, what: str) -> int:
     """Return a number, or text of digits, as a 64-bit integer. Raises MalformedFrame."""
-    if isinstance(value, float) and value.is_integer() or isinstance(value, bool):
-        value = int(value)
-    elif (
-        isinstance(value, str) and len(value) <= 20 and value.isascii() and value.removeprefix("-").isdigit()
-    ):
-        value = int(value)
+    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    digits = isinstance(value, str) and len(value) <= 20 and value.isascii()
+    if whole or (digits and str(value).removeprefix("-").isdigit()):
+        value = int(str(value) if digits else value)  # type: ignore[call-overload]
     if isinstance(value, int) and -INT64_MAX - 1 <= value <= INT64_MAX:
         return value
     raise MalformedFrame(f"{what} is {str(value)[:40]!r}, must be a 64-bit integer")
