@@ -1,0 +1,181 @@
+"""Holds the code to the floors of docs/architecture.md by reading its imports; nothing is imported.
+
+    floor 4   ops/      testing/
+    floor 3   broker/   nameserver/
+    floor 2   client/
+    floor 1   remoting/ store/
+    floor 0   errors.py clock.py message.py network.py config.py
+
+Imports only go down, packages on one floor do not import each other, and inside `aerobee` nothing imports through a
+package's `__init__`, except what only floor 4 and users see.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "aerobee"
+FLOORS: dict[str, int] = {
+    "errors": 0,
+    "clock": 0,
+    "message": 0,
+    "network": 0,
+    "config": 0,
+    "remoting": 1,
+    "store": 1,
+    "client": 2,
+    "broker": 3,
+    "nameserver": 3,
+    "ops": 4,
+    "testing": 4,
+}
+# The command line shows what the in-process cluster starts, so these two of one floor know each other one way.
+ALLOWED_SIDEWAYS = {("ops", "testing")}
+# Cores: no IO, no clock, no randomness of their own.
+CORES = [
+    "errors.py",
+    "remoting/frame.py",
+    "remoting/json_header.py",
+    "remoting/binary_header.py",
+    "remoting/fastjson.py",
+    "remoting/body/*.py",
+    "nameserver/route_table.py",
+    "nameserver/zone_filter.py",
+    "nameserver/answers.py",
+]
+IO_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading", "subprocess", "os", "select"}
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+class Import(NamedTuple):
+    """One imported module, absolute, with the place where it stands."""
+
+    module: str
+    line: int
+    inside_function: bool
+    type_checking: bool
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    yield from _walk(tree, package, inside_function=False, type_checking=False)
+
+
+def _walk(
+    node: ast.AST, package: tuple[str, ...], *, inside_function: bool, type_checking: bool
+) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        function = inside_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        checking = type_checking or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, child.lineno, inside_function, type_checking)
+        elif isinstance(child, ast.ImportFrom):
+            base = list(package[: len(package) - child.level + 1]) if child.level else []
+            module = ".".join([*base, *([child.module] if child.module else [])])
+            yield Import(module, child.lineno, inside_function, type_checking)
+            for alias in child.names:
+                if _is_module(f"{module}.{alias.name}"):
+                    yield Import(f"{module}.{alias.name}", child.lineno, inside_function, type_checking)
+        yield from _walk(child, package, inside_function=function, type_checking=checking)
+
+
+def _is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return name.startswith("aerobee.") and (
+        path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+    )
+
+
+def part_of(path: Path) -> str:
+    """The package or module right below `aerobee`; "" for aerobee/__init__.py."""
+    head = path.relative_to(PACKAGE).parts[0]
+    return "" if head == "__init__.py" else head.removesuffix(".py")
+
+
+def own_part(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "aerobee" and len(parts) > 1 else None
+
+
+LOWER_SOURCES = [path for path in SOURCES if FLOORS.get(part_of(path), 5) < 4]
+
+
+def test_every_part_has_a_floor() -> None:
+    parts = {part_of(path) for path in SOURCES} - {"", "__main__"}
+    assert parts <= set(FLOORS), (
+        f"give these a floor, here and in docs/architecture.md: {parts - set(FLOORS)}"
+    )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_go_down(path: Path) -> None:
+    part = part_of(path)
+    floor = FLOORS.get(part, 5)
+    wrong = []
+    for found in imports_of(path):
+        target = own_part(found.module)
+        if target is None or target == part or target not in FLOORS:
+            continue
+        sideways = FLOORS[target] == floor and floor > 0 and (part, target) not in ALLOWED_SIDEWAYS
+        if FLOORS[target] > floor or sideways:
+            wrong.append(f"line {found.line}: {found.module} (floor {FLOORS[target]}, this is floor {floor})")
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_imported_inside_a_function(path: Path) -> None:
+    wrong = [
+        f"line {found.line}: {found.module}"
+        for found in imports_of(path)
+        if found.inside_function and not found.type_checking
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", LOWER_SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_top_floor_imports_through_a_package(path: Path) -> None:
+    """`from aerobee.remoting import X` where X is re-exported is how import cycles start."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    wrong = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or node.level or node.module is None:
+            continue
+        is_package = node.module.startswith("aerobee") and ROOT.joinpath(*node.module.split(".")).is_dir()
+        names = [alias.name for alias in node.names if not _is_module(f"{node.module}.{alias.name}")]
+        if is_package and names and path.name != "__init__.py":
+            wrong.append(f"line {node.lineno}: {', '.join(names)} from {node.module}")
+    assert not wrong
+
+
+def test_cores_do_no_io() -> None:
+    paths = [path for pattern in CORES for path in PACKAGE.glob(pattern)]
+    wrong = [
+        f"{path.relative_to(ROOT)} line {found.line}: {found.module}"
+        for path in paths
+        for found in imports_of(path)
+        if found.module.split(".")[0] in IO_MODULES and not found.type_checking
+    ]
+    assert not wrong
+
+
+def test_files_and_functions_stay_readable() -> None:
+    """No function above 80 lines, no file above 700: a reviewer reads one at a sitting."""
+    wrong = []
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > 700:
+            wrong.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > 80:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
+    assert not wrong
