@@ -13,15 +13,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Any
 
 from aerobee.broker.config import PERM_INHERIT, PERM_READ, PERM_WRITE, BrokerConfig
+from aerobee.broker.config_file import ConfigFile
 from aerobee.clock import Clock
-from aerobee.errors import StoreError, UsageError
+from aerobee.errors import StoreError, UsageError, WireError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
-from aerobee.remoting import fastjson
 from aerobee.remoting.body.data_version import DataVersion
-from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +57,6 @@ _ALWAYS_SYSTEM = NOT_SENDABLE | {
 }
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
 
-UNIT_TOPIC = 1  # topicSysFlag bits
-UNIT_SUBSCRIPTION = 2
-
-
-class JsonFile(Protocol):
-    """What the table needs of a config file on disk (store/json_file.py)."""
-
-    def read(self) -> bytes | None: ...
-
-    def write(self, data: bytes) -> None: ...
-
 
 ChangeCallback = Callable[[tuple[TopicConfig, ...]], None]
 
@@ -79,7 +68,7 @@ class TopicTable:
     told to the watchers (registration, the lane) with the configs that changed.
     """
 
-    def __init__(self, *, file: JsonFile | None, clock: Clock) -> None:
+    def __init__(self, *, file: ConfigFile | None, clock: Clock) -> None:
         self._file = file
         self._clock = clock
         self._watchers: list[ChangeCallback] = []
@@ -175,7 +164,7 @@ class TopicTable:
     def create_retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
         """%RETRY%group, created if it is not there."""
         return self.create_internal(
-            RETRY_PREFIX + group, queue_nums=queue_nums, unit_flag=UNIT_SUBSCRIPTION if unit else 0
+            RETRY_PREFIX + group, queue_nums=queue_nums, unit_flag=SYS_FLAG_UNIT_SUBSCRIPTION if unit else 0
         )
 
     def create_dead_letter_topic(self, group: str) -> TopicConfig:
@@ -229,16 +218,15 @@ class TopicTable:
 
     def load(self) -> None:
         """Read the file; a file that is not there is an empty table. Raises StoreError for one that is broken."""
-        data = self._file.read() if self._file is not None else None
-        if not data:
+        tree = self._file.read() if self._file is not None else None
+        if tree is None:
             return
         try:
-            tree = fastjson.loads(data)
             table = tree.get("topicConfigTable") or {}
             self.topics = {name: TopicConfig.from_dict(value) for name, value in table.items()}
             if tree.get("dataVersion"):
                 self.data_version = DataVersion.from_dict(tree["dataVersion"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, WireError) as error:
             raise StoreError(f"config/topics.json is not a topic table: {error}") from error
 
     def save(self) -> None:
@@ -246,14 +234,12 @@ class TopicTable:
         if self._file is not None:
             self._file.write(self.to_json())
 
-    def to_json(self) -> bytes:
+    def to_json(self) -> dict[str, Any]:
         """The file's content; also what slaves fetch, without the mapping tables."""
-        return fastjson.dumps_pretty(
-            {
-                "dataVersion": self.data_version.to_dict(),
-                "topicConfigTable": {name: config.to_dict() for name, config in self.topics.items()},
-            }
-        )
+        return {
+            "dataVersion": self.data_version.to_dict(),
+            "topicConfigTable": {name: config.to_dict() for name, config in self.topics.items()},
+        }
 
     def _change(self, configs: tuple[TopicConfig, ...]) -> tuple[TopicConfig, ...]:
         before = self.topics

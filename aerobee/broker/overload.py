@@ -1,0 +1,68 @@
+"""Says when the broker has more work than it gets done, with the reason and the measured wait.
+
+RocketMQ bounds its thread pools' queues and sheds what waited longer than 200 ms there. One event loop has no such
+queues: requests wait in the sockets. What can be measured is how late the loop runs its timers, which is what a
+request waits, and how many reply bytes peers have not taken. Sends are refused while either is beyond its bound,
+with code 2; pulls and everything else go on, for they relieve the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.clock import Clock, Timer
+
+SAMPLE_S = 0.1
+SAMPLES_TO_SHED = 2  # one late timer is a hiccup of the machine, two in a row are load
+
+
+class Overload:
+    """`reason` is empty while all is well, else the remark of the refusals. Sampled ten times a second."""
+
+    def __init__(
+        self, *, clock: Clock, wait_limit_ms: int, pending_limit_bytes: int, pending_bytes: Callable[[], int]
+    ) -> None:
+        self._clock = clock
+        self._wait_limit_ms = wait_limit_ms
+        self._pending_limit_bytes = pending_limit_bytes
+        self._pending_bytes = pending_bytes
+        self._timer: Timer | None = None
+        self._due = 0.0
+        self._late_samples = 0
+        self.wait_ms = 0
+        self.wait_max_ms = 0
+        self.refused_count = 0
+        self.reason = ""
+
+    def start(self) -> None:
+        self._due = self._clock.monotonic() + SAMPLE_S
+        self._timer = self._clock.call_later(SAMPLE_S, self._sample)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def observe(self, wait_ms: int, pending_bytes: int) -> None:
+        """Take one measurement: how long a ready task waited, and the bytes that peers have not read."""
+        self.wait_ms = wait_ms
+        self.wait_max_ms = max(self.wait_max_ms, wait_ms)
+        self._late_samples = self._late_samples + 1 if wait_ms > self._wait_limit_ms else 0
+        if self._late_samples >= SAMPLES_TO_SHED:
+            self.reason = (
+                f"[OVERLOAD] the broker is busy: requests wait {wait_ms} ms, more than "
+                f"{self._wait_limit_ms} ms are not allowed (waitTimeMillsInSendQueue); try again later"
+            )
+        elif pending_bytes > self._pending_limit_bytes:
+            self.reason = (
+                f"[REJECTREQUEST] clients have not read {pending_bytes} bytes of replies, more than "
+                f"{self._pending_limit_bytes} are not held (pendingReplyBytesMax); measured wait {wait_ms} ms"
+            )
+        else:
+            self.reason = ""
+
+    def _sample(self) -> None:
+        now = self._clock.monotonic()
+        self.observe(max(0, round((now - self._due) * 1000)), self._pending_bytes())
+        self._due = now + SAMPLE_S
+        self._timer = self._clock.call_later(SAMPLE_S, self._sample)

@@ -1,0 +1,166 @@
+"""Pulls that wait for a message: RocketMQ's PullRequestHoldService, without its threads.
+
+A parked pull is one small object in two tables: by (topic, queue id), where the append that brings a message finds
+it, and in a heap by deadline. It costs no task and no timer of its own.
+
+What always holds: each parked pull is released exactly once (arrival, reset, deadline, close of its connection,
+shutdown), and then leaves both tables. A pull whose filter refuses a new message stays parked. Releases of one pass
+of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
+its first message.
+
+Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
+releases its held pulls at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+
+from aerobee.clock import Clock, Timer
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+PARKED_MAX = 200_000  # beyond it a pull is answered at once; each takes about 1 KiB with its request
+
+
+class ParkedPull:
+    """One held pull. `tag_codes` None wakes it for every message. `resume` runs the pull again, not to suspend."""
+
+    __slots__ = ("connection", "group", "parked", "queue_id", "request", "resume", "tag_codes", "topic")
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        group: str,
+        topic: str,
+        queue_id: int,
+        tag_codes: frozenset[int] | None,
+        resume: Callable[[ParkedPull], None],
+    ) -> None:
+        self.connection = connection
+        self.request = request
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.tag_codes = tag_codes
+        self.resume = resume
+        self.parked = True
+
+
+class ParkedPulls:
+    """The pulls that wait. Belongs to the event loop.
+
+    `by_queue` may be looked at by the lane, to skip the notice for queues that nobody waits at.
+    """
+
+    def __init__(self, *, clock: Clock, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._clock = clock
+        self._call_soon = call_soon
+        self._deadlines: list[tuple[float, int, ParkedPull]] = []
+        self._sequence = itertools.count()
+        self._timer: Timer | None = None
+        self._timer_due = 0.0
+        self._released: list[ParkedPull] = []
+        self._connections: dict[Connection, set[ParkedPull]] = {}
+        self.by_queue: dict[tuple[str, int], list[ParkedPull]] = {}
+        self.count = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= PARKED_MAX
+
+    def park(self, pull: ParkedPull, hold_s: float) -> None:
+        """Hold a pull for at most `hold_s` seconds."""
+        self.by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
+        pulls = self._connections.get(pull.connection)
+        if pulls is None:
+            pulls = self._connections[pull.connection] = set()
+            pull.connection.on_close(self._connection_closed)
+        pulls.add(pull)
+        self.count += 1
+        due = self._clock.monotonic() + hold_s
+        heapq.heappush(self._deadlines, (due, next(self._sequence), pull))
+        if self._timer is None or due < self._timer_due:
+            self._arm()
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        """A message became readable: release the pulls of its queue whose filter may take it."""
+        waiting = self.by_queue.get((topic, queue_id))
+        if waiting is not None:
+            for pull in list(waiting):
+                if pull.tag_codes is None or tags_code in pull.tag_codes:
+                    self._release(pull)
+
+    def reset(self, group: str, topic: str, queue_id: int) -> None:
+        """The group's offset was reset: its held pulls learn of it at once."""
+        for pull in list(self.by_queue.get((topic, queue_id), ())):
+            if pull.group == group:
+                self._release(pull)
+
+    def release_all(self) -> None:
+        """Answer everything that is held, now."""
+        for waiting in list(self.by_queue.values()):
+            for pull in list(waiting):
+                self._release(pull)
+        self._run_released()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _release(self, pull: ParkedPull) -> None:
+        self._forget(pull)
+        self._released.append(pull)
+        if len(self._released) == 1:
+            self._call_soon(self._run_released)
+
+    def _run_released(self) -> None:
+        released, self._released = self._released, []
+        for pull in released:
+            if pull.connection.is_open:
+                pull.resume(pull)
+
+    def _forget(self, pull: ParkedPull) -> None:
+        pull.parked = False
+        self.count -= 1
+        key = (pull.topic, pull.queue_id)
+        waiting = self.by_queue[key]
+        waiting.remove(pull)
+        if not waiting:
+            del self.by_queue[key]
+        pulls = self._connections.get(pull.connection)
+        if pulls is not None:
+            pulls.discard(pull)
+        # Entries of the heap whose pull is gone are dropped when they come up, or here when they are the most.
+        if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self.count:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].parked]
+            heapq.heapify(self._deadlines)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for pull in list(self._connections.pop(connection, ())):
+            self._forget(pull)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._deadlines and not self._deadlines[0][2].parked:
+            heapq.heappop(self._deadlines)
+        if self._deadlines:
+            self._timer_due = self._deadlines[0][0]
+            delay = max(0.0, self._timer_due - self._clock.monotonic())
+            self._timer = self._clock.call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        while self._deadlines and (self._deadlines[0][0] <= now or not self._deadlines[0][2].parked):
+            pull = heapq.heappop(self._deadlines)[2]
+            if pull.parked:
+                self._release(pull)
+        self._arm()
