@@ -364,12 +364,10 @@ def _window(snapshots: deque[_Snapshot], use_size: bool) -> WindowStats:
     if len(snapshots) < 2:
         return WindowStats()
     first, last = snapshots[0], snapshots[-1]
-    value = 2 if use_size else 1
-    change = last[value] - first[value]
+    change = last[2] - first[2] if use_size else last[1] - first[1]
     elapsed, times = last[0] - first[0], last[3] - first[3]
-    return WindowStats(
-        change, change / elapsed if elapsed > 0 else 0.0, change / times if times > 0 else 0.0
-    )
+    tps = change / elapsed if elapsed > 0 else 0.0
+    return WindowStats(change, tps, change / times if times > 0 else 0.0)
 
 
 def _duration_text(elapsed_ms: int) -> str:

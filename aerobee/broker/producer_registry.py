@@ -1,0 +1,96 @@
+"""Which producers are connected, by group.
+
+Source: ProducerManager (RocketMQ). A producer is known by its connection; it leaves when it says so, when its
+connection closes, or when it has sent no heartbeat for 120 s (looked at every 10 s). The broker asks a producer of a
+group what became of a transaction, so any live member of the group will do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from aerobee.clock import Clock
+from aerobee.remoting.connection import Connection
+
+CHANNEL_EXPIRY_S = 120.0  # channelExpiredTimeout
+
+
+@dataclass(slots=True)
+class ClientChannel:
+    """One member of one group. `language` and `version` as its heartbeats give them."""
+
+    connection: Connection
+    client_id: str
+    language: int
+    version: int
+    seen: float  # monotonic seconds of the last heartbeat
+    seen_ms: int  # the same by the wall clock
+
+
+class ProducerRegistry:
+    """Producer groups and their members. Plain calls; belongs to the broker's event loop."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._groups: dict[str, dict[Connection, ClientChannel]] = {}
+        self._groups_of: dict[Connection, set[str]] = {}
+        self._turn = itertools.count()
+
+    def register(
+        self, group: str, connection: Connection, client_id: str, *, language: int, version: int
+    ) -> bool:
+        """Note a heartbeat; return whether the member is new."""
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        members = self._groups.setdefault(group, {})
+        channel = members.get(connection)
+        if channel is not None and channel.client_id == client_id:
+            channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
+            return False
+        members[connection] = ClientChannel(connection, client_id, language, version, now, now_ms)
+        groups = self._groups_of.get(connection)
+        if groups is None:
+            groups = self._groups_of[connection] = set()
+            connection.on_close(self.connection_closed)
+        groups.add(group)
+        return True
+
+    def unregister(self, group: str, connection: Connection) -> None:
+        """The member leaves."""
+        members = self._groups.get(group)
+        if members is None or members.pop(connection, None) is None:
+            return
+        if not members:
+            del self._groups[group]
+        groups = self._groups_of.get(connection)
+        if groups is not None:
+            groups.discard(group)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget everybody who was behind a connection."""
+        for group in list(self._groups_of.get(connection, ())):
+            self.unregister(group, connection)
+        self._groups_of.pop(connection, None)
+
+    def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> None:
+        """Remove members without a heartbeat for `expiry_s` and close their connections."""
+        now = self._clock.monotonic()
+        for group, members in list(self._groups.items()):
+            for channel in list(members.values()):
+                if now - channel.seen > expiry_s:
+                    self.unregister(group, channel.connection)
+                    channel.connection.close(
+                        f"producer {channel.client_id} of {group}: no heartbeat for {expiry_s:.0f} s"
+                    )
+
+    def members(self, group: str) -> list[ClientChannel]:
+        """The group's members; empty when nobody of it is connected."""
+        return list(self._groups.get(group, {}).values())
+
+    def groups(self) -> dict[str, list[ClientChannel]]:
+        return {group: list(members.values()) for group, members in self._groups.items()}
+
+    def channel_of(self, group: str) -> ClientChannel | None:
+        """Return an open member of the group, another one each time, or None."""
+        members = [channel for channel in self._groups.get(group, {}).values() if channel.connection.is_open]
+        return members[next(self._turn) % len(members)] if members else None
