@@ -22,8 +22,7 @@ from aerobee.nameserver.config import (
 from aerobee.nameserver.kv_config import replace_file
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.server import Handler
+from aerobee.remoting.connection import Connection, Handler
 
 log = logging.getLogger("aerobee.nameserver")
 

@@ -8,8 +8,7 @@ from aerobee.nameserver.answers import kv_table_body
 from aerobee.nameserver.kv_config import KvConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.server import Handler
+from aerobee.remoting.connection import Connection, Handler
 
 
 class KvConfigCalls:

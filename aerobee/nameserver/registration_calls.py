@@ -21,8 +21,7 @@ from aerobee.remoting.body.register_broker import RegisterBrokerBody, body_crc32
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.server import Handler
+from aerobee.remoting.connection import Connection, Handler
 
 LISTENERS_FIELD = "aerobeeListeners"
 ZONE_FIELD = "__ZONE_NAME"

@@ -15,8 +15,7 @@ from aerobee.nameserver.route_table import RouteTable
 from aerobee.nameserver.zone_filter import filter_by_zone
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.server import Handler
+from aerobee.remoting.connection import Connection, Handler
 
 HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 

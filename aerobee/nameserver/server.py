@@ -24,8 +24,8 @@ from aerobee.nameserver.topic_admin_calls import TopicAdminCalls
 from aerobee.nameserver.topic_list_calls import TopicListCalls
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.connection import Connection, ConnectionLimits
-from aerobee.remoting.server import Handler, Listener, RemotingServer, parse_listeners
+from aerobee.remoting.connection import Connection, ConnectionLimits, Handler
+from aerobee.remoting.server import Listener, RemotingServer, parse_listeners
 from aerobee.remoting.tls import ServerTls
 
 log = logging.getLogger("aerobee.nameserver")
@@ -59,7 +59,7 @@ class NameServer:
             network=network,
             handlers=self._handlers(),
             tls=tls,
-            limits=ConnectionLimits(idle_s=self._config.value.server_channel_max_idle_time_seconds),
+            limits=ConnectionLimits(idle_close_s=self._config.value.server_channel_max_idle_time_seconds),
         )
         self._scan: asyncio.Task[None] | None = None
 
@@ -67,6 +67,11 @@ class NameServer:
     def config(self) -> NameServerConfig:
         """The settings in force."""
         return self._config.value
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open now, of brokers, clients and tools."""
+        return len(self._server.connections)
 
     @property
     def address(self) -> str:

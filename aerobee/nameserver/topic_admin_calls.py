@@ -16,8 +16,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body.register_broker import check_topic_name
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.server import Handler
+from aerobee.remoting.connection import Connection, Handler
 
 log = logging.getLogger("aerobee.nameserver")
 

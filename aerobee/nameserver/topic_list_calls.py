@@ -9,8 +9,7 @@ from aerobee.nameserver.config import LiveNameServerConfig
 from aerobee.nameserver.route_table import RouteTable
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.server import Handler
+from aerobee.remoting.connection import Connection, Handler
 
 
 class TopicListCalls:
