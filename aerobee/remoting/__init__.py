@@ -1,1 +1,1 @@
-"""remoting"""
+"""The remoting protocol: frames, headers, shared bodies, connections, server and client. Floor 1."""

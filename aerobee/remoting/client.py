@@ -1,0 +1,225 @@
+"""A client of the remoting protocol: one connection to an address, shared by all calls to it.
+
+Follows NettyRemotingClient (RocketMQ), with two differences on purpose: a call that times out does not close the
+connection (it would fail every other call on it), and calls of one loop pass leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from aerobee.clock import Clock
+from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost, UsageError, remote_error
+from aerobee.network import Network
+from aerobee.remoting.codes import ResponseCode, request_name
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, ConnectionLimits, Endpoint, Handler
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.tls import ClientTls, TlsPump
+
+CONNECT_TIMEOUT_S = 3.0  # NettyClientConfig.connectTimeoutMillis
+LEAVE_WAIT_S = 30.0  # how long a connection that was told GO_AWAY stays for its pending calls
+
+_LOG = logging.getLogger("aerobee.remoting")
+
+
+class RemotingClient:
+    """`handlers` serve the requests that peers send over our connections (a broker notifies its consumers so).
+
+    `on_connect` is called with each new connection, `connections` holds all that are open.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        network: Network,
+        handlers: Mapping[int, Handler] | None = None,
+        default: Handler | None = None,
+        tls: ClientTls | None = None,
+        limits: ConnectionLimits | None = None,
+        on_connect: Callable[[Connection], None] | None = None,
+    ) -> None:
+        limits = limits or ConnectionLimits()
+        self._set = ConnectionSet(clock, limits.idle_close_s)
+        self.connections = self._set.connections
+        self._network = network
+        self._tls = tls
+        self._on_connect = on_connect
+        self._endpoint = Endpoint(
+            handlers or {},
+            default,
+            None,
+            limits,
+            on_made=self._set.made,
+            on_lost=self._connection_lost,
+        )
+        self._by_address: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._is_closed = False
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, *, timeout_s: float = 3.0
+    ) -> RemotingCommand:
+        """Send a request and return its response, whatever its code (see checked()). `timeout_s` covers connecting.
+
+        A response GO_AWAY makes us repeat the request once, over a new connection.
+        Raises ConnectFailed, ConnectionLost, RequestTimeout.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        connection = self._by_address.get(address)
+        if connection is None or not connection.is_open:
+            connection = await self._connect(address, timeout_s, request_name(command.code))
+        response = await connection.invoke(command, timeout_s=timeout_s - (loop.time() - started))
+        if response.code != ResponseCode.GO_AWAY:
+            return response
+        self.leave(connection)
+        connection = await self._connect(
+            address, timeout_s - (loop.time() - started), request_name(command.code)
+        )
+        return await connection.invoke(command, timeout_s=timeout_s - (loop.time() - started))
+
+    async def invoke_oneway(self, address: str, command: RemotingCommand, *, timeout_s: float = 3.0) -> None:
+        """Hand a request that gets no response to the connection; waits while the peer takes no bytes.
+
+        Raises ConnectFailed, ConnectionLost, RequestTimeout.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        connection = await self._connect(address, timeout_s, request_name(command.code))
+        await connection.wait_writable(timeout_s - (loop.time() - started), request_name(command.code))
+        connection.invoke_oneway(command)
+
+    async def connect(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
+        """Return the open connection to "host:port", or open one; concurrent callers share one attempt.
+
+        Raises ConnectFailed.
+        """
+        return await self._connect(address, timeout_s, "")
+
+    def connection_to(self, address: str) -> Connection | None:
+        """Return the open connection to an address, or None when there is none."""
+        connection = self._by_address.get(address)
+        return connection if connection is not None and connection.is_open else None
+
+    def leave(self, connection: Connection) -> None:
+        """Use this connection for no new call; it closes when its pending calls are answered, within 30 s.
+
+        For a peer that answered GO_AWAY.
+        """
+        for address, known in list(self._by_address.items()):
+            if known is connection:
+                del self._by_address[address]
+        if connection.is_open:
+            connection.close_when_answered(LEAVE_WAIT_S)
+
+    async def close(self) -> None:
+        """Close every connection; pending calls fail with ConnectionLost. The client is not used afterwards."""
+        self._is_closed = True
+        self._set.stop_sweeping()
+        for task in list(self._connecting.values()):
+            task.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        await self._set.close_all("this client was closed")
+
+    async def _connect(self, address: str, timeout_s: float, request: str) -> Connection:
+        connection = self._by_address.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        if self._is_closed:
+            raise UsageError("this remoting client was closed")
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.create_task(self._open(address), name=f"connect-{address}")
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connected(address, done))
+        try:
+            # Shielded: a caller that gives up must not fail the others that wait for the same connection.
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            text = f"no connection to {address} within {max(timeout_s, 0.0):.1f} s"
+            raise ConnectFailed(text, address=address, request=request, elapsed_s=timeout_s) from error
+        except asyncio.CancelledError:
+            if task.cancelled() and self._is_closed:
+                raise ConnectionLost("this remoting client was closed", address=address) from None
+            raise
+
+    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # marks it as seen when every caller gave up before
+
+    async def _open(self, address: str) -> Connection:
+        host, port = split_address(address)
+        try:
+            pump = None if self._tls is None else TlsPump(self._tls.context(), server_side=False)
+        except ConfigError as error:
+            raise ConnectFailed(f"no TLS connection to {address}: {error}", address=address) from error
+        made: list[Connection] = []
+
+        def factory() -> Connection:
+            connection = Connection(self._endpoint, address=address, tls=pump, server_side=False)
+            if pump is not None:
+                connection.ready = asyncio.get_running_loop().create_future()
+            made.append(connection)
+            return connection
+
+        started = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._network.create_connection(factory, host, port)
+                connection = made[-1]
+                if connection.ready is not None:
+                    await connection.ready
+        except (OSError, ConnectionLost, asyncio.CancelledError) as error:
+            for connection in made:
+                connection.abort("it was not ready in time")
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            elapsed = asyncio.get_running_loop().time() - started
+            why = (
+                f"not within {CONNECT_TIMEOUT_S:.0f} s" if isinstance(error, TimeoutError) else _reason(error)
+            )
+            text = f"no connection to {address}: {why}. Does a server run there, reachable from this machine?"
+            raise ConnectFailed(text, address=address, elapsed_s=elapsed) from error
+        if not connection.is_open:
+            raise ConnectFailed(f"{address} closed the connection at once", address=address)
+        self._by_address[address] = connection
+        self._set.start_sweeping()
+        if self._on_connect is not None:
+            try:
+                self._on_connect(connection)
+            except Exception:
+                _LOG.exception("on_connect for %s failed", address)
+        return connection
+
+    def _connection_lost(self, connection: Connection) -> None:
+        self._set.lost(connection)
+        for address, known in list(self._by_address.items()):
+            if known is connection:
+                del self._by_address[address]
+
+
+def checked(response: RemotingCommand, *, address: str, request: str) -> RemotingCommand:
+    """Return a response whose code is 0. Raises the RemoteError of any other code."""
+    if response.code == ResponseCode.SUCCESS:
+        return response
+    raise remote_error(
+        response.code, response.remark, address=address, request=request, opaque=response.opaque
+    )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of "host:port" or "[v6]:port". Raises UsageError."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65_535):
+        raise UsageError(f"address {address!r} must look like host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _reason(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -1,0 +1,81 @@
+"""The open connections of one server or client: closing those on which nothing moves, and closing all.
+
+One sweep serves them all, no timer for each. A connection is closed between `idle_close_s` and a quarter more after its
+last byte in either direction; one that does not even take the close is aborted by the next sweep. Source:
+IdleStateHandler with serverChannelMaxIdleTimeSeconds (RocketMQ).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aerobee.clock import Clock, Timer
+from aerobee.remoting.connection import Connection
+
+SWEEPS_PER_IDLE_TIME = 4
+CLOSE_WAIT_S = 0.5  # what connections get to close by themselves before they are aborted
+
+
+class ConnectionSet:
+    """`connections` holds the open ones; `made` and `lost` are the callbacks of their Endpoint."""
+
+    def __init__(self, clock: Clock, idle_close_s: float) -> None:
+        self.connections: set[Connection] = set()
+        self._clock = clock
+        self._idle_close_s = idle_close_s
+        self._timer: Timer | None = None
+        self._closing: set[Connection] = set()
+        self._all_lost: asyncio.Event | None = None
+
+    def made(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        connection.idle_since = self._clock.monotonic()
+
+    def lost(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._closing.discard(connection)
+        if not self.connections and self._all_lost is not None:
+            self._all_lost.set()
+
+    def start_sweeping(self) -> None:
+        """Close idle connections from now on; starting twice is the same as once."""
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._idle_close_s / SWEEPS_PER_IDLE_TIME, self._sweep)
+
+    def stop_sweeping(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def close_all(self, reason: str) -> None:
+        """Close every connection and wait until all are gone; abort those that take longer than CLOSE_WAIT_S."""
+        for connection in list(self.connections):
+            connection.close(reason)
+        if not self.connections:
+            return
+        self._all_lost = asyncio.Event()
+        try:
+            async with asyncio.timeout(CLOSE_WAIT_S):
+                await self._all_lost.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort(reason)
+            await self._all_lost.wait()
+        finally:
+            self._all_lost = None
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        for connection in list(self.connections):
+            if connection in self._closing:
+                connection.abort("it did not close")
+            elif not connection.is_open:
+                self._closing.add(connection)
+            elif connection.touched:
+                connection.touched = False
+                connection.idle_since = now
+            elif now - connection.idle_since >= self._idle_close_s:
+                self._closing.add(connection)
+                connection.close(f"nothing moved for {now - connection.idle_since:.0f} s")
+        self.start_sweeping()

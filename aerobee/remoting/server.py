@@ -1,0 +1,130 @@
+"""A server of the remoting protocol: listeners, dispatch by request code, TLS on the same port, orderly stop.
+
+Follows NettyRemotingServer (RocketMQ). One server may listen at several addresses; each listener has a name, which the
+connections that come in through it carry, so that a client can be told addresses that it can reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aerobee.clock import Clock
+from aerobee.errors import ConfigError
+from aerobee.network import Network, NetworkServer
+from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint, Handler
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.tls import ServerTls
+
+GO_AWAY_LINGER_S = 0.05  # requests that are on the wire already are still answered GO_AWAY
+DRAIN_POLL_S = 0.01
+PORT_MAX = 65_535
+
+_LOG = logging.getLogger("aerobee.remoting")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where to listen. Port 0 takes a free one; an empty host means every address of the machine."""
+
+    name: str
+    host: str
+    port: int
+
+
+def parse_listeners(text: str) -> tuple[Listener, ...]:
+    """Read `internal://10.0.0.1:10911,external://0.0.0.0:20911`. Raises ConfigError naming the part that is wrong."""
+    found: dict[str, Listener] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, separator, address = part.partition("://")
+        host, colon, port = address.rpartition(":")
+        if not (name and separator and colon and port.isascii() and port.isdigit()):
+            raise ConfigError(f"listener {part!r} must look like name://host:port")
+        if int(port[:6]) > PORT_MAX:
+            raise ConfigError(f"listener {part!r} has port {port}, at most {PORT_MAX}")
+        if name in found:
+            raise ConfigError(f"listener {part!r}: the name {name!r} occurs twice")
+        found[name] = Listener(name, host.removeprefix("[").removesuffix("]"), int(port))
+    return tuple(found.values())
+
+
+class RemotingServer:
+    """`handlers` answer requests by code, `default` those of other codes, `burst` sees all bytes first.
+
+    `connections` holds the open ones. There is no bound on their number but the process's file descriptors; what each
+    may cost is bounded by `limits`.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        network: Network,
+        handlers: Mapping[int, Handler],
+        burst: Burst | None = None,
+        default: Handler | None = None,
+        tls: ServerTls | None = None,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        limits = limits or ConnectionLimits()
+        self._set = ConnectionSet(clock, limits.idle_close_s)
+        self.connections = self._set.connections
+        self._network = network
+        self._endpoint = Endpoint(
+            handlers, default, burst, limits, tls, on_made=self._set.made, on_lost=self._set.lost
+        )
+        self._listening: dict[str, NetworkServer] = {}
+
+    async def start(self, listeners: Sequence[Listener]) -> None:
+        """Listen at every address, or at none: raises OSError naming the address that cannot be bound."""
+        self._endpoint.going_away = False
+        try:
+            for listener in listeners:
+                self._listening[listener.name] = await self._listen(listener)
+        except BaseException:
+            self._close_listeners()
+            raise
+        self._set.start_sweeping()
+
+    def address_of(self, name: str = "default") -> tuple[str, int]:
+        """Return ("ip", port) of a listener, the port that was chosen when 0 was asked for."""
+        return self._listening[name].address
+
+    async def stop(self, *, go_away: bool = True, drain_s: float = 3.0) -> None:
+        """Stop listening, let what is being served finish for at most `drain_s`, close every connection.
+
+        Until then new requests are answered GO_AWAY when the peer knows it (version above 475) and ignored when not:
+        older peers just see the close. With `go_away` false they are served to the end.
+        """
+        self._close_listeners()
+        self._set.stop_sweeping()
+        if self.connections:
+            self._endpoint.going_away = go_away
+            try:
+                async with asyncio.timeout(drain_s):
+                    await asyncio.sleep(GO_AWAY_LINGER_S if go_away else 0)
+                    # Looked at again and again: being busy ends in the transport, which has no callback for it.
+                    while any(connection.is_busy for connection in self.connections):  # noqa: ASYNC110
+                        await asyncio.sleep(DRAIN_POLL_S)
+            except TimeoutError:
+                busy = sum(connection.is_busy for connection in self.connections)
+                _LOG.warning("%d connections were still busy after %.1f s and are closed", busy, drain_s)
+        await self._set.close_all("the server is shutting down")
+
+    async def _listen(self, listener: Listener) -> NetworkServer:
+        def connection() -> Connection:
+            return Connection(self._endpoint, listener=listener.name)
+
+        try:
+            return await self._network.create_server(connection, listener.host, listener.port)
+        except OSError as error:
+            place = f"{listener.host or '*'}:{listener.port}"
+            raise OSError(
+                error.errno, f"cannot listen at {place} (listener {listener.name}): {error.strerror or error}"
+            ) from error
+
+    def _close_listeners(self) -> None:
+        for server in self._listening.values():
+            server.close()
