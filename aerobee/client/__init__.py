@@ -1,1 +1,52 @@
-"""client"""
+"""The client: producer, push and pull consumer, admin. Native asyncio; sync.py holds a small synchronous facade."""
+
+from aerobee.client.allocation import (
+    Allocation,
+    average,
+    average_by_circle,
+    consistent_hash,
+    fixed,
+    machine_room,
+    machine_room_nearby,
+)
+from aerobee.client.config import (
+    AdminConfig,
+    ClientConfig,
+    Compression,
+    ConsumeFrom,
+    ConsumerConfig,
+    MessageModel,
+    ProducerConfig,
+    PullConsumerConfig,
+)
+from aerobee.client.producer import Producer, Selector, by_key
+from aerobee.client.push_consumer import PushConsumer
+from aerobee.client.received import ReceivedMessage
+from aerobee.client.results import SendResult, SendStatus
+from aerobee.client.verdict import RetryLater
+
+__all__ = [
+    "AdminConfig",
+    "Allocation",
+    "ClientConfig",
+    "Compression",
+    "ConsumeFrom",
+    "ConsumerConfig",
+    "MessageModel",
+    "Producer",
+    "ProducerConfig",
+    "PullConsumerConfig",
+    "PushConsumer",
+    "ReceivedMessage",
+    "RetryLater",
+    "Selector",
+    "SendResult",
+    "SendStatus",
+    "average",
+    "average_by_circle",
+    "by_key",
+    "consistent_hash",
+    "fixed",
+    "machine_room",
+    "machine_room_nearby",
+]

@@ -130,7 +130,6 @@ class ConsumerConfig:
     drain_s: float = 10.0  # longest that close() waits for handlers that run
     local_offsets_directory: str = str(Path("~/.rocketmq_offsets").expanduser())  # broadcasting only
     post_subscription: bool = False  # send the expression with each pull; needed without a heartbeat only
-    queue_idle_max_s: float = 120.0  # a queue not pulled for this long is dropped and taken anew
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "batch_size", "pull_batch_count", "cached_count_max", "span_max"):

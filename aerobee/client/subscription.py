@@ -6,10 +6,10 @@ Source: FilterAPI, SubscriptionData. The broker filters tags by hash, so the cli
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from aerobee.errors import UsageError
-from aerobee.message import check_topic_name, java_hash
+from aerobee.message import check_topic_name
+from aerobee.remoting.body.subscription import SubscriptionData
 
 SQL_PREFIX = "sql:"
 
@@ -28,18 +28,11 @@ class Subscription:
         """True for a message that the group asked for."""
         return not self.tags or tag in self.tags
 
-    def to_json(self) -> dict[str, Any]:
-        """The shape of SubscriptionData in a heartbeat."""
-        tags = [tag.strip() for tag in self.expression.split("||")] if self.tags else []
-        return {
-            "classFilterMode": False,
-            "codeSet": [java_hash(tag) for tag in tags],
-            "expressionType": self.expression_type,
-            "subString": self.expression,
-            "subVersion": self.version,
-            "tagsSet": tags,
-            "topic": self.topic,
-        }
+    def to_data(self) -> SubscriptionData:
+        """What a heartbeat says of it."""
+        return SubscriptionData.parse(
+            self.topic, self.expression, expression_type=self.expression_type, sub_version=self.version
+        )
 
 
 def subscribe(topic: str, expression: str, version: int) -> Subscription:

@@ -1,0 +1,78 @@
+"""The nameservers that a client knows, asked one after the other until one answers.
+
+They hold the same table and never talk to each other, so any one will do. The one that answered last is asked first;
+a client keeps working while all but one are down. Source: NettyRemotingClient.getAndCreateNameserverChannel.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from random import Random
+
+from aerobee.clock import Clock
+from aerobee.errors import ConnectFailed, TransportError, UsageError
+from aerobee.remoting.client import RemotingClient, split_address
+from aerobee.remoting.codes import request_name
+from aerobee.remoting.command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+TRY_S_MIN = 0.3  # a nameserver gets at least this long before the next one is asked
+
+
+def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
+    """Split "host:port;host:port" (commas work too) and check each part. Raises UsageError."""
+    parts = addresses.replace(",", ";").split(";") if isinstance(addresses, str) else list(addresses)
+    parts = [part.strip().removeprefix("http://") for part in parts if part.strip()]
+    if not parts:
+        raise UsageError('no nameserver is given; write for example nameservers="127.0.0.1:9876"')
+    for part in parts:
+        split_address(part)
+    return tuple(dict.fromkeys(parts))
+
+
+class Nameservers:
+    """Asks one nameserver; goes on to the next one when it does not answer."""
+
+    def __init__(
+        self, addresses: Sequence[str], *, remoting: RemotingClient, clock: Clock, random: Random
+    ) -> None:
+        self.addresses = tuple(addresses)
+        self._remoting = remoting
+        self._clock = clock
+        self._current = random.randrange(len(self.addresses))
+
+    async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> tuple[str, RemotingCommand]:
+        """Return (address, answer) of the first nameserver that answers, whatever the code.
+
+        Raises ConnectFailed, naming each address and what was wrong with it, when none does.
+        """
+        began = self._clock.monotonic()
+        failures: list[str] = []
+        last: TransportError | None = None
+        count = len(self.addresses)
+        for turn in range(count):
+            index = (self._current + turn) % count
+            address = self.addresses[index]
+            remaining = timeout_s - (self._clock.monotonic() - began)
+            try_s = max(remaining / (count - turn), TRY_S_MIN)
+            try:
+                answer = await self._remoting.invoke(address, command, timeout_s=try_s)
+            except TransportError as error:
+                failures.append(f"{address}: {error}")
+                last = error
+                continue
+            if turn:
+                log.info("nameserver %s does not answer, using %s", self.addresses[self._current], address)
+                self._current = index
+            return address, answer
+        elapsed_s = self._clock.monotonic() - began
+        name = request_name(command.code)
+        raise ConnectFailed(
+            f"no nameserver answered {name} within {elapsed_s:.1f} s ({'; '.join(failures)}): "
+            "check the addresses and that a nameserver runs there",
+            address=";".join(self.addresses),
+            request=name,
+            elapsed_s=elapsed_s,
+        ) from last

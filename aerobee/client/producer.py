@@ -1,0 +1,547 @@
+"""Sends messages: awaited, one-way, in batches; over several brokers inside one deadline.
+
+Follows DefaultMQProducerImpl. A send takes a queue in turn, and after a failure that another try can mend goes on at
+another broker. It costs no task and no timer of its own; at most `in_flight_max` wait for an answer, further callers
+wait for their turn. "At least once": a send whose answer was lost is repeated, so a message can be stored twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from aerobee.client.compression import compress
+from aerobee.client.config import ClientConfig, Compression, ProducerConfig
+from aerobee.client.fault_avoidance import FaultAvoidance
+from aerobee.client.publish_info import PublishInfo, Target
+from aerobee.client.publish_route import TopicRoute, from_template, publish_queues
+from aerobee.client.results import SendResult, SendStatus
+from aerobee.client.send_header import (
+    SendTemplate,
+    check_properties,
+    decode_batch_reply,
+    decode_send_reply,
+    encode_batch_entry,
+    properties_text,
+)
+from aerobee.client.session import Session
+from aerobee.clock import Clock
+from aerobee.errors import (
+    AerobeeError,
+    GoAway,
+    RemoteError,
+    RequestTimeout,
+    RouteError,
+    SendFailed,
+    TopicNotExist,
+    TransportError,
+    UsageError,
+)
+from aerobee.message import RETRY_PREFIX, Message, MessageQueue, check_group_name, java_hash
+from aerobee.network import Network
+from aerobee.remoting.codes import RequestCode, ResponseCode
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
+
+# Answers after which RocketMQ's client tries another broker (retryResponseCodes).
+RETRIED_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
+NOT_SENDABLE = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+CONNECT_TIMEOUT_S = 3.0
+GO_AWAY_TRIES_MAX = 3  # repeats at brokers that shut down; they do not count as tries
+
+
+def by_key(queues: Sequence[MessageQueue], _message: Message, key: object) -> MessageQueue:
+    """The selector behind `send(message, key=...)`: equal keys go to the same queue while the queues stay the same.
+
+    Text is hashed as SelectMessageQueueByHash does, so a Java producer with the same key picks the same queue.
+    """
+    return queues[abs(java_hash(str(key))) % len(queues)]
+
+
+class Producer:
+    """Sends messages. `async with Producer("127.0.0.1:9876") as producer: await producer.send(message)`."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """`nameservers`: "host:port;host:port" or a sequence. Opens nothing before start() or `async with`."""
+        check_group_name(group)
+        self.group = group
+        self.config = config or ProducerConfig()
+        self._session = Session(
+            nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
+        )
+        self._clock = self._session.clock
+        self._publish: dict[str, PublishInfo] = {}
+        self._slots = asyncio.Semaphore(self.config.in_flight_max)
+        self._in_flight = 0
+        self._closing = False
+        self._drained: asyncio.Future[None] | None = None
+        self._faults = FaultAvoidance() if self.config.latency_fault else None
+
+    @property
+    def client_id(self) -> str:
+        return self._session.client_id
+
+    async def start(self) -> None:
+        self._session.join_producer(self.group)
+        self._session.routes.on_change(self._route_changed)
+        await self._session.start()
+        self._ids = self._session.unique_ids()
+
+    async def close(self) -> None:
+        """Wait for the sends that are on their way, at most one send time-out, then leave."""
+        self._closing = True
+        if self._in_flight:
+            self._drained = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(self.config.send_timeout_s):
+                    await self._drained
+            except TimeoutError:
+                log.warning(
+                    "closed while %d sends wait for an answer: whether they are stored is unknown",
+                    self._in_flight,
+                )
+        await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of `topic` that can be written. Raises RouteError when no broker has it or would create it."""
+        self._session.check_open()
+        return (await self._info(topic)).queues
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until a broker has stored it.
+
+        The queue is the given one, or the selector's choice, or the key's (equal keys, equal queue), or the next in
+        turn; only in the last case another broker is tried when one fails. Look at `result.status`: anything but
+        SEND_OK is stored too, but less safely than the broker's settings ask.
+        Raises SendFailed when no try succeeded in time, RouteError when no broker has the topic, another RemoteError
+        when the broker refuses for good, UsageError for a message that could never be stored.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        deadline = self._clock.monotonic() + (timeout_s or self.config.send_timeout_s)
+        await self._slots.acquire()
+        self._in_flight += 1
+        try:
+            info = self._publish.get(message.topic) or await self._info(message.topic, deadline)
+            body, sys_flag = self._prepare(message)
+            unique_id = self._ids.next_id(self._clock.now_ms())
+            properties = properties_text(message, unique_id)
+            fixed = queue if selector is None and key is None else self._select(info, message, selector, key)
+
+            async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> SendResult:
+                remoting = self._session.remoting
+                connection = remoting.connection_to(target.address) or await remoting.connect(
+                    target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
+                )
+                if connection.congested:
+                    await connection.wait_writable(remaining_s, "SEND_MESSAGE_V2")
+                opaque = connection.next_opaque()
+                frame = target.send.frame(
+                    opaque=opaque,
+                    queue_id=chosen.queue_id,
+                    sys_flag=sys_flag,
+                    born_timestamp_ms=self._clock.now_ms(),
+                    flag=message.flag,
+                    properties=properties,
+                    body=body,
+                )
+                reply = await connection.call(frame, opaque, remaining_s, "SEND_MESSAGE_V2")
+                if reply.code == ResponseCode.GO_AWAY:
+                    remoting.leave(connection)
+                return decode_send_reply(reply, chosen, unique_id, target.address)
+
+            return await self._try(message.topic, fixed, deadline, attempt)
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._in_flight -= 1
+        self._slots.release()
+        if not self._in_flight and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _refuse_closed(self) -> None:
+        self._session.check_open()
+        raise UsageError("this producer is closing: it takes no more messages")
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+    ) -> None:
+        """Send one message without an answer: fast, and lost unseen when the broker cannot store it.
+
+        Returns when the bytes are handed to the connection. Raises as send() does for what is known before that.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        info = self._publish.get(message.topic) or await self._info(message.topic)
+        body, sys_flag = self._prepare(message)
+        now_ms = self._clock.now_ms()
+        if selector is not None or key is not None:
+            queue = self._select(info, message, selector, key)
+        elif queue is None:
+            queue = info.next_queue()
+        target = self._target(info, queue)
+        remoting = self._session.remoting
+        connection = remoting.connection_to(target.address) or await remoting.connect(
+            target.address, timeout_s=CONNECT_TIMEOUT_S
+        )
+        frame = target.send_oneway.frame(
+            opaque=connection.next_opaque(),
+            queue_id=queue.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp_ms=now_ms,
+            flag=message.flag,
+            properties=properties_text(message, self._ids.next_id(now_ms)),
+            body=body,
+        )
+        if connection.congested:
+            await connection.wait_writable(self.config.send_timeout_s, "SEND_MESSAGE_V2")
+        connection.write(frame)
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[SendResult, ...]:
+        """Send many messages in few requests and return one result for each, in their order.
+
+        Messages of one topic travel together, split where a request would pass `batch_bytes_max`; each request is
+        stored whole or not at all. Batches are not compressed. The time-out holds for all of it. Raises as send()
+        does; when an earlier request was stored already, SendFailed says how many messages that were.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        deadline = self._clock.monotonic() + (timeout_s or self.config.send_timeout_s)
+        requests = self._split(list(messages))
+        results: dict[int, SendResult] = {}
+        await self._slots.acquire()
+        self._in_flight += 1
+        try:
+            for topic, indices, unique_ids, flag, body in requests:
+                stored = await self._send_one_batch(topic, unique_ids, flag, body, queue, deadline)
+                results.update(zip(indices, stored, strict=True))
+        except AerobeeError as error:
+            if not results:
+                raise
+            raise SendFailed(
+                f"{len(results)} of the messages of this batch were stored, then: {error}", ()
+            ) from error
+        finally:
+            self._give_back()
+        return tuple(results[index] for index in range(len(results)))
+
+    async def _send_one_batch(
+        self,
+        topic: str,
+        unique_ids: list[str],
+        flag: int,
+        body: bytes,
+        queue: MessageQueue | None,
+        deadline: float,
+    ) -> tuple[SendResult, ...]:
+        outer_id = self._ids.next_id(self._clock.now_ms())
+
+        async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> tuple[SendResult, ...]:
+            connection = await self._session.remoting.connect(
+                target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
+            )
+            if connection.congested:
+                await connection.wait_writable(remaining_s, "SEND_BATCH_MESSAGE")
+            opaque = connection.next_opaque()
+            frame = target.send_batch.frame(
+                opaque=opaque,
+                queue_id=chosen.queue_id,
+                sys_flag=0,
+                born_timestamp_ms=self._clock.now_ms(),
+                flag=flag,
+                properties=f"UNIQ_KEY\x01{outer_id}\x02WAIT\x01true\x02",
+                body=body,
+            )
+            reply = await connection.call(frame, opaque, remaining_s, "SEND_BATCH_MESSAGE")
+            if reply.code == ResponseCode.GO_AWAY:
+                self._session.remoting.leave(connection)
+            return decode_batch_reply(reply, chosen, unique_ids, target.address)
+
+        return await self._try(topic, queue, deadline, attempt)
+
+    def _split(self, messages: list[Message]) -> list[tuple[str, list[int], list[str], int, bytes]]:
+        """Cut a list of messages into requests: (topic, places in the list, ids, flag, body)."""
+        if not messages:
+            raise UsageError("the batch is empty: give at least one message")
+        now_ms = self._clock.now_ms()
+        open_requests: dict[str, tuple[list[int], list[str], list[bytes]]] = {}
+        sizes: dict[str, int] = {}
+        requests: list[tuple[str, list[int], list[str], int, bytes]] = []
+
+        def finish(topic: str) -> None:
+            indices, ids, parts = open_requests.pop(topic)
+            requests.append((topic, indices, ids, 0, b"".join(parts)))
+
+        for index, message in enumerate(messages):
+            self._check(message)
+            if message.delay_level or message.topic.startswith(RETRY_PREFIX):
+                raise UsageError(
+                    f"message {index} of the batch is delayed or for a retry topic: send it on its own"
+                )
+            unique_id = self._ids.next_id(now_ms)
+            entry = encode_batch_entry(message, unique_id)
+            if (
+                message.topic in open_requests
+                and sizes[message.topic] + len(entry) > self.config.batch_bytes_max
+            ):
+                finish(message.topic)
+            indices, ids, parts = open_requests.setdefault(message.topic, ([], [], []))
+            sizes[message.topic] = (sizes[message.topic] if parts else 0) + len(entry)
+            indices.append(index)
+            ids.append(unique_id)
+            parts.append(entry)
+        for topic in tuple(open_requests):
+            finish(topic)
+        return requests
+
+    async def _try(
+        self,
+        topic: str,
+        fixed: MessageQueue | None,
+        deadline: float,
+        attempt: Callable[[Target, MessageQueue, float], Coroutine[Any, Any, T]],
+    ) -> T:
+        """Run `attempt` until it succeeds, fails for good, or tries or time are used up."""
+        attempts: list[tuple[str, BaseException]] = []
+        tries_left = 1 if fixed is not None else 1 + self.config.retry_count_max
+        go_aways = 0
+        avoid: str | None = None
+        began = self._clock.monotonic()
+        now = began
+        while True:
+            info = self._publish.get(topic) or await self._info(topic, deadline)
+            queue = fixed or info.next_queue(avoid=avoid, faults=self._faults, now_s=now)
+            target = self._target(info, queue)
+            remaining_s = deadline - now
+            try:
+                result = await attempt(target, queue, remaining_s)
+            except AerobeeError as error:
+                failure = error
+            else:
+                if self._faults is not None:
+                    ended = self._clock.monotonic()
+                    self._faults.record(target.broker_name, (ended - now) * 1000, ended)
+                if (
+                    not self.config.retry_when_not_stored_ok
+                    or tries_left <= 1
+                    or not isinstance(result, SendResult)
+                    or result.status is SendStatus.SEND_OK
+                ):
+                    return result
+                failure = SendFailed(f"stored by {target.broker_name} with {result.status.value}")
+            now = self._clock.monotonic()
+            if isinstance(failure, GoAway) and go_aways < GO_AWAY_TRIES_MAX:
+                go_aways += 1
+            else:
+                tries_left -= 1
+            if not _is_retried(failure):
+                raise failure
+            attempts.append((f"{target.broker_name} at {target.address}", failure))
+            if self._faults is not None:
+                self._faults.record_failure(target.broker_name, now)
+            if tries_left <= 0 or now >= deadline:
+                raise _send_failed(topic, attempts, now - began) from failure
+            avoid = target.broker_name
+            if failure.route_stale:
+                await self._refresh(topic, deadline)
+
+    async def _refresh(self, topic: str, deadline: float) -> None:
+        """Ask for the route again; what is known stays when that fails."""
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                await self._session.routes.refresh(topic)
+        except (TimeoutError, AerobeeError) as error:
+            log.info("route of topic %s is not refreshed: %s", topic, error)
+
+    def _check(self, message: Message) -> None:
+        if message.properties:
+            check_properties(message)
+        if len(message.body) > self.config.body_bytes_max:
+            raise UsageError(
+                f"the body has {len(message.body)} bytes, at most {self.config.body_bytes_max} are allowed "
+                "(producer.body_bytes_max; the broker's maxMessageSize must allow it too)"
+            )
+        if message.topic in NOT_SENDABLE:
+            raise UsageError(f"topic {message.topic} belongs to the broker: nobody sends to it")
+
+    def _prepare(self, message: Message) -> tuple[bytes, int]:
+        """Check a message; return its body as it travels and the sys_flag bits that say so."""
+        self._check(message)
+        body = message.body
+        if not isinstance(body, bytes):
+            body = bytes(body)
+        config = self.config
+        if len(body) <= config.compress_over_bytes or config.compression is Compression.NONE:
+            return body, 0
+        return compress(body, config.compression, config.compression_level)
+
+    def _select(
+        self, info: PublishInfo, message: Message, selector: Selector | None, key: object
+    ) -> MessageQueue:
+        queue = (selector or by_key)(info.queues, message, key)
+        if queue not in info.queues:
+            raise UsageError(f"the selector chose {queue}, which is not one of the queues that it was given")
+        return queue
+
+    def _target(self, info: PublishInfo, queue: MessageQueue) -> Target:
+        target = info.targets.get(queue.broker_name)
+        if target is None:
+            known = ", ".join(sorted(info.targets)) or "none"
+            raise RouteError(
+                queue.topic,
+                f"broker {queue.broker_name} takes no messages of topic {queue.topic} now (brokers that do: {known})",
+            )
+        return target
+
+    async def _info(self, topic: str, deadline: float | None = None) -> PublishInfo:
+        """Fetch the route of a topic, or of the template from which the broker will create it."""
+        info = self._publish.get(topic)
+        if info is not None:
+            return info
+        if deadline is None:
+            deadline = self._clock.monotonic() + self.config.send_timeout_s
+        routes = self._session.routes
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - began)):
+                try:
+                    route, templated = await routes.get(topic), False
+                except TopicNotExist as missing:
+                    routes.watch((topic,))
+                    try:
+                        template = await routes.get(self.config.default_topic)
+                    except TopicNotExist:
+                        raise RouteError(
+                            topic,
+                            f"topic {topic} does not exist and no broker creates topics by itself: create it first, "
+                            f"for example with `aerobee topic create {topic}`",
+                        ) from missing
+                    route = from_template(topic, template, self.config.default_topic_queue_count)
+                    templated = True
+        except TimeoutError as error:
+            elapsed_s = self._clock.monotonic() - began
+            raise RequestTimeout(
+                f"no nameserver gave the route of topic {topic} within {elapsed_s:.1f} s",
+                address=";".join(self._session.nameservers.addresses),
+                request="GET_ROUTEINFO_BY_TOPIC",
+                elapsed_s=elapsed_s,
+            ) from error
+        return self._remember(route, templated)
+
+    def _remember(self, route: TopicRoute, templated: bool) -> PublishInfo:
+        queues = publish_queues(route)
+        if not queues:
+            raise RouteError(
+                route.topic,
+                f"topic {route.topic} has no queue that can be written: its brokers have no master, or its "
+                "permission lacks the write bit",
+            )
+        config = self.config
+
+        def template(code: RequestCode, broker_name: str, oneway: bool = False) -> SendTemplate:
+            return SendTemplate(
+                code=code.value,
+                group=self.group,
+                queue=MessageQueue(route.topic, broker_name, 0),
+                default_topic=config.default_topic,
+                default_queue_count=config.default_topic_queue_count,
+                oneway=oneway,
+            )
+
+        targets = {
+            broker.broker_name: Target(
+                broker.broker_name,
+                broker.master,
+                template(RequestCode.SEND_MESSAGE_V2, broker.broker_name),
+                template(RequestCode.SEND_BATCH_MESSAGE, broker.broker_name),
+                template(RequestCode.SEND_MESSAGE_V2, broker.broker_name, oneway=True),
+            )
+            for broker in route.brokers
+            if broker.master is not None
+        }
+        info = PublishInfo(
+            queues, targets, first_turn=self._session.random.getrandbits(16), created_from_template=templated
+        )
+        self._publish[route.topic] = info
+        return info
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        # Looked up anew at the next send: a route without a queue to write is then an error of that send.
+        self._publish.pop(route.topic, None)
+        if route.topic == self.config.default_topic:
+            for topic, info in tuple(self._publish.items()):
+                if info.created_from_template:
+                    del self._publish[topic]
+
+
+def _is_retried(failure: AerobeeError) -> bool:
+    """True when another broker may do what this one did not."""
+    if isinstance(failure, RemoteError):
+        return failure.code in RETRIED_CODES
+    return isinstance(failure, (TransportError, SendFailed))
+
+
+def _send_failed(topic: str, attempts: list[tuple[str, BaseException]], elapsed_s: float) -> SendFailed:
+    tries = "; ".join(f"{place}: {failure}" for place, failure in attempts)
+    return SendFailed(
+        f"a message for topic {topic} was not stored in {len(attempts)} tries within {elapsed_s:.2f} s ({tries})",
+        tuple(attempts),
+    )

@@ -1,0 +1,63 @@
+"""What a producer knows about one topic: queues in turn, and per broker the address and the send headers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aerobee.client.fault_avoidance import FaultAvoidance
+from aerobee.client.send_header import SendTemplate
+from aerobee.message import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One broker that has the topic."""
+
+    broker_name: str
+    address: str
+    send: SendTemplate
+    send_batch: SendTemplate
+    send_oneway: SendTemplate
+
+
+class PublishInfo:
+    """Queues of one topic, handed out in turn. Source: TopicPublishInfo, MQFaultStrategy."""
+
+    __slots__ = ("_turn", "created_from_template", "queues", "targets")
+
+    def __init__(
+        self,
+        queues: Sequence[MessageQueue],
+        targets: Mapping[str, Target],
+        *,
+        first_turn: int,
+        created_from_template: bool = False,
+    ) -> None:
+        self.queues = tuple(queues)
+        self.targets = targets
+        self.created_from_template = created_from_template
+        self._turn = first_turn
+
+    def next_queue(
+        self, *, avoid: str | None = None, faults: FaultAvoidance | None = None, now_s: float = 0.0
+    ) -> MessageQueue:
+        """The next queue, of another broker than `avoid` and of one that answers well, where there is one."""
+        queues = self.queues
+        count = len(queues)
+        self._turn += 1
+        if avoid is None and faults is None:
+            return queues[self._turn % count]
+        for offset in range(count):
+            queue = queues[(self._turn + offset) % count]
+            if queue.broker_name != avoid and (
+                faults is None or faults.is_available(queue.broker_name, now_s)
+            ):
+                self._turn += offset
+                return queue
+        if faults is not None:
+            names = sorted({queue.broker_name for queue in queues} - {avoid or ""}) or [avoid or ""]
+            best = faults.first_back(names)
+            own = [queue for queue in queues if queue.broker_name == best]
+            return own[self._turn % len(own)]
+        return queues[self._turn % count]

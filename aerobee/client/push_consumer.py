@@ -1,0 +1,398 @@
+"""A consumer to which messages come: the group's members share the queues, a handler or `async for` gets messages.
+
+Follows DefaultMQPushConsumerImpl. It owns the queues that rebalance gives it, pulls each by long poll, hands messages
+to bounded handlers, and commits for each queue the smallest offset that is not finished. "At least once": after a
+crash, a time-out or a change of owner a message can come twice; none is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from aerobee.client.allocation import Allocation, average
+from aerobee.client.broker_calls import end_offset, offset_for_time
+from aerobee.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
+from aerobee.client.consumption import Consumption, Handler
+from aerobee.client.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
+from aerobee.client.peer_calls import PeerCalls
+from aerobee.client.process_queue import ProcessQueue
+from aerobee.client.publish_route import TopicRoute
+from aerobee.client.queue_pull import PullSettings, QueuePull
+from aerobee.client.rebalance import Rebalancer
+from aerobee.client.received import ReceivedMessage, attach
+from aerobee.client.session import INNER_PRODUCER_GROUP, Session
+from aerobee.client.subscription import Subscription, subscribe
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, TopicNotExist, UsageError
+from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
+from aerobee.network import Network
+from aerobee.remoting.body.heartbeat import CONSUME_PASSIVELY, ConsumerData
+
+log = logging.getLogger(__name__)
+
+HALF_AN_HOUR_MS = 30 * 60 * 1000
+
+
+class _Stream:
+    """Messages in line for `async for`. One at a time is out; taking the next one acknowledges it."""
+
+    def __init__(self, consumption: Consumption, session: Session) -> None:
+        self._consumption = consumption
+        self._session = session
+        self._ready: deque[tuple[QueuePull, ProcessQueue, ReceivedMessage]] = deque()
+        self._out: dict[int, tuple[QueuePull, ProcessQueue, ReceivedMessage]] = {}
+        self._arrived: asyncio.Future[None] | None = None
+        self.closed = False
+
+    def deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
+        process = pull.process
+        self._ready.extend((pull, process, message) for message in messages)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def close(self) -> None:
+        self.closed = True
+        self._ready.clear()
+        self._wake()
+
+    async def next(self) -> ReceivedMessage | None:
+        """The next message, None when the consumer is closed."""
+        while not self.closed:
+            while self._ready:
+                pull, process, message = self._ready.popleft()
+                if process.dropped:
+                    continue
+                self._out[id(message)] = (pull, process, message)
+                attach(message, self)
+                return message
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        return None
+
+    def settle(self, message: ReceivedMessage, delay_level: int | None) -> None:
+        """The verdict on a message that is out; a second one has no effect."""
+        entry = self._out.pop(id(message), None)
+        if entry is None:
+            return
+        pull, process, _ = entry
+        if delay_level is None:
+            process.finish(message.queue_offset)
+            pull.last_consume_ms = self._session.clock.now_ms()
+            pull.room_made()
+        elif not process.dropped:
+            self._session.tasks.spawn(
+                self._give_back(pull, process, message, delay_level), "consumer-send-back"
+            )
+
+    async def _give_back(
+        self, pull: QueuePull, process: ProcessQueue, message: ReceivedMessage, delay_level: int
+    ) -> None:
+        if await self._consumption.give_back(message, delay_level):
+            process.finish(message.queue_offset)
+            pull.room_made()
+        elif not process.dropped:
+            self._session.clock.call_later(1.0, self.deliver, pull, [message])
+
+
+class PushConsumer:
+    """Consumes topics as a member of a group.
+
+    With a handler: `async with PushConsumer(addresses, "group", subscriptions={"orders": "*"}, handler=handle): ...`.
+    The handler gets a ReceivedMessage, or a list of them with `batch_size` above 1; it may be `async def` or `def`.
+    Returning means consumed. Raising means: deliver again later (RetryLater says when).
+
+    Without one: `async for message in consumer`. The next step of the loop acknowledges, or `message.ack()` does
+    earlier; `message.retry()` has it delivered again. The message at which a loop is left is acknowledged only by
+    `message.ack()`.
+    """
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str,
+        *,
+        subscriptions: Mapping[str, str],
+        handler: Handler | None = None,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        allocation: Allocation = average,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """`subscriptions`: topic -> "*", "TagA || TagB", or "sql:…". Opens nothing before start()."""
+        check_group_name(group)
+        if not subscriptions:
+            raise UsageError('a consumer needs at least one topic: subscriptions={"topic": "*"}')
+        self.group = group
+        self.config = config or ConsumerConfig()
+        self._session = Session(
+            nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
+        )
+        self._clock = self._session.clock
+        self._broadcasting = self.config.model is MessageModel.BROADCASTING
+        wanted = dict(subscriptions)
+        if not self._broadcasting:
+            wanted[RETRY_PREFIX + group] = "*"
+        version = self._clock.now_ms()
+        self._subscriptions: dict[str, Subscription] = {
+            topic: subscribe(topic, expression, version) for topic, expression in wanted.items()
+        }
+        self._pulls: dict[MessageQueue, QueuePull] = {}
+        self._started_ms = 0
+        self._offsets: OffsetStore = RemoteOffsets(self._session, group)
+        self._consumption = Consumption(
+            self._session,
+            group,
+            handler or _no_handler,
+            concurrency=self.config.concurrency,
+            batch_size=self.config.batch_size,
+            broadcasting=self._broadcasting,
+            retry_count_max=self.config.retry_count_max,
+            local_retry_s=self.config.local_retry_s,
+        )
+        self._stream = _Stream(self._consumption, self._session) if handler is None else None
+        self._deliver = self._stream.deliver if self._stream is not None else self._consumption.deliver
+        self._rebalancer = Rebalancer(
+            self._session,
+            group,
+            broadcasting=self._broadcasting,
+            allocation=allocation,
+            topics=lambda: self._subscriptions,
+            apply=self._own,
+            interval_s=self.config.rebalance_s,
+        )
+        self._settings = PullSettings(
+            lite=False,
+            commits=not self._broadcasting,
+            post_subscription=self.config.post_subscription,
+            count_max=self.config.pull_batch_count,
+            bytes_max=self.config.pull_batch_bytes,
+            hold_s=self.config.pull_hold_s,
+            timeout_s=self.config.pull_timeout_s,
+            cached_count_max=self.config.cached_count_max,
+            cached_bytes_max=self.config.cached_bytes_max,
+            span_max=self.config.span_max,
+            pause_after_error_s=self.config.pull_pause_after_error_s,
+            interval_s=self.config.pull_interval_s,
+        )
+        PeerCalls(
+            session=self._session,
+            group=group,
+            consume_type=CONSUME_PASSIVELY,
+            pulls=self._pulls,
+            subscriptions=self._subscriptions,
+            rebalance=self._rebalancer.wake,
+            reset=self.reset_offsets,
+            consume=None if handler is None else self._consumption.consume_directly,
+            settings=self._running_settings,
+        ).install()
+
+    @property
+    def client_id(self) -> str:
+        return self._session.client_id
+
+    @property
+    def owned(self) -> frozenset[MessageQueue]:
+        """The queues that this member has now, those of the retry topic included."""
+        return frozenset(self._pulls)
+
+    @property
+    def consumed_count(self) -> int:
+        """Messages that the handler finished since the start."""
+        return self._consumption.consumed_count
+
+    async def start(self) -> None:
+        """Join the group and begin to consume.
+
+        Raises ConnectFailed when no nameserver answers. A topic that does not exist yet is waited for.
+        """
+        session = self._session
+        await session.start()
+        try:
+            self._started_ms = self._clock.now_ms()
+            if self._broadcasting:
+                directory = Path(self.config.local_offsets_directory) / session.client_id / self.group
+                self._offsets = LocalOffsets(directory)
+            session.join_producer(INNER_PRODUCER_GROUP)
+            session.join_consumer(self.group, self._heartbeat_entry)
+            session.routes.on_change(self._route_changed)
+            session.routes.watch(self._subscriptions)
+            for topic in self._subscriptions:
+                try:
+                    await session.routes.refresh(topic)
+                except TopicNotExist:
+                    if not topic.startswith(RETRY_PREFIX):
+                        log.warning("topic %s does not exist yet; group %s waits for it", topic, self.group)
+            # The heartbeat first: a broker answers pulls only of members that it knows.
+            await session.heartbeat()
+            session.tasks.spawn(self._rebalancer.run(), "consumer-rebalance")
+            session.tasks.spawn(self._keep_offsets(), "consumer-offsets")
+        except BaseException:
+            await session.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop pulling, let running handlers end (at most `drain_s`), commit, leave the group."""
+        if not self._session.is_open:
+            return
+        try:
+            for pull in self._pulls.values():
+                pull.pause()
+            if self._stream is not None:
+                self._stream.close()
+            await self._consumption.stop(self.config.drain_s)
+            await self._save(self._pulls)
+        finally:
+            for pull in self._pulls.values():
+                pull.stop()
+            self._pulls.clear()
+            await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        stream = self._stream
+        if stream is None:
+            raise UsageError("this consumer has a handler: give none to read it with `async for`")
+        self._session.check_open()
+        while (message := await stream.next()) is not None:
+            yield message
+            stream.settle(message, None)
+
+    def pause(self) -> None:
+        """Pull no more until resume(); what is pulled is still handed out."""
+        for pull in self._pulls.values():
+            pull.pause()
+
+    def resume(self) -> None:
+        for pull in self._pulls.values():
+            pull.resume()
+
+    def rebalance_now(self) -> None:
+        """Look at once which queues this member should own."""
+        self._rebalancer.wake()
+
+    def _heartbeat_entry(self) -> ConsumerData:
+        return ConsumerData(
+            self.group,
+            CONSUME_PASSIVELY,
+            self.config.model.value,
+            self.config.consume_from.value,
+            tuple(subscription.to_data() for subscription in self._subscriptions.values()),
+        )
+
+    def _running_settings(self) -> dict[str, str]:
+        settings = {name: str(value) for name, value in asdict(self.config).items()}
+        concurrency = str(self.config.concurrency)
+        return settings | {
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "PROP_THREADPOOL_CORE_SIZE": concurrency,
+        }
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        if route.topic in self._subscriptions:
+            self._rebalancer.wake()
+
+    # ownership
+
+    async def _own(self, topic: str, wanted: frozenset[MessageQueue]) -> bool:
+        """Make `wanted` the owned queues of a topic. False when a start offset is not known yet."""
+        owned = {queue for queue in self._pulls if queue.topic == topic}
+        lost = owned - wanted
+        if lost:
+            log.info("group %s gives up %s", self.group, sorted(lost))
+            await self._give_up(lost)
+        gained = sorted(wanted - owned)
+        if not gained:
+            return True
+        starts = await asyncio.gather(*(self._start_offset(queue) for queue in gained))
+        if not self._session.is_open:
+            return True
+        for queue, start in zip(gained, starts, strict=True):
+            if start is not None and queue not in self._pulls:
+                pull = QueuePull(
+                    self._session,
+                    self.group,
+                    queue,
+                    start,
+                    settings=self._settings,
+                    subscription=lambda: self._subscriptions[topic],
+                    deliver=self._deliver,
+                    moved=self._moved,
+                )
+                self._pulls[queue] = pull
+                pull.start()
+        log.info("group %s takes over %s", self.group, gained)
+        return None not in starts
+
+    async def _give_up(self, queues: set[MessageQueue]) -> None:
+        for queue in queues:
+            self._pulls[queue].stop()
+        offsets = {queue: self._pulls.pop(queue).process.commit_offset for queue in queues}
+        await self._offsets.save(offsets)
+
+    async def _start_offset(self, queue: MessageQueue) -> int | None:
+        """Where to begin; None when that cannot be known now: the next round tries again."""
+        try:
+            stored = await self._offsets.load(queue)
+            if stored is not None:
+                return stored
+            is_retry = queue.topic.startswith(RETRY_PREFIX)
+            if self.config.consume_from is ConsumeFrom.FIRST:
+                return 0  # the broker corrects it when its first message is a later one
+            if self.config.consume_from is ConsumeFrom.LAST:
+                return 0 if is_retry else await end_offset(self._session, queue)
+            if is_retry:
+                return await end_offset(self._session, queue)
+            timestamp_ms = self.config.consume_timestamp_ms or self._started_ms - HALF_AN_HOUR_MS
+            return await offset_for_time(self._session, queue, timestamp_ms)
+        except AerobeeError as error:
+            log.warning("start offset of %s in group %s: %s", queue, self.group, error)
+            return None
+
+    def _moved(self, pull: QueuePull, next_offset: int) -> None:
+        self._session.tasks.spawn(self._offsets.save({pull.queue: next_offset}), "consumer-offset-moved")
+
+    # offsets
+
+    async def _keep_offsets(self) -> None:
+        while True:
+            await self._clock.sleep(self.config.persist_offsets_s)
+            await self._save(self._pulls)
+
+    async def _save(self, pulls: Mapping[MessageQueue, QueuePull]) -> None:
+        await self._offsets.save({queue: pull.process.commit_offset for queue, pull in pulls.items()})
+
+    async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at these offsets in queues that this member owns; what is cached of them is forgotten."""
+        mine = {queue: offset for queue, offset in offsets.items() if queue in self._pulls}
+        for queue, offset in mine.items():
+            log.warning("group %s: %s is reset to offset %d", self.group, queue, offset)
+            self._pulls[queue].restart(offset)
+        await self._offsets.save(mine)
+
+
+def _no_handler(_message: object) -> None:
+    raise UsageError("this consumer is read with `async for` and has no handler")

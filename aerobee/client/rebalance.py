@@ -1,0 +1,110 @@
+"""Decides again and again which queues this member of a group owns.
+
+Follows RebalanceImpl and RebalanceService: every 20 s, at once when a broker says that members changed, and after a
+second when the last round could not be finished. Members ask one broker of the topic who is there, and each computes
+the same split.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from aerobee.client.allocation import Allocation
+from aerobee.client.broker_calls import first_answer
+from aerobee.client.publish_route import MASTER_ID, TopicRoute, subscribe_queues
+from aerobee.client.session import Session
+from aerobee.errors import AerobeeError, TopicNotExist
+from aerobee.message import MessageQueue
+
+log = logging.getLogger(__name__)
+
+UNBALANCED_S = 1.0  # until the next round when this one could not be finished
+
+Apply = Callable[[str, frozenset[MessageQueue]], Awaitable[bool]]
+
+
+class Rebalancer:
+    """Runs rounds. `apply(topic, queues)` makes `queues` the owned ones of a topic; False: ask again soon."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        broadcasting: bool,
+        allocation: Allocation,
+        topics: Callable[[], Iterable[str]],
+        apply: Apply,
+        interval_s: float,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._broadcasting = broadcasting
+        self._allocation = allocation
+        self._topics = topics
+        self._apply = apply
+        self._interval_s = interval_s
+        self._wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Run a round as soon as the present one is over."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Rounds for ever; the first at once."""
+        while True:
+            self._wanted.clear()
+            balanced = await self.round()
+            timer = self._session.clock.call_later(
+                self._interval_s if balanced else UNBALANCED_S, self._wanted.set
+            )
+            try:
+                await self._wanted.wait()
+            finally:
+                timer.cancel()
+
+    async def round(self) -> bool:
+        """One round over all topics; True when each topic is as it should be."""
+        balanced = True
+        for topic in tuple(self._topics()):
+            try:
+                balanced = await self._balance(topic) and balanced
+            except TopicNotExist:
+                # The retry topic appears after the first heartbeat, others when somebody creates them: the route
+                # refresh finds them and wakes us.
+                await self._apply(topic, frozenset())
+            except AerobeeError as error:
+                # What is owned stays owned: nobody knows better at the moment.
+                log.warning("rebalance of topic %s in group %s: %s", topic, self._group, error)
+                balanced = False
+        return balanced
+
+    async def _balance(self, topic: str) -> bool:
+        route = await self._session.routes.get(topic)
+        queues = subscribe_queues(route)
+        if self._broadcasting:
+            return await self._apply(topic, frozenset(queues))
+        addresses = self._askable(route)
+        if not addresses:
+            return False
+        ids = await first_answer(self._session, self._group, addresses)
+        own_id = self._session.client_id
+        if own_id not in ids:
+            # The broker does not know us (yet, or any more): others share the queues without us.
+            log.warning("broker does not list %s as a member of %s; sending a heartbeat", own_id, self._group)
+            await self._apply(topic, frozenset())
+            await self._session.heartbeat()
+            return False
+        return await self._apply(topic, frozenset(self._allocation(own_id, queues, ids)))
+
+    def _askable(self, route: TopicRoute) -> list[str]:
+        """One address of each broker of the route, the master's where there is one, in random order."""
+        addresses = [
+            broker.addresses.get(MASTER_ID, broker.addresses[min(broker.addresses)])
+            for broker in route.brokers
+            if broker.addresses
+        ]
+        self._session.random.shuffle(addresses)
+        return addresses

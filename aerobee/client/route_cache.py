@@ -1,0 +1,145 @@
+"""Routes by topic: asked for once, refreshed each 30 s, and at once when one proves stale.
+
+Source: MQClientInstance.updateTopicRouteInfoFromNameServer. Whoever depends on a route registers for its changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from aerobee.client.nameservers import Nameservers
+from aerobee.client.publish_route import MASTER_ID, BrokerData, TopicRoute, parse_route
+from aerobee.client.tasks import Tasks
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, RouteError, TopicNotExist, remote_error
+from aerobee.remoting import fastjson
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[TopicRoute], None]
+
+
+class RouteCache:
+    """The routes that one client uses."""
+
+    def __init__(
+        self,
+        nameservers: Nameservers,
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        refresh_s: float,
+        request_timeout_s: float,
+    ) -> None:
+        self._nameservers = nameservers
+        self._clock = clock
+        self._tasks = tasks
+        self._refresh_s = refresh_s
+        self._request_timeout_s = request_timeout_s
+        self._routes: dict[str, TopicRoute] = {}
+        self._watched: dict[str, None] = {}  # topics that are refreshed, in the order in which they came
+        self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._listeners: list[Listener] = []
+        self._brokers: dict[str, BrokerData] = {}
+
+    def on_change(self, listener: Listener) -> None:
+        """Call `listener` with each route that is new or differs from the one before."""
+        self._listeners.append(listener)
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """Keep these topics fresh, though they may not exist yet."""
+        self._watched.update(dict.fromkeys(topics))
+
+    def unwatch(self, topic: str) -> None:
+        self._watched.pop(topic, None)
+        self._routes.pop(topic, None)
+        self._index_brokers()
+
+    def cached(self, topic: str) -> TopicRoute | None:
+        return self._routes.get(topic)
+
+    def brokers(self) -> Iterable[BrokerData]:
+        """Every broker that a cached route names."""
+        return self._brokers.values()
+
+    def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """The address of one broker, None when no cached route names it."""
+        broker = self._brokers.get(broker_name)
+        return None if broker is None else broker.addresses.get(broker_id)
+
+    def any_address_of(self, broker_name: str) -> str | None:
+        """The master's address, else that of the lowest id."""
+        broker = self._brokers.get(broker_name)
+        if broker is None or not broker.addresses:
+            return None
+        return broker.addresses[min(broker.addresses)]
+
+    async def get(self, topic: str) -> TopicRoute:
+        """Return the route, from the cache when it is there. Raises as refresh() does."""
+        route = self._routes.get(topic)
+        return route if route is not None else await self.refresh(topic)
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask a nameserver now; callers at the same time share one request.
+
+        Raises TopicNotExist when the nameserver knows no such topic, ConnectFailed when none answers.
+        """
+        task = self._fetching.get(topic)
+        if task is None:
+            task = self._tasks.spawn(self._fetch(topic), f"route-{topic}", awaited=True)
+            task.add_done_callback(lambda done: self._fetched(topic, done))
+            self._fetching[topic] = task
+        # Shielded: a caller that is cancelled takes nothing away from the others.
+        return await asyncio.shield(task)
+
+    def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._fetching.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # every caller may have been cancelled: then nobody else looks at it
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC.value, {"topic": topic})
+        address, answer = await self._nameservers.invoke(request, timeout_s=self._request_timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST and self._routes.pop(topic, None) is not None:
+                self._index_brokers()
+            raise remote_error(
+                answer.code,
+                answer.remark,
+                address=address,
+                request="GET_ROUTEINFO_BY_TOPIC",
+                opaque=answer.opaque,
+            )
+        if not answer.body:
+            raise RouteError(topic, f"nameserver {address} answered with an empty route for topic {topic}")
+        route = parse_route(topic, fastjson.loads(answer.body))
+        self._watched[topic] = None
+        if self._routes.get(topic) != route:
+            self._routes[topic] = route
+            self._index_brokers()
+            for listener in self._listeners:
+                listener(route)
+        return route
+
+    def _index_brokers(self) -> None:
+        self._brokers = {
+            broker.broker_name: broker for route in self._routes.values() for broker in route.brokers
+        }
+
+    async def keep_fresh(self) -> None:
+        """Refresh all watched topics for ever, one after the other."""
+        while True:
+            await self._clock.sleep(self._refresh_s)
+            for topic in tuple(self._watched):
+                try:
+                    await self.refresh(topic)
+                except TopicNotExist:
+                    log.debug("topic %s has no route yet", topic)
+                except AerobeeError as error:
+                    log.warning("route of topic %s: %s", topic, error)
+                    if not isinstance(error, RouteError):
+                        break  # no nameserver answers: asking for the other topics would only add to the wait

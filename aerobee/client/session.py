@@ -1,0 +1,277 @@
+"""One client id towards a cluster: connections, nameservers, routes, heartbeats, and the calls that brokers make.
+
+Follows MQClientInstance. Each Producer, PushConsumer, PullConsumer and Admin owns one. What always holds: a broker
+that a cached route names has been sent a heartbeat, or one is on its way, as long as somebody joined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from random import Random
+
+from aerobee.client.config import ClientConfig
+from aerobee.client.nameservers import Nameservers, parse_addresses
+from aerobee.client.publish_route import MASTER_ID, TopicRoute
+from aerobee.client.route_cache import RouteCache
+from aerobee.client.tasks import Tasks
+from aerobee.client.unique_id import UniqueIds
+from aerobee.clock import Clock, SystemClock
+from aerobee.errors import AerobeeError, RouteError, UsageError
+from aerobee.network import AsyncioNetwork, Network
+from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from aerobee.remoting.client import RemotingClient, checked, split_address
+from aerobee.remoting.codes import RequestCode, request_name
+from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
+from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.tls import ClientTls, TlsFiles
+
+log = logging.getLogger(__name__)
+
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"  # sends messages back to retry topics
+FIRST_HEARTBEAT_S = 1.0
+UNREGISTER_TIMEOUT_S = 2.0
+
+ConsumerEntry = Callable[[], ConsumerData]
+
+
+class Session:
+    """Everything that the parts of one client share."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        *,
+        config: ClientConfig,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        random: Random | None = None,
+        id_suffix: str = "",
+    ) -> None:
+        addresses = parse_addresses(nameservers)
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.random = random or Random()
+        self.tasks = Tasks()
+        self.handlers: dict[int, Handler] = {}
+        self.remoting = RemotingClient(
+            clock=self.clock,
+            network=network or AsyncioNetwork(),
+            handlers=self.handlers,
+            tls=_tls(config),
+            on_connect=self._connected,
+        )
+        self.nameservers = Nameservers(
+            addresses, remoting=self.remoting, clock=self.clock, random=self.random
+        )
+        self.routes = RouteCache(
+            self.nameservers,
+            clock=self.clock,
+            tasks=self.tasks,
+            refresh_s=config.route_refresh_s,
+            request_timeout_s=config.request_timeout_s,
+        )
+        self.client_id = ""
+        self.client_ip = config.client_ip
+        self.is_open = False
+        self._id_suffix = id_suffix
+        self._producer_groups: list[str] = []
+        self._consumers: dict[str, ConsumerEntry] = {}
+        self._greeted: set[str] = set()  # addresses that know us
+        self._beating = asyncio.Lock()
+        self._beating_now: set[str] = set()
+        self._ids: UniqueIds | None = None
+
+    async def start(self) -> None:
+        """Find our address and begin the periodic work. Opens no connection yet."""
+        if self.is_open:
+            raise UsageError("this client is started already; use one object for each `async with`")
+        if not self.client_ip:
+            self.client_ip = await local_ip(self.nameservers.addresses)
+        instance = self.config.instance or f"{os.getpid()}#{self.random.getrandbits(48)}"
+        parts = [self.client_ip, instance, *filter(None, (self.config.unit_name, self._id_suffix))]
+        self.client_id = "@".join(parts)
+        self.is_open = True
+        self.routes.on_change(self._route_changed)
+        self.tasks.spawn(self.routes.keep_fresh(), "client-routes")
+        self.tasks.spawn(self._keep_beating(), "client-heartbeat")
+
+    def check_open(self) -> None:
+        if not self.is_open:
+            raise UsageError("this client is not open: use it inside `async with`, or call start() first")
+
+    async def close(self) -> None:
+        """Leave all groups, stop the periodic work, close the connections."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        try:
+            await self._unregister()
+        finally:
+            await self.tasks.close()
+            await self.remoting.close()
+
+    # membership
+
+    def join_producer(self, group: str) -> None:
+        if group not in self._producer_groups:
+            self._producer_groups.append(group)
+
+    def join_consumer(self, group: str, entry: ConsumerEntry) -> None:
+        """`entry` returns the group's part of a heartbeat (ConsumerData)."""
+        self._consumers[group] = entry
+
+    def unique_ids(self) -> UniqueIds:
+        """Message ids of this client. Call after start()."""
+        if self._ids is None:
+            self._ids = UniqueIds(
+                ip=self.client_ip,
+                process_id=os.getpid(),
+                salt=self.random.getrandbits(32),
+                counter=self.random.getrandbits(16),
+            )
+        return self._ids
+
+    def _targets(self) -> list[str]:
+        """Addresses that get heartbeats: masters for producers, every id for consumers."""
+        addresses: dict[str, None] = {}
+        for broker in self.routes.brokers():
+            for broker_id, address in broker.addresses.items():
+                if self._consumers or broker_id == MASTER_ID:
+                    addresses[address] = None
+        return list(addresses)
+
+    def _heartbeat_body(self) -> bytes:
+        data = HeartbeatData(
+            self.client_id,
+            tuple(ProducerData(group) for group in self._producer_groups),
+            tuple(entry() for entry in self._consumers.values()),
+        )
+        return data.encode()
+
+    async def heartbeat(self) -> None:
+        """Tell every known broker who we are. Failures are logged: the next round tries again."""
+        if not self._producer_groups and not self._consumers:
+            return
+        async with self._beating:
+            targets = self._targets()
+            self._greeted.intersection_update(targets)
+            await asyncio.gather(*(self._beat(address) for address in targets))
+
+    async def _beat(self, address: str) -> None:
+        request = RemotingCommand(RequestCode.HEART_BEAT.value, {}, self._heartbeat_body())
+        self._beating_now.add(address)
+        try:
+            await self.invoke(address, request)
+            self._greeted.add(address)
+        except AerobeeError as error:
+            self._greeted.discard(address)
+            log.warning("heartbeat to broker %s: %s", address, error)
+        finally:
+            self._beating_now.discard(address)
+
+    def _connected(self, connection: Connection) -> None:
+        # A broker forgets a client with its connection: a new one needs a heartbeat of its own.
+        address = connection.remote_address
+        joined = bool(self._producer_groups or self._consumers)
+        if joined and self.is_open and address not in self._beating_now and address in self._targets():
+            self.tasks.spawn(self._beat(address), "client-heartbeat-on-connect")
+
+    async def greet(self, address: str) -> None:
+        """Send a heartbeat to one broker unless it knows us already."""
+        if address not in self._greeted:
+            await self._beat(address)
+
+    async def _keep_beating(self) -> None:
+        await self.clock.sleep(FIRST_HEARTBEAT_S)
+        while True:
+            await self.heartbeat()
+            await self.clock.sleep(self.config.heartbeat_s)
+
+    def _route_changed(self, _route: TopicRoute) -> None:
+        if self.is_open and not self._greeted.issuperset(self._targets()):
+            self.tasks.spawn(self.heartbeat(), "client-heartbeat-now")
+
+    async def _unregister(self) -> None:
+        """Say goodbye to every broker that knows us, so that the others rebalance at once."""
+        leaving = [
+            {"clientID": self.client_id, "producerGroup": group} for group in self._producer_groups
+        ] + [{"clientID": self.client_id, "consumerGroup": group} for group in self._consumers]
+        calls = [
+            self.remoting.invoke(
+                address,
+                RemotingCommand(RequestCode.UNREGISTER_CLIENT.value, dict(ext)),
+                timeout_s=UNREGISTER_TIMEOUT_S,
+            )
+            for address in self._greeted
+            for ext in leaving
+        ]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, AerobeeError):
+                log.info("leaving: %s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    # calls
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, *, timeout_s: float | None = None
+    ) -> RemotingCommand:
+        """Call a broker and return its answer of code 0. Raises RemoteError for any other code."""
+        answer = await self.remoting.invoke(
+            address, command, timeout_s=timeout_s or self.config.request_timeout_s
+        )
+        return checked(answer, address=address, request=request_name(command.code))
+
+    async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
+        """Send a request that gets no answer."""
+        command.flag |= FLAG_ONEWAY
+        await self.remoting.invoke_oneway(address, command, timeout_s=self.config.request_timeout_s)
+
+    async def invoke_nameserver(self, command: RemotingCommand) -> RemotingCommand:
+        """Call a nameserver and return its answer of code 0. Raises RemoteError for any other code."""
+        address, answer = await self.nameservers.invoke(command, timeout_s=self.config.request_timeout_s)
+        return checked(answer, address=address, request=request_name(command.code))
+
+    async def broker_address(self, broker_name: str, topic: str) -> str:
+        """The master's address, else any id's. Asks for the route of `topic` once when it is not known."""
+        address = self.routes.any_address_of(broker_name)
+        if address is None:
+            await self.routes.refresh(topic)
+            address = self.routes.any_address_of(broker_name)
+        if address is None:
+            raise RouteError(
+                topic, f"broker {broker_name} of topic {topic} is not registered at any nameserver now"
+            )
+        return address
+
+
+def _tls(config: ClientConfig) -> ClientTls | None:
+    if not config.tls:
+        return None
+    files = TlsFiles(
+        key_path=config.tls_key_file,
+        cert_path=config.tls_cert_file,
+        trust_cert_path=config.tls_ca_file,
+        verify_peer=bool(config.tls_ca_file),
+    )
+    return ClientTls(files)
+
+
+async def local_ip(nameservers: Sequence[str]) -> str:
+    """The local address from which a nameserver is reached; 127.0.0.1 when no route to any exists."""
+    loop = asyncio.get_running_loop()
+    for address in nameservers:
+        host, port = split_address(address)
+        try:
+            family, _, _, _, target = (await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM))[0]
+            with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+                probe.connect(target)  # a datagram socket: no packet leaves, the kernel only picks the route
+                return str(probe.getsockname()[0]).partition("%")[0]
+        except OSError as error:
+            log.debug("no local address towards %s: %s", address, error)
+    return "127.0.0.1"

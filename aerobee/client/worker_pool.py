@@ -1,0 +1,91 @@
+"""Runs handler calls, at most so many at a time, without a task for each.
+
+Workers are started when there is work that nobody takes, up to the bound. A worker that takes an item wakes at most
+one other when more is waiting: a burst whose handlers never wait is done by one worker in one go, and a burst whose
+handlers wait is spread over all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, TypeVar
+
+from aerobee.client.tasks import Tasks
+
+T = TypeVar("T")
+
+ITEMS_BEFORE_YIELD = (
+    64  # then the event loop gets a turn, so that busy handlers do not starve the connections
+)
+
+
+class WorkerPool(Generic[T]):
+    """A bounded number of workers over one line of work. The caller bounds the line."""
+
+    def __init__(self, tasks: Tasks, run: Callable[[T], Awaitable[None]], *, concurrency: int) -> None:
+        """`run` handles one item and raises nothing."""
+        self._tasks = tasks
+        self._run = run
+        self._concurrency = concurrency
+        self._ready: deque[T] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._worker_count = 0
+        self._waking = False  # a worker is on its way to the line
+        self._stopped = False
+        self.busy = 0
+        self._quiet: asyncio.Future[None] | None = None
+
+    def submit(self, items: Iterable[T]) -> None:
+        self._ready.extend(items)
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        if self._waking or self._stopped or not self._ready:
+            return
+        if self._idle:
+            self._waking = True
+            self._idle.pop().set_result(None)
+        elif self._worker_count < self._concurrency:
+            self._waking = True
+            self._worker_count += 1
+            self._tasks.spawn(self._work(), f"consumer-worker-{self._worker_count}")
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = self._ready
+        done = 0
+        while True:
+            self._waking = False
+            while ready and not self._stopped:
+                item = ready.popleft()
+                if ready:
+                    self._wake_one()
+                self.busy += 1
+                try:
+                    await self._run(item)
+                finally:
+                    self.busy -= 1
+                    if not self.busy and self._quiet is not None and not self._quiet.done():
+                        self._quiet.set_result(None)
+                done += 1
+                if done % ITEMS_BEFORE_YIELD == 0:
+                    await asyncio.sleep(0)
+            idle: asyncio.Future[None] = loop.create_future()
+            self._idle.append(idle)
+            await idle
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Take no more from the line and wait for the calls that run. False when some still run after the time."""
+        self._stopped = True
+        self._ready.clear()
+        if not self.busy:
+            return True
+        self._quiet = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._quiet
+        except TimeoutError:
+            return False
+        return True
