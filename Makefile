@@ -1,0 +1,52 @@
+# Two commands are enough, and neither needs a step before it:
+#
+#   make up      start a cluster on this machine, send and receive a first message, stay up until Ctrl-C
+#   make test    everything that must hold: style, types, unit, simulation, integration and interop tests, the wheel
+#
+# Both make .venv themselves. PYTHON=python3.12 chooses the Python that it is made with.
+
+SHELL := /bin/sh
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check style types unit interop wheel clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
+
+up:
+	@scripts/make-venv fast
+	@$(BIN)/python scripts/up $(ARGS)
+
+test: style types unit interop wheel
+
+check: style types unit
+
+style:
+	@scripts/make-venv dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types:
+	@scripts/make-venv dev
+	$(BIN)/mypy
+
+unit:
+	@scripts/make-venv dev
+	$(PYTEST) -q tests/unit tests/simulation tests/integration
+
+# Peers that are not ours: the Java client, broker and tools of RocketMQ 5.5.0, the C++ client. Fetched once.
+interop:
+	@scripts/make-venv dev
+	scripts/setup-interop
+	$(PYTEST) -q tests/interop
+
+# The wheel in an empty environment away from the repository, with the README's first example.
+wheel:
+	@scripts/make-venv dev
+	$(BIN)/python scripts/check-wheel
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .interop
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
