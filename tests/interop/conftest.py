@@ -58,4 +58,6 @@ def cluster(kind: str, peers: None, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, driver: Driver) -> str:
     """A name for a topic that no other test uses."""
-    return driver.unique("".join(c if c.isalnum() else "_" for c in request.node.originalname or "T")[:60] + "_")
+    return driver.unique(
+        "".join(c if c.isalnum() else "_" for c in request.node.originalname or "T")[:60] + "_"
+    )

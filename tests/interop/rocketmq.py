@@ -122,12 +122,12 @@ def routed_brokers(namesrv: str, topic: str) -> dict[str, str]:
 class Server:
     """A process with a log file, started again as often as wanted on the same port and directory."""
 
-    def __init__(self, kind: str, root: pathlib.Path, name: str) -> None:
+    def __init__(self, kind: str, root: pathlib.Path, name: str, port: int | None = None) -> None:
         self.kind = kind
         self.name = name
         self.root = root
         self.root.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self.log = root / f"{name}.out"
@@ -139,7 +139,12 @@ class Server:
         raise NotImplementedError
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "HOME": str(self.root), "ROCKETMQ_HOME": str(self.root), "PYTHONPATH": str(ROOT)}
+        return {
+            **os.environ,
+            "HOME": str(self.root),
+            "ROCKETMQ_HOME": str(self.root),
+            "PYTHONPATH": str(ROOT),
+        }
 
     def start(self, *, wait: bool = True) -> None:
         with self.log.open("ab") as log:
@@ -153,7 +158,9 @@ class Server:
         def probe() -> bool:
             assert self.process is not None
             if self.process.poll() is not None:
-                raise AssertionError(f"{self.kind} {self.name} ended with {self.process.returncode}:\n{self.tail()}")
+                raise AssertionError(
+                    f"{self.kind} {self.name} ended with {self.process.returncode}:\n{self.tail()}"
+                )
             return self.is_ready()
 
         try:
@@ -213,10 +220,17 @@ class NameServer(Server):
 
 class Broker(Server):
     def __init__(
-        self, kind: str, root: pathlib.Path, namesrv: str, *, store: pathlib.Path | None = None, **config: str
+        self,
+        kind: str,
+        root: pathlib.Path,
+        namesrv: str,
+        *,
+        store: pathlib.Path | None = None,
+        port: int | None = None,
+        **config: str,
     ) -> None:
         self.broker_name = config.get("brokerName", BROKER_CONFIG["brokerName"])
-        super().__init__(kind, root, f"{kind}-{self.broker_name}")
+        super().__init__(kind, root, f"{kind}-{self.broker_name}", port)
         self.namesrv = namesrv
         self.store = store or root / "store"
         self.config = {
@@ -341,12 +355,21 @@ class Driver:
             raise DriverError(f"{op}: {answer['error']}")
         return answer.get("result")
 
-    def admin(self, namesrv: str, *arguments: str) -> str:
-        """Run one mqadmin command in process; returns what it printed to standard output."""
+    def admin(self, namesrv: str, *arguments: str, with_errors: bool = False) -> str:
+        """Run one mqadmin command in process; returns what it printed to standard output.
+
+        `with_errors` adds the exceptions that it printed to standard error, without their stack traces.
+        """
+        begin = time.monotonic()
         result = self.call("admin", namesrv=namesrv, args=list(arguments))
         with self.log.open("a") as log:
-            log.write(f"$ mqadmin {' '.join(arguments)}\n{result['out']}{result['err']}\n")
-        return str(result["out"])
+            log.write(
+                f"$ mqadmin {' '.join(arguments)}   # {time.monotonic() - begin:.2f} s\n{result['out']}{result['err']}\n"
+            )
+        errors = [
+            line for line in result["err"].splitlines(keepends=True) if not line.startswith(("\t", "SLF4J"))
+        ]
+        return str(result["out"]) + ("".join(errors) if with_errors else "")
 
     def unique(self, prefix: str) -> str:
         return f"{prefix}{next(self._names)}"
@@ -415,10 +438,12 @@ class JavaClient:
         return {(broker, queue) for _, broker, queue in self.call("queues", topic=topic)}
 
 
-def cpp_send(namesrv: str, topic: str, mode: str, lines: Iterable[str], root: pathlib.Path) -> list[dict[str, Any]]:
+def cpp_send(
+    namesrv: str, topic: str, mode: str, lines: Iterable[str], root: pathlib.Path
+) -> list[dict[str, Any]]:
     text = "".join(f"{line}\n" for line in lines)
     result = subprocess.run(
-        [CPP_PYTHON, HERE / "cpp_produce.py", namesrv, topic, mode],
+        [CPP_PYTHON, HERE / "cpp" / "produce.py", namesrv, topic, mode],
         input=text.encode(), capture_output=True, timeout=120, env={**os.environ, "HOME": str(root)}, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr.decode()[-2000:]
@@ -430,7 +455,7 @@ def cpp_consume(
     *, tags: str = "*", order: str = "concurrent", timeout_s: float = 60.0,
 ) -> list[dict[str, Any]]:  # fmt: skip
     result = subprocess.run(
-        [CPP_PYTHON, HERE / "cpp_consume.py", namesrv, topic, group, str(count), str(timeout_s), tags, order],
+        [CPP_PYTHON, HERE / "cpp" / "consume.py", namesrv, topic, group, str(count), str(timeout_s), tags, order],
         capture_output=True, timeout=timeout_s + 60, env={**os.environ, "HOME": str(root)}, check=False,
     )  # fmt: skip
     messages = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]

@@ -13,7 +13,17 @@ from tests.interop.rocketmq import Cluster, Driver, DriverError, by_queue, wait_
 def make_topic(driver: Driver, cluster: Cluster, topic: str, queues: int = 4, **flags: str) -> None:
     extra = [part for name, value in flags.items() for part in (f"-{name}", value)]
     out = driver.admin(
-        cluster.namesrv, "updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", str(queues), "-w", str(queues), *extra
+        cluster.namesrv,
+        "updateTopic",
+        "-c",
+        "DefaultCluster",
+        "-t",
+        topic,
+        "-r",
+        str(queues),
+        "-w",
+        str(queues),
+        *extra,
     )
     assert "success" in out
 
@@ -30,7 +40,9 @@ def bodies(messages: list[dict[str, Any]]) -> list[str]:
     return sorted(message["body"] for message in messages)
 
 
-def test_sync_send_keeps_keys_tags_flag_properties_and_unicode(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_sync_send_keeps_keys_tags_flag_properties_and_unicode(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
     make_topic(driver, cluster, topic)
     sent = {
         "topic": topic, "body": "grüße 你好 \U0001f680", "tags": "标签", "keys": "k1 k2", "flag": 7,
@@ -51,11 +63,15 @@ def test_sync_send_keeps_keys_tags_flag_properties_and_unicode(cluster: Cluster,
     )  # fmt: skip
 
 
-def test_send_to_a_chosen_queue_numbers_offsets_without_gaps(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_send_to_a_chosen_queue_numbers_offsets_without_gaps(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
     make_topic(driver, cluster, topic)
     with driver.producer(cluster.namesrv) as producer:
         results = producer.send(numbered(topic, 10, queue=2, broker="broker-a"))
-    assert [(result["queue"], result["offset"]) for result in results] == [(2, offset) for offset in range(10)]
+    assert [(result["queue"], result["offset"]) for result in results] == [
+        (2, offset) for offset in range(10)
+    ]
 
 
 def test_async_send_answers_every_message(cluster: Cluster, driver: Driver, topic: str) -> None:
@@ -88,7 +104,9 @@ def test_a_batch_lands_contiguously_in_one_queue(cluster: Cluster, driver: Drive
     assert [message["msg_id"] for message in ordered] == result["msg_id"].split(",")
 
 
-def test_a_selector_keeps_each_shard_in_one_queue_in_order(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_a_selector_keeps_each_shard_in_one_queue_in_order(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
     make_topic(driver, cluster, topic)
     with (
         driver.producer(cluster.namesrv) as producer,
@@ -121,7 +139,9 @@ def test_a_first_send_creates_the_topic(cluster: Cluster, driver: Driver, topic:
     assert '"writeQueueNums":4' in driver.admin(cluster.namesrv, "topicRoute", "-t", topic)
 
 
-def test_a_message_over_the_limit_is_refused_with_code_13(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_a_message_over_the_limit_is_refused_with_code_13(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
     make_topic(driver, cluster, topic)
     with driver.producer(cluster.namesrv, compress_over=100_000_000, retries=0) as producer:
         # 5 MiB: above the client's own limit of 4 MiB, which it checks itself; properties of 40,000 bytes are the broker's.
@@ -151,20 +171,28 @@ def test_two_members_share_queues_and_the_rest_takes_over_when_one_leaves(
         with driver.push(cluster.namesrv, topic, group=first.group) as second:
             wait_for(
                 "an even split",
-                lambda: len(first.queues(topic)) == len(second.queues(topic)) == 2
-                and first.queues(topic) | second.queues(topic) == everything,
+                lambda: (
+                    len(first.queues(topic)) == len(second.queues(topic)) == 2
+                    and first.queues(topic) | second.queues(topic) == everything
+                ),
             )
-            producer.send([{"topic": topic, "body": f"m{n}", "queue": n % 4, "broker": "broker-a"} for n in range(40)])
+            producer.send(
+                [{"topic": topic, "body": f"m{n}", "queue": n % 4, "broker": "broker-a"} for n in range(40)]
+            )
             wait_for("all messages", lambda: first.call("count") + second.call("count") >= 40)
             halves = first.received(), second.received()
             assert len(halves[0]) == len(halves[1]) == 20
             assert bodies(halves[0] + halves[1]) == sorted(f"m{n}" for n in range(40))
         wait_for("the first member to take over", lambda: first.queues(topic) == everything)
-        producer.send([{"topic": topic, "body": f"late{n}", "queue": n, "broker": "broker-a"} for n in range(4)])
+        producer.send(
+            [{"topic": topic, "body": f"late{n}", "queue": n, "broker": "broker-a"} for n in range(4)]
+        )
         assert bodies(first.received(24)[20:]) == [f"late{n}" for n in range(4)]
 
 
-def test_a_new_member_continues_at_the_committed_offsets(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_a_new_member_continues_at_the_committed_offsets(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
     make_topic(driver, cluster, topic)
     with driver.producer(cluster.namesrv) as producer:
         producer.send(numbered(topic, 12))
@@ -204,16 +232,17 @@ def test_a_consumer_gets_only_the_tags_it_asked_for(cluster: Cluster, driver: Dr
         assert bodies(consumer.received(21)[20:]) == ["last"]
 
 
-def test_consumers_start_at_the_end_of_topics_or_at_a_time(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_a_new_group_starts_at_the_first_message_while_all_are_there(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
+    # Asked for a group that never committed, a broker that still has offset 0 in memory answers 0. The client's wish
+    # to start at the end or at a time counts only for queues whose beginning is gone.
     make_topic(driver, cluster, topic, 1)
     with driver.producer(cluster.namesrv) as producer:
         producer.send(numbered(topic, 3))
-        # The option has a resolution of a second.
-        time.sleep(2.1)
-        moment = time.strftime("%Y%m%d%H%M%S", time.localtime(time.time() - 1))
-        producer.send([{"topic": topic, "body": "late"}])
-        with driver.push(cluster.namesrv, topic, **{"from": moment}) as consumer:
-            assert bodies(consumer.received(1)) == ["late"]
+        for wish in ("last", "20200101000000"):
+            with driver.push(cluster.namesrv, topic, **{"from": wish}) as consumer:
+                assert bodies(consumer.received(3)) == ["m0", "m1", "m2"]
 
 
 def test_a_parked_pull_is_answered_by_the_append(cluster: Cluster, driver: Driver, topic: str) -> None:
@@ -231,12 +260,18 @@ def test_a_parked_pull_is_answered_by_the_append(cluster: Cluster, driver: Drive
     assert sorted(waits)[2] < 2.5, waits
 
 
-def test_lite_pull_subscribe_polls_commits_and_continues(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_lite_pull_subscribe_polls_commits_and_continues(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
     make_topic(driver, cluster, topic)
     with driver.producer(cluster.namesrv) as producer:
-        producer.send([{"topic": topic, "body": f"m{n}", "queue": n % 4, "broker": "broker-a"} for n in range(20)])
+        producer.send(
+            [{"topic": topic, "body": f"m{n}", "queue": n % 4, "broker": "broker-a"} for n in range(20)]
+        )
         with driver.lite(cluster.namesrv, topic=topic) as consumer:
-            assert bodies(consumer.call("poll", count=20, timeout_ms=20_000)) == sorted(f"m{n}" for n in range(20))
+            assert bodies(consumer.call("poll", count=20, timeout_ms=20_000)) == sorted(
+                f"m{n}" for n in range(20)
+            )
             consumer.call("commit")
             for queue in range(4):
                 assert consumer.call("committed", topic=topic, broker="broker-a", queue=queue) == 5
@@ -249,7 +284,9 @@ def test_lite_pull_assign_seeks_to_offsets_and_times(cluster: Cluster, driver: D
     make_topic(driver, cluster, topic)
     place = {"topic": topic, "broker": "broker-a", "queue": 1}
     with driver.producer(cluster.namesrv) as producer, driver.lite(cluster.namesrv) as consumer:
-        producer.send([{"topic": topic, "body": f"m{n}", "queue": 1, "broker": "broker-a"} for n in range(10)])
+        producer.send(
+            [{"topic": topic, "body": f"m{n}", "queue": 1, "broker": "broker-a"} for n in range(10)]
+        )
         assert len(consumer.call("queues", topic=topic)) == 4
         consumer.call("assign", topic=topic, broker="broker-a", queues=[1])
         consumer.call("seek_begin", **place)
@@ -258,24 +295,33 @@ def test_lite_pull_assign_seeks_to_offsets_and_times(cluster: Cluster, driver: D
         consumer.call("seek", **place, offset=7)
         assert [m["body"] for m in consumer.call("poll", count=3, timeout_ms=20_000)] == ["m7", "m8", "m9"]
         fifth = messages[5]
-        first_of_that_ms = min(m["offset"] for m in messages if m["store_timestamp"] == fifth["store_timestamp"])
+        first_of_that_ms = min(
+            m["offset"] for m in messages if m["store_timestamp"] == fifth["store_timestamp"]
+        )
         found = consumer.call("offset_by_time", **place, timestamp=fifth["store_timestamp"])
         assert found == first_of_that_ms
-        assert consumer.call("offset_by_time", **place, timestamp=messages[-1]["store_timestamp"] + 60_000) == 10
+        assert (
+            consumer.call("offset_by_time", **place, timestamp=messages[-1]["store_timestamp"] + 60_000) == 10
+        )
         assert consumer.call("offset_by_time", **place, timestamp=1) == 0
         consumer.call("seek_end", **place)
         producer.send([{"topic": topic, "body": "end", "queue": 1, "broker": "broker-a"}])
         assert bodies(consumer.call("poll", count=1, timeout_ms=20_000)) == ["end"]
 
 
-def test_old_pull_consumer_finds_misses_and_corrects_offsets(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_old_pull_consumer_finds_misses_and_corrects_offsets(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
     make_topic(driver, cluster, topic)
     place = {"topic": topic, "broker": "broker-a", "queue": 0}
     before_ms = int(time.time() * 1000) - 1000
     with driver.producer(cluster.namesrv) as producer, driver.pull(cluster.namesrv) as consumer:
         make_group(driver, cluster, consumer.group)
         sent = producer.send(
-            [{"topic": topic, "body": f"m{n}", "queue": 0, "broker": "broker-a", "tags": "TagA"} for n in range(10)]
+            [
+                {"topic": topic, "body": f"m{n}", "queue": 0, "broker": "broker-a", "tags": "TagA"}
+                for n in range(10)
+            ]
         )
         assert len(consumer.call("queues", topic=topic)) == 4
         assert consumer.call("offsets", **place) == {"min": 0, "max": 10}
@@ -308,10 +354,11 @@ def test_messages_are_found_by_key_and_by_unique_id(cluster: Cluster, driver: Dr
         sent = producer.send(
             [{"topic": topic, "body": f"m{n}", "keys": f"{topic}k{n % 3} shared{topic}"} for n in range(9)]
         )
-        for key, expected in ((f"{topic}k1", ["m1", "m4", "m7"]), (f"shared{topic}", [f"m{n}" for n in range(9)])):
-            hits = wait_for(
-                f"key {key}", lambda key=key, n=len(expected): _at_least(consumer, topic, key, n)
-            )
+        for key, expected in (
+            (f"{topic}k1", ["m1", "m4", "m7"]),
+            (f"shared{topic}", [f"m{n}" for n in range(9)]),
+        ):
+            hits = wait_for(f"key {key}", lambda key=key, n=len(expected): _at_least(consumer, topic, key, n))
             assert bodies(hits) == expected
         assert consumer.call("view", topic=topic, msg_id=sent[5]["msg_id"])["body"] == "m5"
 

@@ -113,7 +113,7 @@ public class Driver {
             case "push.received": return received(q);
             case "push.count": return waitForCount(q);
             case "push.queues": return owned(q);
-            case "push.stop": pushes.remove(q.getString("name")).consumer.shutdown(); return null;
+            case "push.stop": pushes.get(q.getString("name")).consumer.shutdown(); return null;  // what it received stays
             case "lite.start": return startLite(q);
             case "lite.stop": lites.remove(q.getString("name")).shutdown(); return null;
             case "pull.start": return startPull(q);
@@ -131,8 +131,16 @@ public class Driver {
 
     // ---- mqadmin
 
+    /** The commands, as MQAdminStartup holds them. Some keep a closed client, so each run makes them anew. */
+    private static final class Commands extends MQAdminStartup {
+        static void forget() {
+            SUB_COMMANDS.clear();
+        }
+    }
+
     private Object admin(JSONObject q) {
         synchronized (adminLock) {
+            Commands.forget();
             ByteArrayOutputStream out = new ByteArrayOutputStream();
             ByteArrayOutputStream err = new ByteArrayOutputStream();
             PrintStream oldOut = System.out;

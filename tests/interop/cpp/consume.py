@@ -1,6 +1,6 @@
 """Consume with RocketMQ's C++ push consumer; prints one JSON object a message, ends after COUNT different ones.
 
-Runs in .interop/cpp-venv:  cpp_consume.py NAMESRV TOPIC GROUP COUNT TIMEOUT_S TAGS concurrent|orderly
+Runs in .interop/cpp-venv:  cpp/consume.py NAMESRV TOPIC GROUP COUNT TIMEOUT_S TAGS concurrent|orderly
 """
 
 import json

@@ -1,6 +1,6 @@
 """Send lines from standard input with RocketMQ's C++ client; prints one JSON object a message.
 
-Runs in .interop/cpp-venv:  cpp_produce.py NAMESRV TOPIC sync|oneway|orderly
+Runs in .interop/cpp-venv:  cpp/produce.py NAMESRV TOPIC sync|oneway|orderly
 """
 
 import json
@@ -26,5 +26,8 @@ for number, line in enumerate(sys.stdin.buffer.read().split(b"\n")[:-1]):
         result = producer.send_orderly(message, number % 4)
     else:
         result = producer.send_sync(message)
-    print(json.dumps({"status": result.status.name, "msg_id": result.msg_id, "offset": result.offset}), flush=True)
+    print(
+        json.dumps({"status": result.status.name, "msg_id": result.msg_id, "offset": result.offset}),
+        flush=True,
+    )
 producer.shutdown()
