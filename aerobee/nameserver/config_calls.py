@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 
 from aerobee import config as settings
 from aerobee.errors import ConfigError
@@ -19,10 +18,11 @@ from aerobee.nameserver.config import (
     LiveNameServerConfig,
     NameServerConfig,
 )
-from aerobee.nameserver.kv_config import replace_file
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler
+from aerobee.store.disk import Disk
+from aerobee.store.json_file import save_config_file
 
 log = logging.getLogger("aerobee.nameserver")
 
@@ -30,8 +30,9 @@ log = logging.getLogger("aerobee.nameserver")
 class ConfigCalls:
     """Reading and changing the settings of a running NameServer."""
 
-    def __init__(self, config: LiveNameServerConfig) -> None:
+    def __init__(self, config: LiveNameServerConfig, disk: Disk) -> None:
         self._config = config
+        self._disk = disk
         self._change = asyncio.Lock()
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -62,16 +63,11 @@ class ConfigCalls:
             except ConfigError as error:
                 return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
             if fresh.config_store_path:
-                path = Path(fresh.config_store_path)
-                try:
-                    await asyncio.to_thread(replace_file, path, config_text(fresh).encode())
-                except OSError as error:
-                    return request.reply(
-                        ResponseCode.SYSTEM_ERROR,
-                        remark=f"the change was not made, {path} cannot be written: {error.strerror}",
-                    )
+                # A StoreError becomes the answer, and the change is not made.
+                text = config_text(fresh)
+                await asyncio.to_thread(save_config_file, self._disk, fresh.config_store_path, text.encode())
             self._config.value = fresh
-        log.info("settings changed by %s: %s", connection.peer, text.strip().replace("\n", ", "))
+        log.info("settings changed by %s: %s", connection.peer, ", ".join(sorted(changes)))
         return request.reply()
 
 

@@ -1,4 +1,7 @@
-"""PUT, GET, DELETE_KV_CONFIG and GET_KVLIST_BY_NAMESPACE. Source: DefaultRequestProcessor (RocketMQ)."""
+"""PUT, GET, DELETE_KV_CONFIG and GET_KVLIST_BY_NAMESPACE. Source: DefaultRequestProcessor (RocketMQ).
+
+A change that cannot be written is not made; its StoreError becomes the answer.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,7 @@ class KvConfigCalls:
     async def put(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         namespace, key = request.text("namespace"), request.text("key")
         value = request.text("value")
-        try:
-            await self._config.put(namespace, key, value)
-        except OSError as error:
-            return _not_kept(request, error)
+        await self._config.put(namespace, key, value)
         return request.reply()
 
     def get(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -45,10 +45,7 @@ class KvConfigCalls:
 
     async def delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         namespace, key = request.text("namespace"), request.text("key")
-        try:
-            await self._config.delete(namespace, key)
-        except OSError as error:
-            return _not_kept(request, error)
+        await self._config.delete(namespace, key)
         return request.reply()
 
     def list_namespace(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -59,10 +56,3 @@ class KvConfigCalls:
                 ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}"
             )
         return request.reply(body=kv_table_body(table))
-
-
-def _not_kept(request: RemotingCommand, error: OSError) -> RemotingCommand:
-    return request.reply(
-        ResponseCode.SYSTEM_ERROR,
-        remark=f"the change was not made, kvConfig.json cannot be written: {error.strerror} ({error.filename})",
-    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 
 from aerobee.clock import Clock, SystemClock
 from aerobee.nameserver.config import LiveNameServerConfig, NameServerConfig
@@ -27,6 +26,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.connection import Connection, ConnectionLimits, Handler
 from aerobee.remoting.server import Listener, RemotingServer, parse_listeners
 from aerobee.remoting.tls import ServerTls
+from aerobee.store.disk import Disk, RealDisk
 
 log = logging.getLogger("aerobee.nameserver")
 DEFAULT_LISTENER = "default"
@@ -41,15 +41,16 @@ class NameServer:
         *,
         clock: Clock | None = None,
         network: Network | None = None,
+        disk: Disk | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """Without arguments: RocketMQ's defaults, the system's clock and network. Raises ConfigError."""
+        """Without arguments: RocketMQ's defaults, the system's clock, network and disk. Raises ConfigError."""
         self._config = LiveNameServerConfig(config or NameServerConfig())
         self._clock = clock or SystemClock()
         network = network or AsyncioNetwork()
         self._listeners = _listeners(self._config.value)
-        kv_path = self._config.value.kv_config_path
-        self._kv_config = KvConfig(Path(kv_path) if kv_path else None)
+        self._disk = disk or RealDisk()
+        self._kv_config = KvConfig(self._config.value.kv_config_path, self._disk)
         self.table = RouteTable()
         self._client = RemotingClient(clock=self._clock, network=network)
         self._notices = MinBrokerNotices(client=self._client, config=self._config)
@@ -86,7 +87,7 @@ class NameServer:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def start(self) -> None:
-        """Listen. Raises ConfigError for an unreadable kvConfig.json, OSError when an address cannot be bound."""
+        """Listen. Raises StoreError for an unreadable kvConfig.json, OSError when an address cannot be bound."""
         await asyncio.to_thread(self._kv_config.load)
         await self._server.start(self._listeners)
         self._scan = asyncio.create_task(self._scan_brokers(), name="nameserver-scan")
@@ -126,7 +127,7 @@ class NameServer:
             **TopicListCalls(table=self.table, config=self._config).handlers(),
             **TopicAdminCalls(self.table).handlers(),
             **KvConfigCalls(self._kv_config).handlers(),
-            **ConfigCalls(self._config).handlers(),
+            **ConfigCalls(self._config, self._disk).handlers(),
         }
 
     def _watch(self, connection: Connection) -> None:

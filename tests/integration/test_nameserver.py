@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aerobee.clock import AdvancingClock
-from aerobee.errors import ConfigError
+from aerobee.errors import StoreError
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.network import AsyncioNetwork
@@ -239,7 +239,7 @@ async def test_a_broken_kv_file_stops_the_start(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_text("{")
     server = NameServer(NameServerConfig(listen_port=0, kv_config_path=str(path)))
-    with pytest.raises(ConfigError, match="kvConfig"):
+    with pytest.raises(StoreError, match="kvConfig"):
         await server.start()
     await server.stop()
 
