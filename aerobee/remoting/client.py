@@ -49,7 +49,7 @@ class RemotingClient:
         self._tls = tls
         self._on_connect = on_connect
         self._endpoint = Endpoint(
-            handlers or {},
+            {} if handlers is None else handlers,  # the caller may fill an empty one later
             default,
             None,
             limits,
