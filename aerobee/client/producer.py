@@ -484,7 +484,8 @@ class Producer:
                 request="GET_ROUTEINFO_BY_TOPIC",
                 elapsed_s=elapsed_s,
             ) from error
-        return self._remember(route, templated)
+        # Callers that waited for the same route share what the first of them makes of it.
+        return self._publish.get(topic) or self._remember(route, templated)
 
     def _remember(self, route: TopicRoute, templated: bool) -> PublishInfo:
         queues = publish_queues(route)

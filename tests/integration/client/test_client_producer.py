@@ -1,0 +1,204 @@
+"""The producer against a small broker that fails on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+import pytest
+
+from aerobee.client import Compression, Producer, ProducerConfig, SendStatus
+from aerobee.errors import (
+    ConnectFailed,
+    MessageIllegal,
+    RequestTimeout,
+    RouteError,
+    SendFailed,
+    UsageError,
+)
+from aerobee.message import Message
+
+
+async def test_send_returns_where_the_message_is_stored(broker):
+    async with Producer(broker.address, "PG") as producer:
+        result = await producer.send(Message("orders", b"hello", tag="TagA", keys=("k1", "k2")))
+    assert result.status is SendStatus.SEND_OK
+    assert result.queue.broker_name == "broker-a"
+    assert result.queue_offset == 0
+    assert len(result.message_id) == 32
+    assert len(result.offset_message_id) == 32
+    assert broker.bodies("orders") == [b"hello"]
+
+
+async def test_sends_go_round_over_all_queues(broker):
+    async with Producer(broker.address, "PG") as producer:
+        results = await asyncio.gather(*(producer.send(Message("orders", b"%d" % n)) for n in range(8)))
+    assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_equal_keys_go_to_one_queue(broker):
+    async with Producer(broker.address, "PG") as producer:
+        results = [await producer.send(Message("orders", b"x"), key="customer-7") for _ in range(6)]
+    assert len({result.queue for result in results}) == 1
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205])
+async def test_send_tries_again_after_a_code_that_another_try_can_mend(broker, code):
+    broker.fail_next = [code, code]
+    async with Producer(broker.address, "PG") as producer:
+        result = await producer.send(Message("orders", b"hello"))
+    assert result.status is SendStatus.SEND_OK
+    assert len(broker.seen(310)) == 3
+
+
+async def test_send_gives_up_after_its_tries_and_names_each(broker):
+    broker.fail_next = [2] * 10
+    async with Producer(broker.address, "PG") as producer:
+        with pytest.raises(SendFailed, match="3 tries.*told to fail") as caught:
+            await producer.send(Message("orders", b"hello"))
+    assert len(caught.value.attempts) == 3
+    assert len(broker.seen(310)) == 3
+
+
+async def test_refusal_for_good_is_raised_at_once(broker):
+    broker.fail_next = [13]
+    async with Producer(broker.address, "PG") as producer:
+        with pytest.raises(MessageIllegal):
+            await producer.send(Message("orders", b"hello"))
+    assert len(broker.seen(310)) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+async def test_stored_with_reservations_is_a_status_and_no_failure(broker, code, status):
+    broker.fail_next = [code]
+    async with Producer(broker.address, "PG") as producer:
+        result = await producer.send(Message("orders", b"hello"))
+    assert result.status is status
+
+
+async def test_go_away_is_repeated_over_a_new_connection(broker):
+    broker.fail_next = [1500]
+    async with Producer(broker.address, "PG", config=ProducerConfig(retry_count_max=0)) as producer:
+        result = await producer.send(Message("orders", b"hello"))
+    assert result.status is SendStatus.SEND_OK
+
+
+async def test_missing_topic_is_created_through_the_template(broker):
+    async with Producer(broker.address, "PG") as producer:
+        result = await producer.send(Message("fresh", b"hello"))
+    assert result.queue.topic == "fresh"
+    assert broker.bodies("fresh") == [b"hello"]
+
+
+async def test_missing_topic_without_template_says_what_to_do(broker):
+    del broker.topics["TBW102"]
+    async with Producer(broker.address, "PG") as producer:
+        with pytest.raises(RouteError, match="create it first"):
+            await producer.send(Message("fresh", b"hello"))
+
+
+async def test_silent_broker_ends_in_a_timeout_that_names_it(broker):
+    async with Producer(broker.address, "PG") as producer:
+        await producer.queues("orders")
+        broker.silent = True
+        with pytest.raises(SendFailed) as caught:
+            await producer.send(Message("orders", b"hello"), timeout_s=0.2)
+    place, failure = caught.value.attempts[-1]
+    assert broker.address in place
+    assert isinstance(failure, RequestTimeout)
+    assert failure.elapsed_s >= 0.1
+
+
+async def test_unreachable_nameserver_is_named():
+    async with Producer("127.0.0.1:1", "PG") as producer:
+        with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1.*check the addresses"):
+            await producer.send(Message("orders", b"hello"))
+
+
+async def test_works_while_one_nameserver_is_left(broker):
+    async with Producer(f"127.0.0.1:1;127.0.0.1:2;{broker.address}", "PG") as producer:
+        result = await producer.send(Message("orders", b"hello"))
+    assert result.status is SendStatus.SEND_OK
+
+
+@pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
+async def test_large_body_travels_compressed(broker, kind):
+    body = b"compressible " * 1000
+    async with Producer(broker.address, "PG", config=ProducerConfig(compression=kind)) as producer:
+        await producer.send(Message("orders", body))
+    request = broker.seen(310)[0]
+    assert len(request.body) < 2000
+    flags = {Compression.ZLIB: 769, Compression.LZ4: 257, Compression.ZSTD: 513}
+    assert request.integer("f") == flags[kind]
+    if kind is Compression.ZLIB:
+        assert zlib.decompress(request.body) == body
+
+
+async def test_too_large_body_is_refused_before_it_is_sent(broker):
+    async with Producer(broker.address, "PG", config=ProducerConfig(body_bytes_max=10)) as producer:
+        with pytest.raises(UsageError, match="at most 10"):
+            await producer.send(Message("orders", b"x" * 11))
+    assert not broker.seen(310)
+
+
+async def test_oneway_is_stored_without_an_answer(broker, until):
+    async with Producer(broker.address, "PG") as producer:
+        await producer.send_oneway(Message("orders", b"hello"))
+        await until(lambda: broker.bodies("orders") == [b"hello"])
+    assert broker.seen(310)[0].is_oneway
+
+
+async def test_batch_is_split_at_the_size_limit_and_keeps_order(broker):
+    config = ProducerConfig(batch_bytes_max=400)
+    messages = [Message("orders", b"message %02d" % n) for n in range(20)]
+    async with Producer(broker.address, "PG", config=config) as producer:
+        results = await producer.send_batch(messages)
+        assert len(broker.seen(320)) > 1
+        for message, result in zip(messages, results, strict=True):
+            record = broker.records["orders", result.queue.queue_id][result.queue_offset]
+            assert message.body in record
+            assert result.message_id.encode() in record
+
+
+async def test_batch_of_several_topics_is_sent_by_topic(broker):
+    broker.topics["other"] = 1
+    messages = [Message("orders" if n % 2 else "other", b"%d" % n) for n in range(10)]
+    async with Producer(broker.address, "PG") as producer:
+        results = await producer.send_batch(messages)
+    assert [result.queue.topic for result in results] == [message.topic for message in messages]
+    assert len(broker.seen(320)) == 2
+
+
+async def test_cancelled_send_leaves_nothing_behind(broker):
+    async with Producer(broker.address, "PG") as producer:
+        await producer.queues("orders")
+        broker.silent = True
+        task = asyncio.create_task(producer.send(Message("orders", b"hello")))
+        while not broker.seen(310):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        broker.silent = False
+        assert producer._in_flight == 0
+        assert (await producer.send(Message("orders", b"next"))).status is SendStatus.SEND_OK
+
+
+async def test_closed_producer_refuses(broker):
+    producer = Producer(broker.address, "PG")
+    with pytest.raises(UsageError, match="async with"):
+        await producer.send(Message("orders", b"x"))
+
+
+async def test_close_says_goodbye(broker, until):
+    async with Producer(broker.address, "PG") as producer:
+        await producer.send(Message("orders", b"x"))
+        await until(lambda: broker.seen(34))
+    assert broker.seen(35)[0].ext == {"clientID": producer.client_id, "producerGroup": "PG"}

@@ -1,0 +1,317 @@
+"""The push consumer against a small broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aerobee.client import ConsumeFrom, ConsumerConfig, MessageModel, Producer, PushConsumer, RetryLater
+from aerobee.errors import ConnectFailed, UsageError
+from aerobee.message import Message
+
+FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST, drain_s=1.0)
+
+
+async def fill(broker, count, **fields):
+    async with Producer(broker.address, "PG") as producer:
+        for n in range(count):
+            await producer.send(Message("orders", b"%d" % n, **fields))
+
+
+async def test_handler_gets_every_message_and_offsets_are_committed(broker, until):
+    await fill(broker, 20, tag="a")
+    seen = []
+
+    async def handle(message):
+        await asyncio.sleep(0)
+        seen.append(message.body)
+
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST
+    ) as consumer:
+        await until(lambda: len(seen) == 20)
+        assert len(consumer.owned) == 5
+    assert sorted(seen) == sorted(b"%d" % n for n in range(20))
+    assert [broker.offsets["G", "orders", n] for n in range(4)] == [5, 5, 5, 5]
+
+
+async def test_plain_function_is_a_handler_too(broker, until):
+    await fill(broker, 5)
+    seen = []
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
+    ):
+        await until(lambda: len(seen) == 5)
+
+
+async def test_held_pull_brings_a_new_message(broker, until):
+    seen = []
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
+    ):
+        await until(lambda: len(broker.parked) == 5)
+        await fill(broker, 1)
+        await until(lambda: len(seen) == 1)
+
+
+async def test_no_more_handlers_run_than_the_bound_allows(broker, until):
+    await fill(broker, 40)
+    running = highest = done = 0
+
+    async def handle(_message):
+        nonlocal running, highest, done
+        running += 1
+        highest = max(highest, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        done += 1
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, concurrency=3)
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
+    ):
+        await until(lambda: done == 40)
+    assert highest == 3
+
+
+async def test_batch_handler_gets_lists(broker, until):
+    await fill(broker, 20)
+    sizes = []
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, batch_size=4)
+    async with PushConsumer(
+        broker.address,
+        "G",
+        subscriptions={"orders": "*"},
+        handler=lambda messages: sizes.append(len(messages)),
+        config=config,
+    ):
+        await until(lambda: sum(sizes) == 20)
+    assert max(sizes) == 4
+
+
+async def test_failed_message_is_sent_back_and_then_counts_as_done(broker, until):
+    await fill(broker, 1, tag="a")
+
+    def handle(message):
+        raise RetryLater("not now", delay_level=2)
+
+    async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST):
+        await until(lambda: broker.sent_back)
+    fields = broker.sent_back[0]
+    assert fields["group"] == "G"
+    assert fields["delayLevel"] == "2"
+    assert fields["originTopic"] == "orders"
+    assert 1 in [broker.offsets["G", "orders", n] for n in range(4)]
+
+
+async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, until, properties_of):
+    await fill(broker, 1, tag="a", keys=("k",))
+    broker.refuse_send_back = True
+
+    def handle(message):
+        if not message.reconsume_times:
+            raise ValueError("broken handler")
+
+    async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST):
+        await until(lambda: broker.records["%RETRY%G", 0])
+    properties = properties_of(broker.records["%RETRY%G", 0][0])
+    assert properties["RETRY_TOPIC"] == "orders"
+    assert properties["DELAY"] == "3"
+    assert properties["RECONSUME_TIME"] == "1"
+    assert properties["MAX_RECONSUME_TIMES"] == "16"
+    assert properties["KEYS"] == "k"
+    request = [request for request in broker.seen(310) if request.text("b") == "%RETRY%G"][0]
+    assert request.text("a") == "CLIENT_INNER_PRODUCER"
+    assert request.text("j") == "1"
+    assert request.text("l") == "16"
+
+
+async def test_message_from_the_retry_topic_shows_its_own_topic(broker, until):
+    broker.topics["%RETRY%G"] = 1
+    broker.store("%RETRY%G", 0, b"again", "RETRY_TOPIC\x01orders\x02UNIQ_KEY\x01U\x02", reconsume_times=1)
+    seen = []
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
+    ):
+        await until(lambda: seen)
+    assert seen[0].topic == "orders"
+    assert seen[0].queue.topic == "%RETRY%G"
+    assert seen[0].reconsume_times == 1
+
+
+async def test_tags_are_compared_as_text_again(broker, until):
+    async with Producer(broker.address, "PG") as producer:
+        queue = (await producer.queues("orders"))[0]
+        for tag in (
+            "Aa",
+            "BB",
+            "Aa",
+        ):  # Java's hash of Aa and BB is the same, so the broker lets both through
+            await producer.send(Message("orders", tag.encode(), tag=tag), queue=queue)
+    seen = []
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "Aa"}, handler=seen.append, config=FIRST
+    ):
+        await until(lambda: len(seen) == 2)
+    assert [message.body for message in seen] == [b"Aa", b"Aa"]
+    assert broker.offsets["G", "orders", 0] == 3
+
+
+async def test_unfinished_message_holds_back_the_committed_offset(broker, until):
+    async with Producer(broker.address, "PG") as producer:
+        queue = (await producer.queues("orders"))[0]
+        for n in range(5):
+            await producer.send(Message("orders", b"%d" % n), queue=queue)
+    release = asyncio.Event()
+    done = []
+
+    async def handle(message):
+        if message.queue_offset == 2:
+            await release.wait()
+        done.append(message.queue_offset)
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, drain_s=0.05)
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
+    ):
+        await until(lambda: len(done) == 4)
+    assert broker.offsets["G", "orders", 0] == 2
+
+
+async def test_async_for_acknowledges_with_the_next_step(broker):
+    async with Producer(broker.address, "PG") as producer:
+        queue = (await producer.queues("orders"))[0]
+        for n in range(5):
+            await producer.send(Message("orders", b"%d" % n), queue=queue)
+    seen = []
+    async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, config=FIRST) as consumer:
+        async with asyncio.timeout(5):
+            async for message in consumer:
+                seen.append(message.body)
+                if len(seen) == 4:
+                    break
+    assert seen == [b"0", b"1", b"2", b"3"]
+    assert broker.offsets["G", "orders", 0] == 3  # the one at which the loop was left is not acknowledged
+
+
+async def test_ack_by_hand_counts_at_once(broker):
+    await fill(broker, 1)
+    async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, config=FIRST) as consumer:
+        async with asyncio.timeout(5):
+            async for message in consumer:
+                message.ack()
+                break
+    assert 1 in [broker.offsets["G", "orders", n] for n in range(4)]
+
+
+async def test_retry_by_hand_sends_back(broker, until):
+    await fill(broker, 1)
+    async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, config=FIRST) as consumer:
+        async with asyncio.timeout(5):
+            async for message in consumer:
+                message.retry(delay_level=5)
+                break
+        await until(lambda: broker.sent_back)
+    assert broker.sent_back[0]["delayLevel"] == "5"
+
+
+async def test_second_member_takes_its_share_at_once_and_gives_it_back(broker, until):
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=print, config=FIRST
+    ) as first:
+        await until(lambda: len([q for q in first.owned if q.topic == "orders"]) == 4)
+        async with PushConsumer(
+            broker.address, "G", subscriptions={"orders": "*"}, handler=print, config=FIRST
+        ) as second:
+            await until(
+                lambda: (
+                    sorted(len([q for q in c.owned if q.topic == "orders"]) for c in (first, second))
+                    == [2, 2]
+                )
+            )
+            assert not first.owned & second.owned
+        await until(lambda: len([q for q in first.owned if q.topic == "orders"]) == 4)
+
+
+async def test_broadcasting_keeps_offsets_in_a_file_and_owns_all_queues(broker, until, tmp_path):
+    await fill(broker, 8)
+    config = ConsumerConfig(
+        model=MessageModel.BROADCASTING,
+        consume_from=ConsumeFrom.FIRST,
+        local_offsets_directory=str(tmp_path),
+    )
+    seen = []
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=config
+    ) as consumer:
+        await until(lambda: len(seen) == 8)
+        assert len(consumer.owned) == 4
+        client_id = consumer.client_id
+    text = (tmp_path / client_id / "G" / "offsets.json").read_text()
+    assert '{"brokerName":"broker-a","queueId":0,"topic":"orders"}:2' in text
+    assert not broker.seen(15)
+    assert not broker.seen(38)
+
+
+async def test_offset_beyond_the_end_is_corrected(broker, until):
+    broker.offsets["G", "orders", 0] = 99
+    seen = []
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
+    ):
+        await until(lambda: broker.offsets["G", "orders", 0] == 0)
+        await until(lambda: len(broker.parked) == 5)
+        await fill(broker, 4)
+        await until(lambda: len(seen) == 4)
+
+
+async def test_full_cache_stops_pulling_until_there_is_room(broker, until):
+    async with Producer(broker.address, "PG") as producer:
+        queue = (await producer.queues("orders"))[0]
+        await producer.send_batch([Message("orders", b"%d" % n) for n in range(100)], queue=queue)
+    gate = asyncio.Event()
+    done = 0
+
+    async def handle(_message):
+        nonlocal done
+        await gate.wait()
+        done += 1
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, cached_count_max=10, pull_batch_count=8)
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
+    ) as consumer:
+        pulls = consumer._pulls
+        await until(lambda: queue in pulls and pulls[queue].process.count == 16)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert pulls[queue].process.count == 16
+        gate.set()
+        await until(lambda: done == 100)
+
+
+async def test_start_without_a_nameserver_fails_and_leaks_nothing():
+    tasks = asyncio.all_tasks()
+    with pytest.raises(ConnectFailed):
+        await PushConsumer("127.0.0.1:1", "G", subscriptions={"orders": "*"}, handler=print).start()
+    assert asyncio.all_tasks() == tasks
+
+
+async def test_close_ends_every_task(broker, until):
+    tasks = asyncio.all_tasks()
+    async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=print, config=FIRST):
+        await until(lambda: len(broker.parked) == 5)
+        connections = [c for c in broker.server.connections]
+    assert len(connections) == 1
+    await until(lambda: asyncio.all_tasks() == tasks)
+
+
+def test_wrong_expressions_and_names_are_refused():
+    for topic, expression in (("bad topic", "*"), ("orders", "a || ")):
+        with pytest.raises(UsageError):
+            PushConsumer("127.0.0.1:1", "G", subscriptions={topic: expression}, handler=print)
+    with pytest.raises(UsageError):
+        PushConsumer("127.0.0.1:1", "bad group", subscriptions={"orders": "*"}, handler=print)
+    with pytest.raises(UsageError):
+        PushConsumer("127.0.0.1:1", "G", subscriptions={}, handler=print)
