@@ -83,7 +83,9 @@ class StoreConfig:
     memory_bytes: int = 0  # what the 40 % rule takes for physical memory; 0: ask the machine
     commit_log_reserve_bytes: int = 8_388_608  # disk space taken in advance, so that a full disk is an error
     mapped_queue_files_max: int = 0  # queue files open at a time; 0: from the process's file limit
-    hot_read_bytes: int = 67_108_864  # the log's youngest bytes, read without asking whether they are in memory
+    hot_read_bytes: int = (
+        67_108_864  # the log's youngest bytes, read without asking whether they are in memory
+    )
     truncate_corrupt_log: bool = False  # start although acknowledged records are damaged, cutting them off
 
     def __post_init__(self) -> None:
@@ -93,7 +95,9 @@ class StoreConfig:
                 object.__setattr__(self, name, kind(value))
             except ValueError as error:
                 allowed = ", ".join(member.value for member in kind)
-                raise ConfigError(f"{rocketmq_key(name)} is {value!r}: it must be one of {allowed}") from error
+                raise ConfigError(
+                    f"{rocketmq_key(name)} is {value!r}: it must be one of {allowed}"
+                ) from error
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int" and (not isinstance(value, int) or isinstance(value, bool)):
@@ -140,7 +144,9 @@ class StoreConfig:
             )
         for hour in self.delete_when.split(";"):
             if hour and not (hour.isdecimal() and int(hour) < 24):
-                raise ConfigError(f"deleteWhen is {self.delete_when!r}: it takes hours 00 to 23 separated by ;")
+                raise ConfigError(
+                    f"deleteWhen is {self.delete_when!r}: it takes hours 00 to 23 separated by ;"
+                )
         self.delay_levels_ms()
 
     @property

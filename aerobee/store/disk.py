@@ -162,9 +162,7 @@ class RealMappedFile:
             # The export ends at once, so that the mapping can be closed; the address lives as long as it.
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
         answer = ctypes.create_string_buffer(pages)
-        failed = _libc.mincore(
-            ctypes.c_void_p(self._address + first), ctypes.c_size_t(end - first), answer
-        )
+        failed = _libc.mincore(ctypes.c_void_p(self._address + first), ctypes.c_size_t(end - first), answer)
         return not failed and all(byte & 1 for byte in answer.raw)
 
     def prefault(self, start: int, end: int) -> None:

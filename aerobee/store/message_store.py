@@ -1,73 +1,75 @@
 """The store of one broker: commit log, consume queues, key index, flush, retention, recovery.
 
-The one class that a broker uses (DefaultMessageStore in RocketMQ).
+The one class that a broker uses (DefaultMessageStore of RocketMQ). It owns nothing but order: the parts hold the
+formats, `Disk` the files, `Clock` the time.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from aerobee.clock import Clock
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import Disk
+from aerobee.errors import RecordInvalid, StoreError, StoreFull, StoreNotWritable
+from aerobee.message import (
+    PROPERTIES_BYTES_MAX,
+    RETRY_TOPIC_BYTES_MAX,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    decode_properties,
+    encode_record,
+)
+from aerobee.store.abort_file import remove_abort_file, was_aborted, write_abort_file
+from aerobee.store.batch_consume_queue import BatchEntry
+from aerobee.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.disk import Disk, FileLock
+from aerobee.store.dispatch import batch_size_of, index_texts
+from aerobee.store.flush import LogFlusher, Watermark
+from aerobee.store.index_file import KeyIndex
+from aerobee.store.queue_files import FilePool
+from aerobee.store.queue_flush import QueueFlusher
+from aerobee.store.queue_table import AnyQueue, QueueTable
+from aerobee.store.reader import Accept, MessageReader
+from aerobee.store.recovery import Recovery, RecoveryReport
+from aerobee.store.retention import Retention
 from aerobee.store.stored_message import AppendResult, GetResult, QueryResult, StoredMessage
 
-
-class Watermark:
-    """An offset that only grows, and callbacks that wait for it. See flush.py."""
-
-    value: int
-
-    def when(self, offset: int, callback: Callable[[bool], None]) -> None: ...
-
-
-class ConsumeQueue:
-    """One queue. See consume_queue.py."""
-
-    topic: str
-    queue_id: int
-    max_offset: int  # next queue offset to be written
-    readable_max: int  # consumers see entries below it
-
-    def append_entry(self, physical_offset: int, size: int, tags_code: int) -> None: ...
-
-
-class RecoveryReport: ...
-
-
-class CommitLog: ...
-
-
-class KeyIndex: ...
+_logger = logging.getLogger(__name__)
+_DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
+_ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
+_COUNT_MAX_COLD = 64
+Arrival = Callable[[str, int, int, int], None]
+_Read = tuple[Callable[[int, int], bytes], int, int]
 
 
 class MessageStore:
     """Single writer: every method belongs to the event loop's thread, but load(), which blocks and runs before.
 
-    The lane's way to append a burst, the same as append() does it (names are final):
+    The lane's way to append a burst, the same as append() does it:
 
         store.check_writable()                                 # StoreFull, StoreNotWritable
-        queue = store.queue(topic, queue_id)                   # ConsumeQueue, created when new
+        queue = store.queue(topic, queue_id)                   # created when new; is_batch: use append()
         now = store.store_time_now()                           # ms, never goes back
         if queue.max_offset >= queue.room: queue.make_room(1)  # StoreFull
+        if not index.has_room(n): index.make_room(n, now)      # StoreFull
         offset = log.place(size)                               # physical offset; may change segment; StoreFull
         at = offset - log.base
         log.buffer[at : at + size] = record                    # or pack_into parts
         log.end = offset + size                                # only after the bytes are there
         queue.append_entry(offset, size, tags_code)
         index.add(topic, key_texts, offset, now)               # key_texts as StoredMessage.index_keys
-        store.announce(queue, tags_code)                       # readable: releases parked pulls
+        store.announce(queue, offset, now, tags_code)          # readable: releases parked pulls
         ...
-        store.burst_done()                                     # once: wakes the flusher
+        store.burst_done()                                     # once: with sync flush, begins the group commit
     """
-
-    config: StoreConfig
-    store_host: bytes  # packed; set by the broker when its port is known
-    log: CommitLog
-    index: KeyIndex
-    flushed: Watermark
-    queues: dict[tuple[str, int], ConsumeQueue]
 
     def __init__(
         self,
@@ -76,48 +78,400 @@ class MessageStore:
         disk: Disk,
         clock: Clock,
         executor: Executor | None = None,
-        store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f",
-    ) -> None: ...
+        store_host: bytes = _DEFAULT_HOST,
+    ) -> None:
+        self.config = config
+        self.store_host = store_host  # packed; the broker sets it when its port is known
+        self.log = CommitLog(config, disk)
+        self.pool = FilePool(disk, config.mapped_queue_files_max)
+        self.index = KeyIndex(config, disk)
+        self.flushed = Watermark()
+        self.last_store_timestamp = 0  # of the youngest record
+        self.last_record_offset = -1  # where the youngest record begins
+        self._table = QueueTable(config, self.pool)
+        self.queues: dict[tuple[str, int], AnyQueue] = self._table.queues
+        self._disk = disk
+        self._clock = clock
+        self._own_executor = None if executor is not None else ThreadPoolExecutor(2, "aerobee-store")
+        self._executor: Executor | None = executor or self._own_executor
+        self._lock: FileLock | None = None
+        self._checkpoint = Checkpoint()
+        self._is_sync = config.is_sync_flush
+        self._reader = MessageReader(config, self.log, self._memory_share())
+        self._arrivals: list[Arrival] = []
+        # Sync flush: records that consumers may not see yet: physical offset, queue, next offset, tags code.
+        self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
+        self._refusal: StoreError | None = StoreNotWritable("the store is not open yet")
+        self._failure: StoreError | None = None
+        self._flusher = LogFlusher(
+            self.log,
+            self.flushed,
+            config,
+            clock=clock,
+            executor=self._executor,
+            on_flushed=self._flushed,
+            on_failed=self._failed,
+        )
+        self._queue_flusher = QueueFlusher(self.pool, self.index, disk)
+        self._retention = Retention(config)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._dirty_since_announce = False
+
+    # -- life
 
     def load(self) -> RecoveryReport:
-        """Lock the directory, recover, become writable. Blocking. StoreLocked, StoreError, ConfigError."""
-        ...
+        """Lock the directory, recover, become writable. Blocking.
+
+        Raises StoreLocked when another process has it open, ConfigError for files of other lengths, StoreError for a
+        directory that cannot be used or a log whose acknowledged records are damaged.
+        """
+        root = self.config.store_path_root_dir
+        try:
+            for directory in (root, self.log.directory, self.config.path("config")):
+                self._disk.make_dirs(directory)
+            self._lock = self._disk.lock(self.config.path("lock"))
+        except OSError as error:
+            raise StoreError(f"the store directory {root} cannot be used: {error}", path=root) from error
+        try:
+            report = self._recover()
+        except OSError as error:
+            self._close_files()
+            raise StoreError(f"the store in {root} cannot be opened: {error}", path=root) from error
+        except BaseException:
+            self._close_files()
+            raise
+        for note in report.notes:
+            _logger.warning("%s: %s", root, note)
+        _logger.info("%s: %s", root, report.summary())
+        return report
+
+    def _recover(self) -> RecoveryReport:
+        root = self.config.store_path_root_dir
+        was_clean = not was_aborted(self._disk, root)
+        self.log.load()
+        self._table.load()
+        self.index.load()
+        self._checkpoint = read_checkpoint(self._disk, self._checkpoint_path)
+        report = Recovery(
+            self.config, self.log, self._table, self.index, self._checkpoint, was_clean=was_clean
+        ).run()
+        write_abort_file(self._disk, root, os.getpid())
+        self.last_store_timestamp = report.last_store_timestamp
+        self.last_record_offset = report.last_record_offset
+        # What a killed process left may be in the system's cache only: from here on it counts as durable.
+        start = max(self.log.min_offset, min(self._checkpoint.log_flushed, self.log.end))
+        self.log.sync(start, self.log.end)
+        self._disk.sync_dir(self.log.directory)
+        self.flushed.reset(self.log.end)
+        self._queue_flusher.sync_all()
+        self._write_checkpoint(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
+        self._refusal = (
+            StoreNotWritable("this broker is a slave: send to its master")
+            if self.config.broker_role is BrokerRole.SLAVE
+            else None
+        )
+        return report
 
     async def start(self) -> None:
-        """Start the flush, retention and checkpoint tasks. Before it, nothing is flushed on its own."""
-        ...
+        """Start flush, checkpoint and retention in the running event loop. Before it nothing is flushed."""
+        self._flusher.start()
+        self._tasks = [
+            asyncio.create_task(self._flush_queues(), name="store-queue-flush"),
+            asyncio.create_task(self._clean(), name="store-retention"),
+        ]
+        if self.flushed.value < self.log.end:
+            self._flusher.want()
 
     async def stop(self) -> None:
-        """Refuse appends, flush everything, write the checkpoint, remove `abort`, unlock."""
-        ...
+        """Refuse appends, flush everything, write the checkpoint, remove `abort`, unlock.
+
+        After a failed sync `abort` stays, so that the next start recovers from what the disk holds.
+        """
+        if self._lock is None:
+            return
+        if self._refusal is None:
+            self._refusal = StoreNotWritable("the store is closing")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._flusher.stop()
+        try:
+            if self._failure is None:
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._finish)
+                if self._failure is None:
+                    self._flushed()
+        finally:
+            self._close_files()
+            if self._own_executor is not None:
+                self._own_executor.shutdown(wait=True)
+
+    def _finish(self) -> None:
+        """The last flush. Runs in the executor while the loop waits in stop()."""
+        try:
+            self.log.sync(self.flushed.value, self.log.end)
+            self.flushed.value = max(self.flushed.value, self.log.end)
+            self._queue_flusher.sync_all()
+            self._write_checkpoint(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
+            remove_abort_file(self._disk, self.config.store_path_root_dir)
+        except OSError as error:
+            self._failed(StoreError(f"the last flush failed: {error}", path=self.config.store_path_root_dir))
+
+    def _close_files(self) -> None:
+        self._refusal = self._refusal or StoreNotWritable("the store is closed")
+        self.log.close()
+        self.pool.close()
+        self.index.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # -- appending
+
+    def check_writable(self) -> None:
+        """Raise StoreNotWritable or StoreFull when no message can be taken now."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def is_writable(self) -> bool:
+        return self._refusal is None
+
+    @property
+    def not_writable_reason(self) -> str:
+        """Why appends are refused; empty when they are not."""
+        return str(self._refusal) if self._refusal is not None else ""
+
+    def store_time_now(self) -> int:
+        """The store time for the next record, ms: the clock's, but never before the record before it."""
+        return max(self._clock.now_ms(), self.last_store_timestamp)
+
+    def queue(self, topic: str, queue_id: int) -> AnyQueue:
+        """The queue, created empty when it is new. On the disk it is made by its first entry."""
+        return self._table.any(topic, queue_id)
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message gets, whether or not consumers see the ones before it."""
+        queue = self.queues.get((topic, queue_id))
+        return queue.max_offset if queue is not None else 0
+
+    def set_batch_topic(self, topic: str) -> None:
+        """Make new queues of the topic batch queues (`queue.type=BatchCQ`)."""
+        self._table.batch_topics.add(topic)
 
     def append(self, message: StoredMessage) -> AppendResult:
         """Write one record, its queue entry and its index entries; all or nothing.
 
         Raises StoreFull, StoreNotWritable, RecordInvalid (topic, properties or body too large).
         """
-        ...
+        result = self._append_records((message,))
+        self.burst_done()
+        return result
 
     def append_batch(self, messages: Sequence[StoredMessage]) -> AppendResult:
         """Write records of one queue back to back in one log file; all or nothing. Raises as append()."""
-        ...
+        if not messages:
+            raise RecordInvalid("an empty batch cannot be stored")
+        first = messages[0]
+        for message in messages:
+            if (message.topic, message.queue_id) != (first.topic, first.queue_id):
+                raise RecordInvalid("the messages of a batch belong to different queues")
+            if message.sys_flag & TRANSACTION_MASK:
+                raise RecordInvalid("a batch cannot hold transactional messages")
+        result = self._append_records(messages)
+        self.burst_done()
+        return result
+
+    def _append_records(self, messages: Sequence[StoredMessage]) -> AppendResult:
+        self.check_writable()
+        now = self.store_time_now()
+        queue = self.queue(messages[0].topic, messages[0].queue_id)
+        queue_offset = queue.max_offset
+        texts: list[tuple[str, ...]] = []
+        codes: list[int] = []
+        parts: list[bytes] = []
+        sizes: list[int] = []
+        for number, message in enumerate(messages):
+            properties: dict[str, str] = {}
+            if message.index_keys is None or message.tags_code is None or queue.is_batch:
+                properties = decode_properties(message.properties.decode(errors="surrogateescape"))
+            is_rollback = message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+            keys = message.index_keys if message.index_keys is not None else index_texts(properties)
+            texts.append(() if is_rollback else keys)
+            codes.append(
+                message.tags_code
+                if message.tags_code is not None
+                else self._table.tags_code(message.topic, properties, now)
+            )
+            takes_offset = message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+            parts.append(self._encode(message, queue_offset + number if takes_offset else 0, now))
+            sizes.append(len(parts[-1]))
+        takes_offset = messages[0].sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+        # Everything that can fail for want of space comes first; after it nothing can.
+        index_count = sum(map(len, texts))
+        if index_count and not self.index.has_room(index_count):
+            self.index.make_room(index_count, now)
+        if takes_offset and isinstance(queue, ConsumeQueue):
+            queue.ensure_room(len(messages))
+        offset = self.log.place(sum(sizes))
+        place = offset
+        for part in parts:
+            part = part[:28] + place.to_bytes(8, "big") + part[36:] if place else part
+            at = place - self.log.base
+            self.log.buffer[at : at + len(part)] = part
+            place += len(part)
+        if takes_offset and not isinstance(queue, ConsumeQueue):
+            self._append_batch_entries(queue, messages, offset, sizes, codes, now)
+        self.log.end = place
+        result = AppendResult(
+            offset, place - offset, queue_offset if takes_offset else 0, now, tuple(_starts(offset, sizes))
+        )
+        for start, size, keys, code in zip(result.record_offsets, sizes, texts, codes, strict=True):
+            self.index.add(messages[0].topic, keys, start, now)
+            if takes_offset:
+                if isinstance(queue, ConsumeQueue):
+                    if queue.max_offset >= queue.room:
+                        queue.make_room()
+                    queue.append_entry(start, size, code)
+                self.announce(queue, start, now, code)
+            else:
+                self.last_store_timestamp, self.last_record_offset = now, start
+        return result
+
+    def _append_batch_entries(
+        self,
+        queue: AnyQueue,
+        messages: Sequence[StoredMessage],
+        offset: int,
+        sizes: Sequence[int],
+        codes: Sequence[int],
+        now: int,
+    ) -> None:
+        assert not isinstance(queue, ConsumeQueue)
+        for message, size, code in zip(messages, sizes, codes, strict=True):
+            properties = decode_properties(message.properties.decode(errors="surrogateescape"))
+            count = batch_size_of(message.sys_flag, properties)
+            queue.append_batch_entry(
+                BatchEntry(offset, size, 0 if count > 1 else code, now, queue.max_offset, count)
+            )
+            offset += size
+
+    def _encode(self, message: StoredMessage, queue_offset: int, now: int) -> bytes:
+        topic = message.topic.encode()
+        if not topic or len(topic) > RETRY_TOPIC_BYTES_MAX:
+            raise RecordInvalid(
+                f"the topic takes {len(topic)} bytes: 1 to {RETRY_TOPIC_BYTES_MAX} are allowed"
+            )
+        if len(message.properties) > PROPERTIES_BYTES_MAX:
+            raise RecordInvalid(
+                f"the properties take {len(message.properties)} bytes: at most {PROPERTIES_BYTES_MAX} are allowed"
+            )
+        if len(message.body) > self.config.max_message_size:
+            raise RecordInvalid(
+                f"the body has {len(message.body)} bytes: maxMessageSize allows {self.config.max_message_size}"
+            )
+        if not 0 <= message.queue_id <= 0x7FFFFFFF:
+            raise RecordInvalid(f"queue id {message.queue_id} is not from 0 to 2147483647")
+        return encode_record(
+            topic=topic,
+            queue_id=message.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=0,
+            body=bytes(message.body),
+            properties=message.properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=message.born_host,
+            store_timestamp=now,
+            store_host=message.store_host or self.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )
+
+    def announce(self, queue: AnyQueue, physical_offset: int, store_timestamp: int, tags_code: int) -> None:
+        """The queue's newest entry, of the record at `physical_offset`, is complete: show it to consumers.
+
+        At once with async flush, when the record is durable with sync flush.
+        """
+        self.last_store_timestamp = store_timestamp
+        self.last_record_offset = physical_offset
+        if self._is_sync:
+            self._unseen.append((self.log.end, queue, queue.max_offset, tags_code))
+            return
+        queue.readable_max = queue.max_offset
+        for arrival in self._arrivals:
+            arrival(queue.topic, queue.queue_id, queue.max_offset, tags_code)
+
+    def burst_done(self) -> None:
+        """After the last append of a burst: with sync flush, begin the group commit."""
+        if self._is_sync:
+            self._flusher.want()
+
+    def on_arrival(self, callback: Arrival) -> None:
+        """Call back with (topic, queue_id, new max offset, tags code) when a message becomes readable."""
+        self._arrivals.append(callback)
+
+    # -- durability
 
     @property
     def appended(self) -> int:
         """The log's end, bytes."""
-        ...
+        return self.log.end
 
     @property
     def readable_offset(self) -> int:
         """Consumers see records that end at or before it: with sync flush what is durable, else all."""
-        ...
+        return self.flushed.value if self._is_sync else self.log.end
 
     def wait_durable(self, offset: int, callback: Callable[[bool], None]) -> None:
         """With sync flush call back when the log is durable up to `offset`; with async flush at once.
 
         callback(False): a sync failed, nothing is known about the record. The time limit is the caller's.
         """
-        ...
+        if self._is_sync:
+            self.flushed.when(offset, callback)
+        else:
+            callback(self._failure is None)
+
+    def flush_now(self) -> None:
+        """Sync the log in this thread and release who waits. For tests and tools. Raises StoreError."""
+        self._flusher.sync_now()
+
+    def flush_queues_now(self) -> None:
+        """Sync queues and index and write the checkpoint, in this thread. Raises StoreError."""
+        try:
+            bound = self._queue_flusher.sync_all_below(self.log.end)
+            self._write_checkpoint(self._next_checkpoint(bound))
+        except OSError as error:
+            raise self._sync_failed(error) from error
+
+    def _flushed(self) -> None:
+        """The watermark moved: show what is durable now."""
+        unseen, bound = self._unseen, self.flushed.value
+        while unseen and unseen[0][0] <= bound:
+            _, queue, next_offset, tags_code = unseen.popleft()
+            queue.readable_max = max(queue.readable_max, next_offset)
+            for arrival in self._arrivals:
+                arrival(queue.topic, queue.queue_id, next_offset, tags_code)
+
+    def _failed(self, failure: StoreError) -> None:
+        if self._failure is None:
+            _logger.error("%s", failure)
+            self._failure = failure
+            self._refusal = StoreNotWritable(str(failure), path=failure.path, offset=failure.offset)
+
+    def _sync_failed(self, error: OSError) -> StoreError:
+        failure = StoreError(
+            f"syncing queues or index of {self.config.store_path_root_dir} to the disk failed: {error}. The store "
+            "takes no more messages. Check the disk, then restart the broker: recovery builds them again from the log",
+            path=self.config.store_path_root_dir,
+        )
+        self._failed(failure)
+        self.flushed.fail()
+        return failure
+
+    # -- reading
 
     def get_messages(
         self,
@@ -127,14 +481,33 @@ class MessageStore:
         *,
         count_max: int,
         tag_codes: frozenset[int] | None = None,
-        accept: Callable[[bytes], bool] | None = None,
+        accept: Accept | None = None,
     ) -> GetResult:
         """Read up to `count_max` messages. `tag_codes` None takes all; `accept` sees whole records (SQL filter)."""
-        ...
+        return self._reader.get(self.queues.get((topic, queue_id)), offset, count_max, tag_codes, accept)
 
     def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether get_messages there would wait for the disk: then use get_messages_cold."""
-        ...
+        queue = self.queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.readable_max:
+            return False
+        if isinstance(queue, ConsumeQueue) and queue.readable_max - offset > 1024:
+            count = self.config.max_filter_message_size // 20
+            if not queue.is_resident(offset, min(count, queue.readable_max - offset)):
+                return True
+        for at in (
+            offset,
+            min(offset + self.config.max_transfer_count_on_message_in_disk, queue.readable_max) - 1,
+        ):
+            entry = queue.entry(at)
+            if entry is None or self.log.end - entry[0] <= self.config.hot_read_bytes:
+                continue
+            segment = self.log.segment_at(entry[0])
+            if segment is not None:
+                start = entry[0] - segment.base
+                if not segment.file.is_resident(start, min(segment.size, start + entry[1])):
+                    return True
+        return False
 
     async def get_messages_cold(
         self,
@@ -144,32 +517,98 @@ class MessageStore:
         *,
         count_max: int,
         tag_codes: frozenset[int] | None = None,
-        accept: Callable[[bytes], bool] | None = None,
+        accept: Accept | None = None,
     ) -> GetResult:
-        """As get_messages, after bringing the data into memory in the executor."""
-        ...
+        """As get_messages, after bringing the data into memory in the executor.
+
+        A mapping's page fault would stop every thread (it happens under the interpreter's lock), so the executor
+        reads the same bytes through the file first.
+        """
+        queue = self.queues.get((topic, queue_id))
+        if queue is not None and queue.min_offset <= offset < queue.readable_max:
+            if isinstance(queue, ConsumeQueue):
+                await self._warm_entries(queue, offset)
+            await self._warm_records(queue, offset, min(count_max, _COUNT_MAX_COLD), tag_codes)
+        return self.get_messages(
+            topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
+        )
+
+    async def _warm_entries(self, queue: ConsumeQueue, offset: int) -> None:
+        pinned = queue.pin_entries(offset, self.config.max_filter_message_size // 20)
+        if pinned is None:
+            return
+        file, start, end = pinned
+        assert file.file is not None
+        future = asyncio.get_running_loop().run_in_executor(self._executor, file.file.read, start, end)
+        future.add_done_callback(lambda _: self.pool.unpin([file]))
+        await asyncio.shield(future)
+
+    async def _warm_records(
+        self, queue: AnyQueue, offset: int, count: int, tag_codes: frozenset[int] | None
+    ) -> None:
+        places: list[tuple[int, int]] = []
+        total = 0
+        stop = min(queue.readable_max, offset + self.config.max_filter_message_size // 20)
+        for at in range(offset, stop):
+            entry = queue.entry(at)
+            if entry is None or (tag_codes is not None and entry[2] not in tag_codes):
+                continue
+            if self.log.segment_at(entry[0]) is not None and (not places or places[-1] != entry[:2]):
+                places.append(entry[:2])
+                total += entry[1]
+            if len(places) >= count or total >= self.config.max_transfer_bytes_on_message_in_memory:
+                break
+        if not places:
+            return
+        pins = [pin for start, size in places for pin in self.log.pin(start, start + size)]
+        reads: list[_Read] = []
+        for start, size in places:
+            segment = self.log.segment_at(start)
+            assert segment is not None
+            reads.append(
+                (segment.file.read, start - segment.base, min(segment.size, start - segment.base + size))
+            )
+        future = asyncio.get_running_loop().run_in_executor(self._executor, _read_all, reads)
+        future.add_done_callback(lambda _: self.log.unpin(pins))
+        await asyncio.shield(future)
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None when none does (or it is not readable yet)."""
-        ...
+        if not self.log.min_offset <= physical_offset < self.readable_offset:
+            return None
+        if self._reader.record_time(physical_offset) < 0:
+            return None
+        size = int.from_bytes(self.log.read(physical_offset, 4), "big")
+        if physical_offset + size > self.readable_offset:
+            return None
+        record = self.log.read(physical_offset, size)
+        return record if len(record) == size else None
 
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First offset that a consumer can read; 0 for an unknown queue."""
+        queue = self.queues.get((topic, queue_id))
+        return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Next offset that a consumer will see; 0 for an unknown queue."""
-        ...
+        queue = self.queues.get((topic, queue_id))
+        return queue.readable_max if queue is not None else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """LOWER: first offset stored at or after; UPPER: last offset stored at or before. Clamped to the queue."""
-        ...
+        queue = self.queues.get((topic, queue_id))
+        return self._reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of the message at a queue offset, ms; -1 when there is none."""
-        ...
+        queue = self.queues.get((topic, queue_id))
+        return self._reader.store_time(queue, offset) if queue is not None else -1
 
-    def earliest_store_time(self, topic: str | None = None, queue_id: int | None = None) -> int:
-        """Of one queue, or of the whole log; -1 when empty."""
-        ...
+    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time of the oldest message of a queue, or without a topic of the log; -1 when empty."""
+        if topic is not None:
+            return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+        return self._reader.record_time(self.log.min_offset)
 
     def query(
         self,
@@ -181,39 +620,180 @@ class MessageStore:
         end_ms: int = 2**63 - 1,
         index_type: str = "",
     ) -> QueryResult:
-        """Records indexed under the key, stored in [begin, end]. `index_type` "T" asks for a tag."""
-        ...
+        """Records indexed under the key, stored in [begin, end]. `index_type` "T" asks for a tag.
 
-    def on_arrival(self, callback: Callable[[str, int, int, int], None]) -> None:
-        """Call back with (topic, queue_id, new max offset, tags code) when a message becomes readable."""
-        ...
+        The newest `count_max` (at most maxMsgsNumBatch), in log order. Candidates: only hashes are compared.
+        """
+        count_max = min(count_max, self.config.max_msgs_num_batch)
+        text = f"T#{key}" if index_type == "T" else key
+        records: dict[int, bytes] = {}
+        # Some candidates fall away: deleted, not durable yet, or in the right second but outside the range.
+        for offset in self.index.find(topic, text, begin_ms, end_ms, 4 * count_max):
+            record = self.read_record(offset)
+            if record is not None and begin_ms <= self._reader.record_time(offset) <= end_ms:
+                records[offset] = record
+                if len(records) >= count_max:
+                    break
+        return QueryResult(
+            b"".join(records[offset] for offset in sorted(records)),
+            len(records),
+            self.index.last_timestamp,
+            self.index.last_physical_offset,
+        )
+
+    # -- deleting
 
     def delete_topic(self, topic: str) -> int:
         """Remove the topic's queues and their files. Returns how many queues; the log keeps the records."""
-        ...
+        return self._table.delete_topic(topic)
 
     def delete_topics_except(self, topics: Iterable[str]) -> list[str]:
         """Remove queues of every topic that is not listed (cleanUnusedTopic). Returns the removed topics."""
-        ...
+        gone = sorted(self._table.topics() - set(topics))
+        for topic in gone:
+            self.delete_topic(topic)
+        return gone
 
     def delete_expired(self, *, manual: bool = True) -> int:
-        """Run retention now (deleteExpiredCommitLog, cleanExpiredConsumeQueue). Returns files removed."""
-        ...
+        """Run retention now. `manual` deletes expired files outside the hours too. Returns files removed."""
+        log = self.log
+        names = [segment.path for segment in log.segments[:-1]]
+        used, total = self._disk.usage(log.directory)
+        decision = self._retention.decide(
+            now_ms=self._clock.now_ms(),
+            file_times_ms=[self._disk.mtime_ms(path) for path in names[: self.config.delete_file_batch_max]],
+            used_ratio=used / total if total else 0.0,
+            manual=manual,
+        )
+        for _ in range(decision.delete_count):
+            if log.segments[0].end > self.flushed.value:
+                break
+            log.remove_first()
+        self._set_full(decision.is_full, used / total if total else 0.0)
+        removed = decision.delete_count
+        if decision.delete_count:
+            removed += self._table.delete_before(log.min_offset) + self.index.delete_before(log.min_offset)
+            _logger.info("retention removed %d files; the log begins at %d", removed, log.min_offset)
+        return removed
+
+    def _set_full(self, is_full: bool, ratio: float) -> None:
+        if is_full and self._refusal is None:
+            self._refusal = StoreFull(
+                f"the disk of {self.log.directory} is {ratio:.0%} full, above diskSpaceWarningLevelRatio "
+                f"{self.config.disk_space_warning_level_ratio}: free space; the store takes messages again at "
+                f"{self.config.disk_space_clean_forcibly_ratio} %",
+                path=self.log.directory,
+            )
+            _logger.error("%s", self._refusal)
+        elif not is_full and isinstance(self._refusal, StoreFull):
+            self._refusal = None
 
     @property
-    def min_physical_offset(self) -> int: ...
+    def min_physical_offset(self) -> int:
+        return self.log.min_offset
 
     @property
-    def max_physical_offset(self) -> int: ...
-
-    @property
-    def is_writable(self) -> bool: ...
-
-    @property
-    def not_writable_reason(self) -> str:
-        """Why appends are refused; empty when they are not."""
-        ...
+    def max_physical_offset(self) -> int:
+        return self.log.end
 
     def disk_ratios(self) -> tuple[float, float]:
         """Used share (0..1) of the disks of the commit log and of the queues."""
-        ...
+        ratios = []
+        for path in (self.log.directory, self.config.store_path_root_dir):
+            used, total = self._disk.usage(path)
+            ratios.append(used / total if total else 0.0)
+        return ratios[0], ratios[1]
+
+    # -- background
+
+    async def _flush_queues(self) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+        while True:
+            await self._clock.sleep(config.flush_interval_consume_queue / 1000)
+            if self.log.needs_spare() and self.is_writable:
+                try:
+                    await loop.run_in_executor(self._executor, self.log.make_spare)
+                except StoreFull as error:
+                    _logger.warning("the next commit log file cannot be made yet: %s", error)
+            if self._failure is not None:
+                return
+            # Only what the log holds durably may be covered by the checkpoint's queue bound.
+            flushed = self.flushed.value
+            work = self._queue_flusher.begin(flushed)
+            checkpoint = self._next_checkpoint(work.bound)
+            future = loop.run_in_executor(self._executor, self._sync_queues, work, checkpoint)
+            try:
+                await asyncio.shield(future)
+            except OSError as error:
+                self._sync_failed(error)
+            except asyncio.CancelledError:
+                await asyncio.wait([future])
+                if future.exception() is not None:
+                    _logger.error("syncing the queues failed while stopping: %s", future.exception())
+                raise
+            finally:
+                self._queue_flusher.end(work)
+
+    def _sync_queues(self, work: QueueFlusher.Work, checkpoint: Checkpoint) -> None:
+        self._queue_flusher.sync(work)
+        self._write_checkpoint(checkpoint)
+
+    async def _clean(self) -> None:
+        while True:
+            await self._clock.sleep(self.config.clean_resource_interval / 1000)
+            try:
+                self.delete_expired(manual=False)
+            except OSError as error:
+                _logger.error("retention of %s failed: %s", self.log.directory, error)
+
+    # -- checkpoint
+
+    @property
+    def _checkpoint_path(self) -> str:
+        return self.config.path("checkpoint")
+
+    def _next_checkpoint(self, queues_bound: int) -> Checkpoint:
+        """What is durable now; `queues_bound`: the queue and index entries of every record before it."""
+        previous = self._checkpoint
+        flushed = self.flushed.value
+        bound = min(queues_bound, flushed)
+        time_of = self._reader.record_time
+        is_whole = bound >= self.log.end and self.last_record_offset >= 0
+        return Checkpoint(
+            # RocketMQ trusts what is 3 s older than these: with something unflushed say a moment less.
+            log_timestamp=self.last_store_timestamp
+            if flushed >= self.log.end
+            else max(0, time_of(flushed) - 1),
+            queues_timestamp=self.last_store_timestamp if is_whole else max(0, time_of(bound) - 1),
+            index_timestamp=previous.index_timestamp,
+            master_flushed_offset=previous.master_flushed_offset,
+            confirm_offset=previous.confirm_offset,
+            queues_physical_offset=self.last_record_offset if is_whole else bound,
+            log_flushed=flushed,
+            queues_flushed=bound,
+        )
+
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        if checkpoint != self._checkpoint:
+            write_checkpoint(self._disk, self._checkpoint_path, checkpoint)
+            self._checkpoint = checkpoint
+
+    def _memory_share(self) -> int:
+        memory = self.config.memory_bytes
+        if not memory:
+            try:
+                memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            except (ValueError, OSError):
+                memory = _ASSUMED_MEMORY_BYTES
+        return memory * self.config.access_message_in_memory_max_ratio // 100
+
+
+def _starts(offset: int, sizes: Sequence[int]) -> Iterable[int]:
+    for size in sizes:
+        yield offset
+        offset += size
+
+
+def _read_all(reads: list[_Read]) -> None:
+    for read, start, end in reads:
+        read(start, end)

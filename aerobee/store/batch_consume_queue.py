@@ -1,0 +1,210 @@
+"""The consume queue of a topic with `queue.type=BatchCQ`: one entry for each record, which may hold many messages.
+
+Follows BatchConsumeQueue of RocketMQ. Entries of 46 bytes, in the order of their records:
+
+    physical_offset int64 | size int32 | tags_code int64 | store_timestamp int64 | base_offset int64
+    | batch_size int16 | compacted_offset int32 (-1) | reserved int32
+
+A record holds the queue offsets base_offset to base_offset + batch_size - 1; the entry of an offset is found by
+binary search. File names count bytes of entries, not queue offsets.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from aerobee.store.config import BATCH_QUEUE_ENTRY_BYTES
+from aerobee.store.queue_files import FilePool, QueueFileList
+
+BATCH_ENTRY = struct.Struct(">qiqqqhii")
+BATCH_ENTRY_BYTES = BATCH_QUEUE_ENTRY_BYTES
+assert BATCH_ENTRY.size == BATCH_ENTRY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEntry:
+    """One record of the queue, with the queue offsets [base_offset, base_offset + batch_size)."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    base_offset: int
+    batch_size: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.batch_size
+
+
+class BatchConsumeQueue:
+    """Entries of one batch queue. One thread."""
+
+    is_batch = True
+
+    def __init__(self, topic: str, queue_id: int, directory: str, file_size: int, pool: FilePool) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        self.max_offset = 0
+        self.readable_max = 0
+        self.unsynced_from = -1
+        self._files = QueueFileList(directory, file_size, pool)
+        self._pool = pool
+        self._per_file = file_size // BATCH_ENTRY_BYTES
+        self._first = 0  # number of the first entry whose record is in the log
+        self._end = 0  # number of entries ever written
+
+    # -- writing
+
+    def append_batch_entry(self, entry: BatchEntry) -> None:
+        """Write the entry of the next record. Raises StoreFull and changes nothing."""
+        file = self._files.writable_file(self._end * BATCH_ENTRY_BYTES, BATCH_ENTRY_BYTES)
+        BATCH_ENTRY.pack_into(
+            self._pool.buffer(file),
+            self._end * BATCH_ENTRY_BYTES - file.base,
+            entry.physical_offset,
+            entry.size,
+            entry.tags_code,
+            entry.store_timestamp,
+            entry.base_offset,
+            entry.batch_size,
+            -1,
+            0,
+        )
+        if self._end == self._first:
+            self.min_offset = entry.base_offset
+        self._end += 1
+        self.max_offset = entry.end_offset
+        self._pool.mark_dirty(file)
+        if self.unsynced_from < 0:
+            self.unsynced_from = entry.physical_offset
+            self._pool.unsynced_queues.append(self)
+
+    # -- reading
+
+    def entry_at(self, number: int) -> BatchEntry | None:
+        """The entry with that number, or None."""
+        if not self._first <= number < self._end:
+            return None
+        return self._unpack(number)
+
+    def _unpack(self, number: int) -> BatchEntry | None:
+        file = self._files.file_at(number * BATCH_ENTRY_BYTES)
+        if file is None:
+            return None
+        values = BATCH_ENTRY.unpack_from(self._pool.buffer(file), number * BATCH_ENTRY_BYTES - file.base)
+        if values[1] <= 0 or values[0] < 0 or values[5] <= 0:
+            return None
+        return BatchEntry(*values[:6])
+
+    def number_of(self, offset: int) -> int:
+        """Number of the entry that holds a queue offset, of the next one when none does, -1 when there is neither."""
+        low, high = self._first, self._end
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._unpack(middle)
+            if entry is not None and entry.end_offset <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < self._end else -1
+
+    def entries_from(self, offset: int, count: int) -> list[BatchEntry]:
+        """Up to `count` entries, the first being the one that holds `offset`."""
+        number = self.number_of(offset)
+        if number < 0:
+            return []
+        entries = []
+        for at in range(number, min(number + count, self._end)):
+            entry = self._unpack(at)
+            if entry is None:
+                break
+            entries.append(entry)
+        return entries
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """Place of the record that holds a queue offset: physical offset, size, tags code."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        for found in self.entries_from(offset, 1):
+            return found.physical_offset, found.size, found.tags_code
+        return None
+
+    @property
+    def max_physical_offset(self) -> int:
+        last = self.entry_at(self._end - 1)
+        return last.physical_offset + last.size if last is not None else 0
+
+    # -- opening, cutting, deleting
+
+    def load(self) -> None:
+        """Find the files and the end."""
+        self._files.load("mapperFileSizeBatchConsumeQueue")
+        self._settle(1 << 62)
+
+    def _settle(self, physical_bound: int) -> None:
+        files = self._files.files
+        self._first = files[0].base // BATCH_ENTRY_BYTES if files else 0
+        low, high = self._first, self._first + len(files) * self._per_file
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._unpack(middle)
+            if entry is not None and entry.physical_offset < physical_bound:
+                low = middle + 1
+            else:
+                high = middle
+        self._end = low
+        first, last = self._unpack(self._first), self._unpack(self._end - 1)
+        self.min_offset = first.base_offset if first is not None and self._end > self._first else 0
+        self.max_offset = last.end_offset if last is not None and self._end > self._first else 0
+        self.readable_max = self.max_offset
+
+    def cut_records_from(self, physical_bound: int) -> int:
+        """Drop the entries of records at or behind the bound. Returns how many entries there were."""
+        before = self._end
+        self._settle(physical_bound)
+        self._files.cut(self._end * BATCH_ENTRY_BYTES)
+        return before - self._end
+
+    def clear(self) -> None:
+        self._files.remove_all()
+        self._first = self._end = self.min_offset = self.max_offset = self.readable_max = 0
+
+    def delete_before(self, log_min_offset: int) -> int:
+        """Delete files wholly below the log's first record, and move min_offset. Returns files deleted."""
+        files = self._files.files
+        removed = 0
+        while len(files) > 1:
+            last = self._unpack(files[0].base // BATCH_ENTRY_BYTES + self._per_file - 1)
+            if last is not None and last.physical_offset >= log_min_offset:
+                break
+            self._files.remove_first()
+            removed += 1
+        if not files:
+            return removed
+        low, high = files[0].base // BATCH_ENTRY_BYTES, self._end
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._unpack(middle)
+            if entry is not None and entry.physical_offset < log_min_offset:
+                low = middle + 1
+            else:
+                high = middle
+        self._first = low
+        first = self._unpack(low) if low < self._end else None
+        self.min_offset = first.base_offset if first is not None else self.max_offset
+        return removed
+
+    def delete(self) -> None:
+        """Remove the queue from the disk."""
+        self._files.remove_all()
+
+    @property
+    def file_count(self) -> int:
+        return len(self._files.files)
+
+    @property
+    def path(self) -> str:
+        return self._files.directory

@@ -1,0 +1,106 @@
+"""The checkpoint: up to where the parts of the store had reached the disk. Follows StoreCheckpoint of RocketMQ.
+
+4096 bytes, int64 each: @0 log time, @8 queues' time, @16 index time, @24 master's flushed offset, @32 confirm
+offset, @40 queues' physical offset: every queue entry of a record before it is on the disk. Times are the store
+times of the last records that had reached the disk.
+
+RocketMQ reads nothing behind that. Aerobee keeps its own, exact bounds there:
+
+    @64 magic 8 | log_flushed 8 | queues_flushed 8 | copy of @0 8 | copy of @8 8 | crc32 of these 4
+
+When RocketMQ has written the checkpoint since, the copies differ, and the bounds are not used.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+from aerobee.store.disk import Disk
+
+CHECKPOINT_BYTES = 4096
+FIELDS = struct.Struct(">qqqqqq")
+BOUNDS_AT = 64
+BOUNDS = struct.Struct(">8sqqqq")
+_MAGIC = b"AEROBEE1"
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoint:
+    """What the file says. `log_flushed` and `queues_flushed` are -1 when only RocketMQ's fields are known."""
+
+    log_timestamp: int = 0
+    queues_timestamp: int = 0
+    index_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+    queues_physical_offset: int = 0
+    log_flushed: int = -1
+    queues_flushed: int = -1
+
+    @property
+    def has_bounds(self) -> bool:
+        return self.log_flushed >= 0
+
+    def encode(self) -> bytes:
+        data = bytearray(CHECKPOINT_BYTES)
+        FIELDS.pack_into(
+            data,
+            0,
+            self.log_timestamp,
+            self.queues_timestamp,
+            self.index_timestamp,
+            self.master_flushed_offset,
+            self.confirm_offset,
+            self.queues_physical_offset,
+        )
+        if self.has_bounds:
+            BOUNDS.pack_into(
+                data,
+                BOUNDS_AT,
+                _MAGIC,
+                self.log_flushed,
+                self.queues_flushed,
+                self.log_timestamp,
+                self.queues_timestamp,
+            )
+            crc = zlib.crc32(data[BOUNDS_AT : BOUNDS_AT + BOUNDS.size])
+            struct.pack_into(">I", data, BOUNDS_AT + BOUNDS.size, crc)
+        return bytes(data)
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """Read the file's content; one that is too short or empty is a checkpoint of zeros."""
+    if len(data) < FIELDS.size:
+        return Checkpoint()
+    log, queues, index, master, confirm, physical = FIELDS.unpack_from(data, 0)
+    checkpoint = Checkpoint(
+        log_timestamp=log,
+        queues_timestamp=queues,
+        index_timestamp=index,
+        master_flushed_offset=master,
+        confirm_offset=confirm,
+        queues_physical_offset=physical,
+    )
+    if len(data) >= BOUNDS_AT + BOUNDS.size + 4:
+        magic, log_flushed, queues_flushed, log_copy, queues_copy = BOUNDS.unpack_from(data, BOUNDS_AT)
+        (crc,) = struct.unpack_from(">I", data, BOUNDS_AT + BOUNDS.size)
+        if (
+            magic == _MAGIC
+            and (log_copy, queues_copy) == (log, queues)
+            and crc == zlib.crc32(data[BOUNDS_AT : BOUNDS_AT + BOUNDS.size])
+        ):
+            checkpoint.log_flushed = log_flushed
+            checkpoint.queues_flushed = queues_flushed
+    return checkpoint
+
+
+def read_checkpoint(disk: Disk, path: str) -> Checkpoint:
+    """The checkpoint on the disk; zeros when there is none."""
+    return decode_checkpoint(disk.read_file(path)) if disk.exists(path) else Checkpoint()
+
+
+def write_checkpoint(disk: Disk, path: str, checkpoint: Checkpoint) -> None:
+    """Replace the file; durable on return. Raises OSError."""
+    disk.replace_file(path, checkpoint.encode())

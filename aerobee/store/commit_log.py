@@ -1,0 +1,360 @@
+"""The commit log: one file after another, holding the records of all topics in the order of their arrival.
+
+Follows CommitLog and MappedFileQueue of RocketMQ. A file has `mappedFileSizeCommitLog` bytes and is named after the
+offset of its first byte, 20 digits. A record never crosses files: when it does not leave 8 bytes free, the
+rest of the file becomes blank,
+
+    int32 bytes to the file's end | int32 0xCBD43194
+
+and the record begins the next file. Physical offsets count bytes from the log's first file ever.
+
+What always holds: bytes from the first segment's base to `end` are whole records and blanks; the current segment's
+disk space is reserved up to `limit + 8`; `end + 8` never exceeds the current segment.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+
+from aerobee.errors import ConfigError, RecordInvalid, StoreError, StoreFull
+from aerobee.message import MAGIC_BLANK
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+
+BLANK = struct.Struct(">II")
+BLANK_BYTES = BLANK.size
+
+
+def segment_name(base: int) -> str:
+    return f"{base:020d}"
+
+
+def is_segment_name(name: str) -> bool:
+    return len(name) == 20 and name.isdecimal()
+
+
+class Segment:
+    """One file of the log; mapped at its first use. While `pins` is above 0 it is not unmapped."""
+
+    __slots__ = ("_disk", "_file", "base", "is_removed", "path", "pins", "size")
+
+    def __init__(self, disk: Disk, path: str, base: int, size: int, file: MappedFile | None = None) -> None:
+        self._disk = disk
+        self._file = file
+        self.path = path
+        self.base = base
+        self.size = size
+        self.pins = 0
+        self.is_removed = False
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+    @property
+    def file(self) -> MappedFile:
+        if self._file is None:
+            self._file = self._disk.open_mapped(self.path)
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class CommitLog:
+    """Append and read by physical offset. One thread writes and reads; sync_pinned may run in another."""
+
+    def __init__(self, config: StoreConfig, disk: Disk) -> None:
+        self.directory = config.commit_log_dir
+        self.segment_size = config.mapped_file_size_commit_log
+        self.segments: list[Segment] = []
+        self.end = 0  # physical offset behind the last record or blank
+        self.limit = 0  # a record may end here without a call of place's slow way
+        self.base = 0  # of the current segment
+        self.buffer: WritableBuffer = bytearray()  # the current segment's bytes
+        self._reserve_bytes = config.commit_log_reserve_bytes
+        self._disk = disk
+        self._unsynced_names = False  # a segment was created or removed since the directory was synced
+        self._create_lock = threading.Lock()
+        self._spare: Segment | None = None
+        self._removed: list[Segment] = []  # deleted files that somebody still reads
+
+    # -- writing
+
+    def place(self, size: int) -> int:
+        """Return the physical offset for a record of `size` bytes, with disk space behind it.
+
+        The caller writes it to `buffer` at `offset - base`, then sets `end`. Nothing changes for readers until
+        then. Raises StoreFull, or RecordInvalid for a record that no file can hold.
+        """
+        end = self.end
+        if end + size <= self.limit:
+            return end
+        return self._place_slowly(size)
+
+    def _place_slowly(self, size: int) -> int:
+        if size + BLANK_BYTES > self.segment_size:
+            raise RecordInvalid(
+                f"a record of {size} bytes does not fit a commit log file of {self.segment_size} bytes: send "
+                "smaller messages or raise mappedFileSizeCommitLog"
+            )
+        if not self.segments:
+            # A first message in an empty directory, or after every file was lost: go on at `end`.
+            self._enter(self._new_segment(self.end))
+        elif self.end + size + BLANK_BYTES > self.base + self.segment_size:
+            self._reserve_blank()
+            # The next file first: when the disk is full nothing has changed.
+            segment = self._new_segment(self.base + self.segment_size)
+            free = self.base + self.segment_size - self.end
+            if free:  # none when recovery found the file complete and the next one missing
+                BLANK.pack_into(self.buffer, self.segment_size - free, free, MAGIC_BLANK)
+            self.end = segment.base
+            self._enter(segment)
+        self._reserve(size)
+        return self.end
+
+    def _reserve_blank(self) -> None:
+        """After a restart nothing of the current file is reserved yet, not even the blank's bytes."""
+        free = self.base + self.segment_size - self.end
+        if free and not self.limit:
+            self._reserve(0)
+
+    def _reserve(self, size: int) -> None:
+        segment = self.segments[-1]
+        needed = self.end - self.base + size + BLANK_BYTES
+        ahead = min(self.segment_size, needed + self._reserve_bytes)
+        for end in (ahead, needed):  # the last bytes of a nearly full disk are used too
+            try:
+                segment.file.reserve(end)
+            except OSError as error:
+                if end == needed:
+                    raise StoreFull(
+                        f"no disk space for the commit log: {error}; free space, or let retention delete "
+                        "(fileReservedTime, diskMaxUsedSpaceRatio)",
+                        path=segment.path,
+                        offset=self.end,
+                    ) from error
+            else:
+                self.limit = self.base + end - BLANK_BYTES
+                return
+
+    def _new_segment(self, base: int) -> Segment:
+        with self._create_lock:  # waits while the executor prepares this very file
+            spare, self._spare = self._spare, None
+            if spare is not None and spare.base == base:
+                segment = spare
+            else:
+                segment = self._create(base)
+        self.segments.append(segment)
+        return segment
+
+    def _create(self, base: int) -> Segment:
+        path = os.path.join(self.directory, segment_name(base))
+        try:
+            file = self._disk.create_mapped(path, self.segment_size)
+            self._unsynced_names = True
+            file.reserve(min(self.segment_size, self._reserve_bytes))
+        except OSError as error:
+            if self._disk.exists(path):
+                self._disk.remove(path)
+            raise StoreFull(
+                f"the commit log file {path} could not be created: {error}", path=path, offset=base
+            ) from error
+        return Segment(self._disk, path, base, self.segment_size, file)
+
+    def _enter(self, segment: Segment) -> None:
+        self.base = segment.base
+        self.buffer = segment.file.buffer
+        self.limit = 0
+
+    def needs_spare(self) -> bool:
+        """Whether the next file should be made now, in the executor, by make_spare()."""
+        return bool(self.segments) and self._spare is None and self.end - self.base > self.segment_size // 2
+
+    def make_spare(self) -> None:
+        """Create the next file ahead of its use. Any thread. Raises StoreFull."""
+        with self._create_lock:
+            base = self.segments[-1].base + self.segment_size
+            if self._spare is None and self.segments[-1].end == base:
+                self._spare = self._create(base)
+
+    # -- reading
+
+    def segment_at(self, physical_offset: int) -> Segment | None:
+        """The segment that holds the offset, or None when it was deleted or does not exist yet."""
+        if not self.segments:
+            return None
+        index = (physical_offset - self.segments[0].base) // self.segment_size
+        return self.segments[index] if 0 <= index < len(self.segments) else None
+
+    def read(self, physical_offset: int, size: int) -> bytes:
+        """Copy bytes of one segment; fewer than `size` when the segment ends. Empty when there are none."""
+        segment = self.segment_at(physical_offset)
+        if segment is None:
+            return b""
+        at = physical_offset - segment.base
+        return bytes(segment.file.buffer[at : at + size])
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments[0].base if self.segments else self.end
+
+    # -- durability
+
+    def pin(self, start: int, end: int) -> list[int]:
+        """Keep the segments that hold [start, end) mapped until unpin() of what this returns."""
+        bases = []
+        for segment in self.segments:
+            if segment.base < end and segment.end > start:
+                segment.pins += 1
+                bases.append(segment.base)
+        return bases
+
+    def unpin(self, bases: list[int]) -> None:
+        for base in bases:
+            segment = self._pinned(base)
+            if segment is not None:
+                segment.pins -= 1
+                if segment.is_removed and segment.pins == 0:
+                    segment.close()
+                    self._removed.remove(segment)
+
+    def sync_pinned(self, bases: list[int], start: int, end: int) -> None:
+        """Make [start, end) durable. Any thread, while the segments are pinned. Raises OSError."""
+        if self._unsynced_names:
+            self._unsynced_names = False
+            try:
+                self._disk.sync_dir(self.directory)
+            except BaseException:
+                self._unsynced_names = True
+                raise
+        for base in bases:
+            segment = self._pinned(base)
+            assert segment is not None
+            segment.file.sync(max(start - base, 0), min(end - base, segment.size))
+
+    def sync(self, start: int, end: int) -> None:
+        """Make [start, end) durable in this thread. Raises OSError."""
+        bases = self.pin(start, end)
+        try:
+            self.sync_pinned(bases, start, end)
+        finally:
+            self.unpin(bases)
+
+    def _pinned(self, base: int) -> Segment | None:
+        segment = self.segment_at(base)
+        if segment is not None and segment.base == base:
+            return segment
+        return next((removed for removed in self._removed if removed.base == base), None)
+
+    # -- opening and cutting
+
+    def load(self) -> None:
+        """Find the files. Their content is recovery's business: until set_end() nothing may be appended.
+
+        Raises ConfigError for a file of another length, StoreError for a hole between files.
+        """
+        names = [name for name in self._disk.list_dir(self.directory) if is_segment_name(name)]
+        for name in names:
+            path = os.path.join(self.directory, name)
+            size = self._disk.file_size(path)
+            if size == 0 and name == names[-1]:
+                self._disk.remove(path)  # created, and the power went before it got its length
+                self._unsynced_names = True
+                continue
+            if size != self.segment_size:
+                raise ConfigError(
+                    f"{path} has {size} bytes, but mappedFileSizeCommitLog is {self.segment_size}: set it to the "
+                    "value with which the store was written"
+                )
+            base = int(name)
+            if self.segments and base != self.segments[-1].end:
+                raise StoreError(
+                    f"the commit log file {segment_name(self.segments[-1].end)} is missing in {self.directory}: "
+                    f"the next one there is {name}. Restore it from a copy, or move the older files away",
+                    path=self.directory,
+                    offset=self.segments[-1].end,
+                )
+            self.segments.append(Segment(self._disk, path, base, self.segment_size))
+        self.end = self.segments[-1].end if self.segments else 0
+
+    def set_end(self, end: int, *, clear: bool) -> int:
+        """Make `end` the log's end, as recovery found it: later files go, and with `clear` later bytes become zero.
+
+        Returns how many bytes that were not zero were cleared. RocketMQ leaves them; here the next recovery must be
+        able to tell what was cut long ago from what was lost last night.
+        """
+        cleared = 0
+        while self.segments and self.segments[-1].base > end:
+            segment = self.segments.pop()
+            cleared += _nonzero_bytes(segment, 0) if clear else 0
+            segment.close()
+            self._disk.remove(segment.path)
+            self._unsynced_names = True
+        self.end = end
+        if not self.segments:
+            return cleared
+        tail = self.segments[-1]
+        if end == tail.end:
+            self.base, self.buffer, self.limit = tail.base, tail.file.buffer, 0
+            return cleared
+        if clear:
+            cleared += _clear(tail, end - tail.base)
+        self._enter(tail)
+        return cleared
+
+    def remove_first(self) -> Segment:
+        """Delete the oldest file. It stays mapped while it is pinned. Never the current one."""
+        assert len(self.segments) > 1
+        segment = self.segments.pop(0)
+        self._disk.remove(segment.path)
+        self._unsynced_names = True
+        segment.is_removed = True
+        if segment.pins:
+            self._removed.append(segment)
+        else:
+            segment.close()
+        return segment
+
+    def close(self) -> None:
+        """Unmap everything and drop the unused spare file."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
+            self._disk.remove(spare.path)
+        for segment in (*self.segments, *self._removed):
+            segment.close()
+        self.buffer = bytearray()
+        self.limit = 0
+
+
+_CLEAR_STEP_BYTES = 1 << 20
+
+
+def _nonzero_bytes(segment: Segment, start: int) -> int:
+    """How far content reaches behind `start`; 0 when only zeros follow."""
+    buffer = segment.file.buffer
+    last = start
+    for at in range(start, segment.size, _CLEAR_STEP_BYTES):
+        part = bytes(buffer[at : at + _CLEAR_STEP_BYTES]).rstrip(b"\0")
+        if part:
+            last = at + len(part)
+    return last - start
+
+
+def _clear(segment: Segment, start: int) -> int:
+    """Zero what is not zero behind `start`; returns how many bytes that took."""
+    count = _nonzero_bytes(segment, start)
+    if count:
+        buffer = segment.file.buffer
+        for at in range(start, start + count, _CLEAR_STEP_BYTES):
+            stop = min(at + _CLEAR_STEP_BYTES, start + count)
+            if any(buffer[at:stop]):
+                segment.file.reserve(stop)
+                buffer[at:stop] = bytes(stop - at)
+        segment.file.sync(start, start + count)
+    return count

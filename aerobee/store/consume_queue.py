@@ -1,0 +1,282 @@
+"""One consume queue: where the messages of one topic queue are in the commit log.
+
+Follows ConsumeQueue of RocketMQ. Entries of 20 bytes, position = queue offset * 20:
+
+    physical_offset int64 | size int32 | tags_code int64
+
+`size` 0 is no entry. A queue that begins inside a file has fillers before its first entry: offset 0, size
+0x7FFFFFFF, tags code 0. `tags_code` is the hash of TAGS, or the delivery time in the schedule topic.
+
+What always holds: entries [min_offset, max_offset) are there, their physical offsets grow, and behind max_offset there
+are zeros up to `room`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from aerobee.store.config import QUEUE_ENTRY_BYTES
+from aerobee.store.disk import WritableBuffer
+from aerobee.store.queue_files import FilePool, QueueFile, QueueFileList
+
+ENTRY = struct.Struct(">qiq")
+ENTRY_BYTES = QUEUE_ENTRY_BYTES
+FILLER_SIZE = 0x7FFFFFFF
+FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
+assert ENTRY.size == ENTRY_BYTES
+
+QueueEntry = tuple[int, int, int]  # physical offset, size, tags code
+
+
+class ConsumeQueue:
+    """Entries of one queue. One thread."""
+
+    is_batch = False
+
+    def __init__(self, topic: str, queue_id: int, directory: str, file_size: int, pool: FilePool) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0  # first entry whose record is still in the log
+        self.max_offset = 0  # the next entry's offset
+        self.readable_max = 0  # consumers see the entries below it
+        self.room = 0  # append_entry may be called while max_offset is below it
+        self.unsynced_from = -1  # physical offset of the oldest record whose entry was not synced; -1: none
+        self._files = QueueFileList(directory, file_size, pool)
+        self._files.on_close = self._forget
+        self._pool = pool
+        self._entries_per_file = file_size // ENTRY_BYTES
+        self._buffer: WritableBuffer = bytearray()
+        self._tail: QueueFile | None = None
+        self._base = 0  # offset of the tail file's first entry
+
+    # -- writing
+
+    def append_entry(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """Write the entry at max_offset. The caller has checked `max_offset < room`, or called make_room."""
+        offset = self.max_offset
+        ENTRY.pack_into(self._buffer, (offset - self._base) * ENTRY_BYTES, physical_offset, size, tags_code)
+        self.max_offset = offset + 1
+        if self.unsynced_from < 0:
+            self._mark_dirty(physical_offset)
+
+    def make_room(self, count: int = 1) -> None:
+        """Take disk space for at least one entry, and for up to `count` that fit the same file. Raises StoreFull.
+
+        Entries of a burst may cross files: check `room` before each entry.
+        """
+        offset = self.max_offset
+        base = offset - offset % self._entries_per_file
+        count = max(1, min(count, base + self._entries_per_file - offset))
+        is_new = self._files.file_at(offset * ENTRY_BYTES) is None
+        file = self._files.writable_file(offset * ENTRY_BYTES, count * ENTRY_BYTES)
+        self._buffer = self._pool.buffer(file)
+        self._tail = file
+        self._base = file.base // ENTRY_BYTES
+        if is_new and offset > self._base:
+            # The queue begins here: its log before this point is gone, or it was deleted with its topic.
+            self._buffer[: (offset - self._base) * ENTRY_BYTES] = FILLER * (offset - self._base)
+        start, end = (offset - self._base) * ENTRY_BYTES, file.reserved - file.reserved % ENTRY_BYTES
+        if any(self._buffer[start:end]):  # left behind by a queue that was cut after a power loss
+            self._buffer[start:end] = bytes(end - start)
+        self.room = self._base + end // ENTRY_BYTES
+        if self.unsynced_from >= 0:
+            self._pool.mark_dirty(file)
+
+    def ensure_room(self, count: int) -> None:
+        """Make sure that `count` entries can be written without failing, over a file's end too. Raises StoreFull.
+
+        make_room() is still to be called when `room` is reached; it then finds the space taken.
+        """
+        if self.max_offset + count <= self.room:
+            return
+        first, last = self.max_offset, self.max_offset + count - 1
+        self.make_room(count)
+        base = self.next_file_offset(first)
+        while base <= last:
+            count = min(last - base + 1, self._entries_per_file)
+            self._files.writable_file(base * ENTRY_BYTES, count * ENTRY_BYTES)
+            base += self._entries_per_file
+
+    def _mark_dirty(self, physical_offset: int) -> None:
+        self.unsynced_from = physical_offset
+        self._pool.unsynced_queues.append(self)
+        if self._tail is not None:
+            self._pool.mark_dirty(self._tail)
+
+    def _forget(self, file: QueueFile) -> None:
+        if file is self._tail:
+            self._tail = None
+            self._buffer = bytearray()
+            self.room = 0
+
+    def rewrite_entry(self, offset: int, physical_offset: int, size: int, tags_code: int) -> None:
+        """Overwrite an existing entry, found wrong by recovery."""
+        file = self._files.writable_file(offset * ENTRY_BYTES, ENTRY_BYTES)
+        buffer = self._pool.buffer(file)
+        ENTRY.pack_into(buffer, offset * ENTRY_BYTES - file.base, physical_offset, size, tags_code)
+        self._pool.mark_dirty(file)
+
+    # -- reading
+
+    def entry(self, offset: int) -> QueueEntry | None:
+        """The entry at a queue offset, or None when there is none."""
+        if not 0 <= offset < self.max_offset:
+            return None
+        file = self._files.file_at(offset * ENTRY_BYTES)
+        if file is None:
+            return None
+        physical_offset, size, tags_code = ENTRY.unpack_from(
+            self._pool.buffer(file), offset * ENTRY_BYTES - file.base
+        )
+        if size <= 0 or (size == FILLER_SIZE and physical_offset == 0):
+            return None
+        return physical_offset, size, tags_code
+
+    def read_entries(self, offset: int, count: int) -> bytes:
+        """Up to `count` entries from `offset` on, as bytes, to the end of the file that holds it."""
+        file = self._files.file_at(offset * ENTRY_BYTES)
+        if file is None or offset >= self.max_offset:
+            return b""
+        count = min(count, self.max_offset - offset)
+        at = offset * ENTRY_BYTES - file.base
+        return bytes(self._pool.buffer(file)[at : at + count * ENTRY_BYTES])
+
+    def next_file_offset(self, offset: int) -> int:
+        """First queue offset of the file behind the one that holds `offset`."""
+        return (offset // self._entries_per_file + 1) * self._entries_per_file
+
+    def is_resident(self, offset: int, count: int) -> bool:
+        file = self._files.file_at(offset * ENTRY_BYTES)
+        if file is None:
+            return True
+        self._pool.buffer(file)
+        assert file.file is not None
+        at = offset * ENTRY_BYTES - file.base
+        return file.file.is_resident(at, min(file.size, at + count * ENTRY_BYTES))
+
+    def pin_entries(self, offset: int, count: int) -> tuple[QueueFile, int, int] | None:
+        """The file of entries from `offset` on, kept open until FilePool.unpin, and their bytes in it."""
+        file = self._files.file_at(offset * ENTRY_BYTES)
+        if file is None:
+            return None
+        self._pool.buffer(file)
+        file.pins += 1
+        at = offset * ENTRY_BYTES - file.base
+        return file, at, min(file.size, at + count * ENTRY_BYTES)
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the last indexed record; 0 when there is none."""
+        last = self.entry(self.max_offset - 1)
+        return last[0] + last[1] if last is not None else 0
+
+    # -- opening, cutting, deleting
+
+    def load(self) -> None:
+        """Find the files and the end. Looks at names, lengths, and some entries of the last file."""
+        self._files.load("mappedFileSizeConsumeQueue")
+        files = self._files.files
+        self.max_offset = 0
+        if files:
+            self.min_offset = files[0].base // ENTRY_BYTES
+            self.max_offset = self._find_end(1 << 62)
+            while files and self.max_offset == files[-1].base // ENTRY_BYTES and len(files) > 1:
+                self._pool.remove(files.pop())  # made in advance, or all of it was lost
+                self.max_offset = self._find_end(1 << 62)
+        self.readable_max = self.max_offset
+
+    def _find_end(self, physical_bound: int) -> int:
+        """First offset of the last file that holds no entry of a record below `physical_bound`."""
+        file = self._files.files[-1]
+        buffer = self._pool.buffer(file)
+        low, high = 0, self._entries_per_file
+        while low < high:
+            middle = (low + high) // 2
+            physical_offset, size, _ = ENTRY.unpack_from(buffer, middle * ENTRY_BYTES)
+            if size > 0 and 0 <= physical_offset < physical_bound:
+                low = middle + 1
+            else:
+                high = middle
+        return file.base // ENTRY_BYTES + low
+
+    def cut_records_from(self, physical_bound: int) -> int:
+        """Drop the entries of records at or behind the bound. Returns how many there were, as far as known."""
+        before = self.max_offset
+        files = self._files.files
+        while len(files) > 1:
+            first = ENTRY.unpack_from(self._pool.buffer(files[-1]), 0)
+            if first[1] > 0 and 0 <= first[0] < physical_bound:
+                break
+            self._pool.remove(files.pop())
+        if files:
+            self._cut(self._find_end(physical_bound))
+        return max(0, before - self.max_offset)
+
+    def cut_offsets_from(self, offset: int) -> None:
+        """Drop the entries at or behind a queue offset."""
+        self._cut(offset)
+
+    def _cut(self, offset: int) -> None:
+        self.max_offset = offset
+        self.readable_max = min(self.readable_max, offset)
+        self.room = 0
+        self._files.cut(offset * ENTRY_BYTES)
+        self.min_offset = min(self.min_offset, offset)
+
+    def start_at(self, offset: int) -> None:
+        """Make an empty queue begin at `offset`."""
+        assert self.min_offset == self.max_offset
+        while self._files.files:
+            self._pool.remove(self._files.files.pop())
+        self.room = 0
+        self.min_offset = self.max_offset = self.readable_max = offset
+
+    def clear(self) -> None:
+        """Delete every file; the queue is empty and at offset 0."""
+        self._files.remove_all()
+        self.room = 0
+        self.min_offset = self.max_offset = self.readable_max = 0
+
+    def delete_before(self, log_min_offset: int) -> int:
+        """Delete files wholly below the log's first record, and move min_offset. Returns files deleted."""
+        files = self._files.files
+        removed = 0
+        while len(files) > 1:
+            # The next file's first entry tells whether everything in this one is gone.
+            last = ENTRY.unpack_from(self._pool.buffer(files[0]), files[0].size - ENTRY_BYTES)
+            if last[1] > 0 and last[0] >= log_min_offset:
+                break
+            self._files.remove_first()
+            removed += 1
+        self._find_min(log_min_offset)
+        return removed
+
+    def _find_min(self, log_min_offset: int) -> None:
+        files = self._files.files
+        if not files:
+            return
+        low = files[0].base // ENTRY_BYTES
+        buffer = self._pool.buffer(files[0])
+        base = low
+        high = min(self.max_offset, low + self._entries_per_file)
+        while low < high:
+            middle = (low + high) // 2
+            physical_offset, size, _ = ENTRY.unpack_from(buffer, (middle - base) * ENTRY_BYTES)
+            if physical_offset < log_min_offset or (size == FILLER_SIZE and physical_offset == 0):
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    def delete(self) -> None:
+        """Remove the queue from the disk."""
+        self._files.remove_all()
+        self.room = 0
+
+    @property
+    def file_count(self) -> int:
+        return len(self._files.files)
+
+    @property
+    def path(self) -> str:
+        return self._files.directory

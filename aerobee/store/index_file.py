@@ -1,0 +1,376 @@
+"""The key index: which records may carry a key. Follows IndexFile and IndexService of RocketMQ.
+
+A file is named after its creation, local time `yyyyMMddHHmmssSSS`:
+
+    header 40  begin_timestamp 8 | end_timestamp 8 | begin_physical_offset 8 | end_physical_offset 8
+               | used_slot_count 4 | index_count 4 (begins at 1)
+    slots      maxHashSlotNum x int32: number of the newest entry of the slot, 0 = none
+    entries    maxIndexNum x (key_hash int32 | physical_offset int64 | seconds after begin int32 | previous int32)
+
+Entry number n stands at slot-end + n * 20, so entry 0 is never used. The key text is `topic#key` or
+`topic#T#tag`; hash = |Java hashCode|, slot = hash mod slot count. Collisions are for the reader to sort out.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+
+from aerobee.errors import ConfigError, StoreFull
+from aerobee.message import java_hash
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+
+HEADER = struct.Struct(">qqqqii")
+HEADER_BYTES = HEADER.size
+INDEX_ENTRY = struct.Struct(">iqii")
+INDEX_ENTRY_BYTES = INDEX_ENTRY.size
+_INT = struct.Struct(">i")
+_RESERVE_BYTES = 1_048_576
+
+
+def key_hash(text: str) -> int:
+    """Hash of a key text (`topic#key`), never negative."""
+    value = abs(java_hash(text))
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def index_file_name(now_ms: int) -> str:
+    """Local time with milliseconds, 17 digits."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
+
+
+class IndexFile:
+    """One file. The header's fields live here and are written to the file with every burst of entries."""
+
+    def __init__(self, file: MappedFile, slot_count: int, entry_count_max: int) -> None:
+        self.file = file
+        self.path = file.path
+        self.begin_timestamp: int
+        self.end_timestamp: int
+        self.begin_physical_offset: int
+        self.end_physical_offset: int
+        self.used_slots: int
+        self.count: int  # number of the next entry
+        self.buffer: WritableBuffer = file.buffer
+        self.slot_count = slot_count
+        self.entry_count_max = entry_count_max
+        self.entries_at = HEADER_BYTES + slot_count * 4
+        self.reserved = 0  # entries numbered below it have disk space
+        self.dirty_from = -1  # physical offset of the oldest record with an unsynced entry
+        self.pins = 0
+        (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+            self.used_slots,
+            self.count,
+        ) = HEADER.unpack_from(self.buffer, 0)
+        self.count = max(self.count, 1)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.entry_count_max
+
+    def reserve(self, count: int) -> None:
+        """Take disk space for entries numbered below `count`. Raises OSError."""
+        needed = self.entries_at + count * INDEX_ENTRY_BYTES
+        target = min(self.file.size, needed + _RESERVE_BYTES)
+        try:
+            self.file.reserve(target)
+        except OSError:
+            if target == needed:
+                raise
+            self.file.reserve(needed)
+            target = needed
+        self.reserved = (target - self.entries_at) // INDEX_ENTRY_BYTES
+
+    def put(self, hash_value: int, physical_offset: int, store_timestamp: int) -> None:
+        """Write one entry; the caller has checked is_full and `reserved`. write_header() follows."""
+        number = self.count
+        seconds = 0
+        if self.begin_timestamp > 0:
+            seconds = min(max((store_timestamp - self.begin_timestamp) // 1000, 0), 0x7FFFFFFF)
+        slot_at = HEADER_BYTES + hash_value % self.slot_count * 4
+        buffer = self.buffer
+        (previous,) = _INT.unpack_from(buffer, slot_at)
+        if not 0 < previous < number:
+            previous = 0
+        INDEX_ENTRY.pack_into(
+            buffer,
+            self.entries_at + number * INDEX_ENTRY_BYTES,
+            hash_value,
+            physical_offset,
+            seconds,
+            previous,
+        )
+        _INT.pack_into(buffer, slot_at, number)
+        if number == 1:
+            self.begin_physical_offset = physical_offset
+            self.begin_timestamp = store_timestamp
+        if previous == 0:
+            self.used_slots += 1
+        self.count = number + 1
+        self.end_physical_offset = physical_offset
+        self.end_timestamp = store_timestamp
+        if self.dirty_from < 0:
+            self.dirty_from = physical_offset
+
+    def write_header(self) -> None:
+        HEADER.pack_into(
+            self.buffer,
+            0,
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+            self.used_slots,
+            self.count,
+        )
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        return self.count > 1 and self.begin_timestamp <= end_ms and self.end_timestamp >= begin_ms
+
+    def find(self, hash_value: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of entries with this hash, newest first. Ends at anything that cannot be right."""
+        buffer = self.buffer
+        (number,) = _INT.unpack_from(buffer, HEADER_BYTES + hash_value % self.slot_count * 4)
+        upper = self.count
+        while 0 < number < upper:
+            found, physical_offset, seconds, previous = INDEX_ENTRY.unpack_from(
+                buffer, self.entries_at + number * INDEX_ENTRY_BYTES
+            )
+            if seconds < 0:
+                return
+            # Only seconds are known: an entry may be up to 999 ms later than this says.
+            moment = self.begin_timestamp + seconds * 1000
+            if found == hash_value and moment <= end_ms and moment + 999 >= begin_ms:
+                yield physical_offset
+            upper, number = number, previous  # chains only lead to smaller numbers
+
+    def cut(self, physical_bound: int) -> bool:
+        """Drop the entries of records at or behind the bound and mend the slots.
+
+        Returns False when the entries before it are damaged: then the file cannot be used.
+        """
+        data = self.file.read(self.entries_at, self.file.size)
+        count = 1
+        newest: dict[int, int] = {}
+        previous_offset = -1
+        for number, (hash_value, physical_offset, seconds, previous) in enumerate(
+            INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % INDEX_ENTRY_BYTES])
+        ):
+            if number == 0:
+                continue
+            if number >= self.count or physical_offset >= physical_bound:
+                break
+            slot = hash_value % self.slot_count
+            if (
+                hash_value < 0
+                or seconds < 0
+                or physical_offset < previous_offset
+                or previous != newest.get(slot, 0)
+            ):
+                return False
+            newest[slot] = number
+            previous_offset = physical_offset
+            count = number + 1
+        if count == self.count and self._slots_are(newest):
+            return True
+        slots = array("i", bytes(self.slot_count * 4))
+        for slot, number in newest.items():
+            slots[slot] = number
+        slots.byteswap()
+        self.file.reserve(self.entries_at + max(count, self.count) * INDEX_ENTRY_BYTES)
+        self.buffer[HEADER_BYTES : self.entries_at] = slots.tobytes()
+        stale = self.entries_at + count * INDEX_ENTRY_BYTES
+        rest = bytes(self.buffer[stale : self.entries_at + self.count * INDEX_ENTRY_BYTES])
+        self.buffer[stale : stale + len(rest)] = bytes(len(rest))
+        self.used_slots = len(newest)
+        self.count = count
+        if count == 1:
+            self.begin_timestamp = self.end_timestamp = 0
+            self.begin_physical_offset = self.end_physical_offset = 0
+        else:
+            _, self.end_physical_offset, seconds, _ = INDEX_ENTRY.unpack_from(
+                self.buffer, self.entries_at + (count - 1) * INDEX_ENTRY_BYTES
+            )
+            self.end_timestamp = min(self.end_timestamp, self.begin_timestamp + seconds * 1000 + 999)
+        self.write_header()
+        self.dirty_from = physical_bound
+        return True
+
+    def _slots_are(self, newest: dict[int, int]) -> bool:
+        slots = array("i", bytes(self.buffer[HEADER_BYTES : self.entries_at]))
+        slots.byteswap()
+        return len(slots) - slots.count(0) == len(newest) and all(
+            slots[slot] == number for slot, number in newest.items()
+        )
+
+
+class KeyIndex:
+    """All index files, oldest first. One thread."""
+
+    def __init__(self, config: StoreConfig, disk: Disk) -> None:
+        self.directory = config.path("index")
+        self.is_enabled = config.message_index_enable
+        self.files: list[IndexFile] = []
+        self.unsynced_names = False
+        self._config = config
+        self._disk = disk
+        self._full: list[IndexFile] = []  # full files with entries that were not synced
+
+    def load(self) -> None:
+        """Open the files. Raises ConfigError for a file of another length."""
+        for name in self._disk.list_dir(self.directory):
+            if not (len(name) == 17 and name.isdecimal()):
+                continue
+            path = os.path.join(self.directory, name)
+            size = self._disk.file_size(path)
+            if size == 0:
+                self._disk.remove(path)
+                continue
+            if size != self._config.index_file_bytes:
+                raise ConfigError(
+                    f"{path} has {size} bytes, but maxHashSlotNum {self._config.max_hash_slot_num} and maxIndexNum "
+                    f"{self._config.max_index_num} make {self._config.index_file_bytes}: set them to the values "
+                    "with which the store was written"
+                )
+            self.files.append(
+                IndexFile(
+                    self._disk.open_mapped(path), self._config.max_hash_slot_num, self._config.max_index_num
+                )
+            )
+
+    def make_room(self, count: int, now_ms: int) -> None:
+        """Take disk space for `count` more entries, so that add() cannot fail. Raises StoreFull."""
+        if not self.is_enabled:
+            return
+        try:
+            if not self.files or self.files[-1].is_full:
+                self._roll(now_ms)
+            file = self.files[-1]
+            if file.count + count > file.reserved:
+                file.reserve(min(file.count + count, file.entry_count_max))
+            if file.count + count > file.entry_count_max and len(self.files) and not file.is_full:
+                # The burst fills this file: the rest goes to a new one, made when it is needed. To be able to
+                # promise that it exists then, it is made now and the few entries left here stay unused.
+                self._roll(now_ms)
+                self.files[-1].reserve(count + 1)
+        except OSError as error:
+            raise StoreFull(
+                f"no disk space for the key index {self.directory}: {error}", path=self.directory
+            ) from error
+
+    def has_room(self, count: int) -> bool:
+        """Whether `count` entries can be added without make_room()."""
+        if not self.is_enabled:
+            return True
+        if not self.files:
+            return False
+        file = self.files[-1]
+        return file.count + count <= file.reserved and file.count + count <= file.entry_count_max
+
+    def _roll(self, now_ms: int) -> None:
+        self._disk.make_dirs(self.directory)
+        # Two files within one millisecond: the later one gets the next free name, so that order is kept.
+        stamp = now_ms
+        if self.files:
+            last = os.path.basename(self.files[-1].path)
+            while index_file_name(stamp) <= last and stamp < now_ms + 60_000:
+                stamp += 1
+        name = index_file_name(stamp)
+        path = os.path.join(self.directory, name)
+        mapped = self._disk.create_mapped(path, self._config.index_file_bytes)
+        file = IndexFile(mapped, self._config.max_hash_slot_num, self._config.max_index_num)
+        try:
+            file.reserve(2)
+        except OSError:
+            mapped.close()
+            self._disk.remove(path)
+            raise
+        # Slots are touched at random: without this each first touch waits for a page.
+        mapped.prefault(0, file.entries_at)
+        if self.files:
+            self._full.append(self.files[-1])
+        self.files.append(file)
+        self.unsynced_names = True
+
+    def add(self, topic: str, key_texts: Sequence[str], physical_offset: int, store_timestamp: int) -> None:
+        """Index one record under each text (`key` or `T#tag`). make_room() was called for that many."""
+        if not key_texts or not self.is_enabled:
+            return
+        file = self.files[-1]
+        for text in key_texts:
+            file.put(key_hash(f"{topic}#{text}"), physical_offset, store_timestamp)
+        file.write_header()
+
+    def find(self, topic: str, text: str, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
+        """Physical offsets of candidates, newest first, each once."""
+        hash_value = key_hash(f"{topic}#{text}")
+        found: dict[int, None] = {}
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                for physical_offset in file.find(hash_value, begin_ms, end_ms):
+                    found[physical_offset] = None
+                    if len(found) >= count_max:
+                        return list(found)
+            if file.begin_timestamp and file.begin_timestamp < begin_ms:
+                break
+        return list(found)
+
+    @property
+    def last_timestamp(self) -> int:
+        return self.files[-1].end_timestamp if self.files else 0
+
+    @property
+    def last_physical_offset(self) -> int:
+        return self.files[-1].end_physical_offset if self.files else 0
+
+    def unsynced_from(self) -> int:
+        """Physical offset of the oldest record with an unsynced entry; -1: none."""
+        offsets = [file.dirty_from for file in (*self._full, *self.files[-1:]) if file.dirty_from >= 0]
+        return min(offsets, default=-1)
+
+    def take_dirty(self) -> list[IndexFile]:
+        """Files to sync now, pinned; hand them back with unpin()."""
+        files = [file for file in (*self._full, *self.files[-1:]) if file.dirty_from >= 0]
+        self._full.clear()
+        for file in files:
+            file.dirty_from = -1
+            file.pins += 1
+        return files
+
+    def unpin(self, files: list[IndexFile]) -> None:
+        for file in files:
+            file.pins -= 1
+            if file.pins == 0 and file not in self.files:
+                file.file.close()
+
+    def remove(self, file: IndexFile) -> None:
+        """Delete one file."""
+        self.files.remove(file)
+        if file in self._full:
+            self._full.remove(file)
+        self._disk.remove(file.path)
+        self.unsynced_names = True
+        if file.pins == 0:
+            file.file.close()
+
+    def delete_before(self, log_min_offset: int) -> int:
+        """Delete the files wholly below the log's first record, never the last. Returns how many."""
+        removed = 0
+        while len(self.files) > 1 and self.files[0].end_physical_offset < log_min_offset:
+            self.remove(self.files[0])
+            removed += 1
+        return removed
+
+    def close(self) -> None:
+        for file in self.files:
+            file.file.close()
+        self.files.clear()
+        self._full.clear()

@@ -1,0 +1,68 @@
+"""A config file of the store (`config/topics.json` and its like): the newest content and the one before.
+
+RocketMQ's ConfigManager copies the old content to `.bak` and writes the new one in place; a crash can empty the file,
+and loading then takes `.bak`. Here the new content replaces the old one in one step, so the file is never half
+written. The text's dialect is the caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from aerobee.errors import StoreError
+from aerobee.store.disk import Disk
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+def save_config_file(disk: Disk, path: str, data: bytes) -> None:
+    """Put `data` in place of the file's content and the old content into `path`.bak. Durable on return.
+
+    Raises StoreError when the disk refuses; the file then has its old content.
+    """
+    try:
+        disk.make_dirs(os.path.dirname(path))
+        if disk.exists(path):
+            previous = disk.read_file(path)
+            if previous == data:
+                return
+            if previous:
+                disk.replace_file(path + ".bak", previous)
+        disk.replace_file(path, data)
+    except OSError as error:
+        raise StoreError(f"the config file {path} could not be written: {error}", path=path) from error
+
+
+def load_config_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
+    """Return parse(content), of `path`.bak when the file is empty or parse raises ValueError on it.
+
+    None when neither file exists. Raises StoreError, naming the files, when no content can be used: starting with
+    empty topics or offsets in place of unreadable ones would lose them.
+    """
+    failures: list[str] = []
+    for candidate in (path, path + ".bak"):
+        try:
+            if not disk.exists(candidate):
+                continue
+            data = disk.read_file(candidate)
+            if not data.strip():
+                failures.append(f"{candidate} is empty")
+                continue
+            value = parse(data)
+        except (OSError, ValueError) as error:
+            failures.append(f"{candidate}: {error}")
+            continue
+        if failures:
+            _log.warning("%s; using %s", "; ".join(failures), candidate)
+        return value
+    if not failures or all(failure.endswith(" is empty") for failure in failures):
+        return None
+    raise StoreError(
+        f"no usable content in {'; '.join(failures)}: mend the file or restore it from a copy; to begin "
+        "anew without it, move both files away",
+        path=path,
+    )

@@ -1,0 +1,288 @@
+"""The files of one queue, and a bound on how many queue files of the whole store are open at a time.
+
+Follows MappedFileQueue of RocketMQ. A file is named after the position of its first byte, 20 digits, and all have
+one size. Files are mapped at their first use. `FilePool` closes those that were not used for a while, so that a
+store of 40,000 queues needs neither as many descriptors nor as many mappings.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from typing import Protocol
+
+from aerobee.errors import ConfigError, StoreError, StoreFull
+from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+
+_RESERVE_FIRST_BYTES = 4_096
+_RESERVE_STEP_BYTES_MAX = 1_048_576
+
+
+class QueueFile:
+    """One file. `dirty` while it holds bytes that were not synced."""
+
+    __slots__ = ("base", "dirty", "file", "on_close", "path", "pins", "removed", "reserved", "size", "used")
+
+    def __init__(self, path: str, base: int, size: int, on_close: Callable[[QueueFile], None]) -> None:
+        self.path = path
+        self.base = base  # position of the first byte in the queue
+        self.size = size
+        self.on_close = on_close  # the owner forgets the buffer
+        self.file: MappedFile | None = None
+        self.reserved = 0
+        self.dirty = False
+        self.removed = False
+        self.used = False
+        self.pins = 0
+
+
+class UnsyncedQueue(Protocol):
+    """A queue with entries that were not synced."""
+
+    unsynced_from: int  # physical offset of the oldest record among them; -1: none
+
+
+class FilePool:
+    """Opens queue files and closes the longest unused ones. `syncing` files stay open until their sync ends."""
+
+    def __init__(self, disk: Disk, open_max: int = 0) -> None:
+        self.disk = disk
+        # A mapping takes two descriptors (CPython duplicates the file's). A quarter of the limit for queues
+        # leaves room for connections.
+        self.open_max = open_max or max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self.unsynced_dirs: set[str] = set()
+        self.unsynced_queues: list[UnsyncedQueue] = []
+        self._open: dict[QueueFile, None] = {}
+        self._dirty: dict[QueueFile, None] = {}
+
+    def buffer(self, file: QueueFile) -> WritableBuffer:
+        """The file's bytes, valid until the next call of this pool unless the file is the owner's tail."""
+        mapped = file.file
+        if mapped is None:
+            mapped = self.disk.open_mapped(file.path)
+            self._adopt(file, mapped)
+        file.used = True
+        return mapped.buffer
+
+    def create(self, file: QueueFile) -> None:
+        """Create the file on the disk. Raises OSError; then nothing is left behind."""
+        directory = os.path.dirname(file.path)
+        self.disk.make_dirs(directory)
+        mapped = self.disk.create_mapped(file.path, file.size)
+        try:
+            mapped.reserve(min(file.size, _RESERVE_FIRST_BYTES))
+        except OSError:
+            mapped.close()
+            self.disk.remove(file.path)
+            raise
+        file.reserved = min(file.size, _RESERVE_FIRST_BYTES)
+        self.unsynced_dirs.add(directory)
+        self._adopt(file, mapped)
+
+    def reserve(self, file: QueueFile, end: int) -> None:
+        """Take disk space below `end` and a growing step ahead. Raises OSError when there is none."""
+        self.buffer(file)
+        mapped = file.file
+        assert mapped is not None
+        step = min(max(_RESERVE_FIRST_BYTES, file.reserved), _RESERVE_STEP_BYTES_MAX)
+        target = min(file.size, max(end, min(end + step, file.size)))
+        target = min(file.size, -(-target // 4096) * 4096)
+        try:
+            mapped.reserve(target)
+        except OSError:
+            if target == end:
+                raise
+            mapped.reserve(end)
+            target = end
+        file.reserved = target
+
+    def mark_dirty(self, file: QueueFile) -> None:
+        if not file.dirty:
+            file.dirty = True
+            self._dirty[file] = None
+
+    def take_dirty(self) -> list[QueueFile]:
+        """The files to sync now. They are pinned; hand each back with synced() or not_synced()."""
+        files = list(self._dirty)
+        self._dirty.clear()
+        for file in files:
+            file.dirty = False
+            file.pins += 1
+        return files
+
+    def take_dirty_dirs(self) -> list[str]:
+        directories = list(self.unsynced_dirs)
+        self.unsynced_dirs.clear()
+        return directories
+
+    def sync_file(self, file: QueueFile) -> None:
+        """Any thread, while the file is pinned. Raises OSError."""
+        mapped = file.file
+        if mapped is not None and not file.removed:
+            mapped.sync(0, file.size)
+
+    def unpin(self, files: list[QueueFile]) -> None:
+        for file in files:
+            file.pins -= 1
+            if file.removed and file.pins == 0:
+                self._close(file)
+
+    def remove(self, file: QueueFile) -> None:
+        """Delete the file from the disk."""
+        file.removed = True
+        self._dirty.pop(file, None)
+        self.disk.remove(file.path)
+        self.unsynced_dirs.add(os.path.dirname(file.path))
+        if file.pins == 0:
+            self._close(file)
+
+    def close(self) -> None:
+        for file in list(self._open):
+            self._close(file)
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def _adopt(self, file: QueueFile, mapped: MappedFile) -> None:
+        file.file = mapped
+        self._open[file] = None
+        if len(self._open) > self.open_max:
+            self._close_unused(file)
+
+    def _close_unused(self, newest: QueueFile) -> None:
+        """Second chance: who was used since its last turn goes to the end of the line."""
+        for _ in range(2 * len(self._open)):
+            if len(self._open) <= self.open_max:
+                return
+            file = next(iter(self._open))
+            if file is newest or file.used or file.pins or file.dirty:
+                # A dirty file stays until the next flush, at most flushIntervalConsumeQueue away, or the
+                # kernel would report its write error to nobody.
+                file.used = False
+                del self._open[file]
+                self._open[file] = None
+                continue
+            self._close(file)
+
+    def _close(self, file: QueueFile) -> None:
+        self._open.pop(file, None)
+        if file.file is not None:
+            file.on_close(file)
+            file.file.close()
+            file.file = None
+            file.reserved = 0
+
+
+class QueueFileList:
+    """The files of one queue directory, oldest first."""
+
+    def __init__(self, directory: str, file_size: int, pool: FilePool) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.pool = pool
+        self.files: list[QueueFile] = []
+        self.on_close: Callable[[QueueFile], None] = _ignore
+
+    def load(self, config_key: str) -> None:
+        """Find the files. ConfigError for a wrong length, StoreError for a hole. A file that lost its length goes."""
+        disk = self.pool.disk
+        names = [name for name in disk.list_dir(self.directory) if len(name) == 20 and name.isdecimal()]
+        for name in names:
+            path = os.path.join(self.directory, name)
+            size = disk.file_size(path)
+            if size == 0 and name == names[-1]:
+                disk.remove(path)
+                continue
+            if size != self.file_size:
+                raise ConfigError(
+                    f"{path} has {size} bytes, but {config_key} is {self.file_size}: set it to the value with which "
+                    "the store was written"
+                )
+            base = int(name)
+            if self.files and base != self.files[-1].base + self.file_size:
+                raise StoreError(
+                    f"a file between {self.files[-1].path} and {path} is missing: delete the directory "
+                    f"{self.directory} to have the queue built again from the commit log",
+                    path=path,
+                )
+            self.files.append(self._file(base))
+
+    def _file(self, base: int) -> QueueFile:
+        path = os.path.join(self.directory, f"{base:020d}")
+        return QueueFile(path, base, self.file_size, self._closed)
+
+    def _closed(self, file: QueueFile) -> None:
+        self.on_close(file)
+
+    def file_at(self, position: int) -> QueueFile | None:
+        if not self.files:
+            return None
+        index = (position - self.files[0].base) // self.file_size
+        return self.files[index] if 0 <= index < len(self.files) else None
+
+    def writable_file(self, position: int, size: int) -> QueueFile:
+        """The file for `size` bytes at `position`, created when it is the next one, with space. StoreFull."""
+        try:
+            file = self.file_at(position)
+            if file is None:
+                base = position - position % self.file_size
+                assert not self.files or base == self.files[-1].base + self.file_size
+                file = self._file(base)
+                self.pool.create(file)
+                self.files.append(file)
+            end = position - file.base + size
+            if end > file.reserved or file.file is None:
+                self.pool.reserve(file, end)
+            return file
+        except OSError as error:
+            raise StoreFull(
+                f"no disk space for the queue {self.directory}: {error}", path=self.directory
+            ) from error
+
+    def cut(self, position: int) -> bool:
+        """Remove what is at or behind `position`: files behind it, zeros in its own. Whether there was any."""
+        changed = False
+        while self.files and self.files[-1].base >= position:
+            if position == self.files[-1].base and len(self.files) == 1:
+                break  # an empty first file stays
+            self.pool.remove(self.files.pop())
+            changed = True
+        if self.files:
+            file = self.files[-1]
+            buffer = self.pool.buffer(file)
+            start = max(0, position - file.base)
+            # Writes are zeros ahead of the end up to 64 KiB: what lies further is met by writable_file's caller.
+            while start < file.size:
+                stop = min(file.size, start + 65_536)
+                if not any(buffer[start:stop]):
+                    break
+                assert file.file is not None
+                file.file.reserve(stop)
+                buffer[start:stop] = bytes(stop - start)
+                self.pool.mark_dirty(file)
+                changed = True
+                start = stop
+        return changed
+
+    def remove_first(self) -> None:
+        self.pool.remove(self.files.pop(0))
+
+    def remove_all(self) -> None:
+        """Delete every file and the directory."""
+        while self.files:
+            self.pool.remove(self.files.pop())
+        disk = self.pool.disk
+        if not disk.list_dir(self.directory) and disk.is_dir(self.directory):
+            disk.remove(self.directory)
+            self.pool.unsynced_dirs.discard(self.directory)
+            parent = os.path.dirname(self.directory)
+            self.pool.unsynced_dirs.add(parent)
+            if not disk.list_dir(parent):
+                disk.remove(parent)
+                self.pool.unsynced_dirs.discard(parent)
+
+
+def _ignore(file: QueueFile) -> None:
+    return

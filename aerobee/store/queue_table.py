@@ -1,0 +1,154 @@
+"""All consume queues by topic and queue id. Follows ConsumeQueueStore of RocketMQ.
+
+`consumequeue/{topic}/{queueId}/` are ordinary queues, `batchconsumequeue/...` those of BatchCQ topics. Other
+directories (consumequeue_ext, rocksdbstore, ...) are not touched.
+"""
+
+from __future__ import annotations
+
+import os
+
+from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
+from aerobee.store.config import StoreConfig
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.dispatch import DispatchRecord, batch_size_of, entry_tags_code
+from aerobee.store.queue_files import FilePool
+
+AnyQueue = ConsumeQueue | BatchConsumeQueue
+
+
+class QueueTable:
+    """Finds, creates, fills and deletes queues. `queues` may be read by everybody, changed only here."""
+
+    def __init__(self, config: StoreConfig, pool: FilePool) -> None:
+        self.queues: dict[tuple[str, int], AnyQueue] = {}
+        self._config = config
+        self._pool = pool
+        self._ordinary_dir = config.path("consumequeue")
+        self._batch_dir = config.path("batchconsumequeue")
+        self.batch_topics: set[str] = set()
+        self._delay_levels_ms = config.delay_levels_ms()
+
+    def load(self) -> None:
+        """Open every queue that is on the disk."""
+        disk = self._pool.disk
+        for directory in (self._ordinary_dir, self._batch_dir):
+            for topic in disk.list_dir(directory):
+                for name in disk.list_dir(os.path.join(directory, topic)):
+                    if not name.isdecimal():
+                        continue
+                    if directory == self._batch_dir:
+                        self.batch_topics.add(topic)
+                    queue = self._make(topic, int(name), is_batch=directory == self._batch_dir)
+                    queue.load()
+                    self.queues[topic, int(name)] = queue
+
+    def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, created empty when it is new; nothing is written before its first entry."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            queue = self.queues[topic, queue_id] = self._make(topic, queue_id, is_batch=False)
+        assert isinstance(queue, ConsumeQueue)
+        return queue
+
+    def any(self, topic: str, queue_id: int) -> AnyQueue:
+        """As ordinary(), for a topic of either kind."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._make(topic, queue_id, is_batch=topic in self.batch_topics)
+            self.queues[topic, queue_id] = queue
+        return queue
+
+    def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> AnyQueue:
+        if is_batch:
+            return BatchConsumeQueue(
+                topic,
+                queue_id,
+                os.path.join(self._batch_dir, topic, str(queue_id)),
+                self._config.mapper_file_size_batch_consume_queue,
+                self._pool,
+            )
+        return ConsumeQueue(
+            topic,
+            queue_id,
+            os.path.join(self._ordinary_dir, topic, str(queue_id)),
+            self._config.mapped_file_size_consume_queue,
+            self._pool,
+        )
+
+    def tags_code(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
+        return entry_tags_code(topic, properties, store_timestamp, self._delay_levels_ms)
+
+    def redispatch(self, record: DispatchRecord, properties: dict[str, str]) -> str:
+        """Give a record of the log its queue entry, unless it has it. Returns what happened:
+
+        "present", "added", "mended" (another entry stood there), or "gap" (entries before it are missing, so
+        the queue must be built again from an older place). Raises StoreFull.
+        """
+        queue = self.any(record.topic, record.queue_id)
+        offset = record.queue_offset
+        code = self.tags_code(record.topic, properties, record.store_timestamp)
+        is_empty = queue.max_offset == queue.min_offset
+        if isinstance(queue, BatchConsumeQueue):
+            if record.physical_offset + record.size <= queue.max_physical_offset:
+                return "present"
+            if not is_empty and offset > queue.max_offset:
+                return "gap"
+            queue.append_batch_entry(
+                BatchEntry(
+                    record.physical_offset,
+                    record.size,
+                    code,
+                    record.store_timestamp,
+                    offset,
+                    batch_size_of(record.sys_flag, properties),
+                )
+            )
+            return "added"
+        wanted = (record.physical_offset, record.size, code)
+        mended = False
+        if offset < queue.max_offset:
+            found = queue.entry(offset)
+            if found == wanted:
+                return "present"
+            if found is not None and found[:2] == wanted[:2] and record.topic == "SCHEDULE_TOPIC_XXXX":
+                return "present"  # the delay levels may have been others then
+            if found is not None and found[0] > record.physical_offset:
+                return "present"  # a later life of the queue, after its topic was deleted and made again
+            queue.cut_offsets_from(offset)
+            is_empty = queue.max_offset == queue.min_offset
+            mended = True
+        if offset > queue.max_offset:
+            if not is_empty:
+                return "gap"
+            queue.start_at(offset)
+        if queue.max_offset >= queue.room:
+            queue.make_room()
+        queue.append_entry(*wanted)
+        return "mended" if mended else "added"
+
+    def expose_all(self) -> None:
+        """Everything that is written becomes visible to consumers."""
+        for queue in self.queues.values():
+            queue.readable_max = queue.max_offset
+
+    def cut_records_from(self, physical_bound: int) -> int:
+        """Drop the entries of records at or behind the bound in every queue. Returns how many."""
+        return sum(queue.cut_records_from(physical_bound) for queue in self.queues.values())
+
+    def delete_before(self, log_min_offset: int) -> int:
+        """Delete files below the log's first record, and move every min offset. Returns files deleted."""
+        return sum(queue.delete_before(log_min_offset) for queue in self.queues.values())
+
+    def topics(self) -> set[str]:
+        return {topic for topic, _ in self.queues}
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove a topic's queues from the disk. Returns how many."""
+        keys = [key for key in self.queues if key[0] == topic]
+        for key in keys:
+            queue = self.queues.pop(key)
+            queue.unsynced_from = -1
+            queue.delete()
+        self.batch_topics.discard(topic)
+        return len(keys)

@@ -1,0 +1,231 @@
+"""Reading messages of a queue: entries first, then the records that they point to. Follows
+DefaultMessageStore.getMessage and ConsumeQueue.getOffsetInQueueByTime of RocketMQ.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from aerobee.errors import StoreError
+from aerobee.message import BORN_HOST_V6
+from aerobee.store.batch_consume_queue import BatchConsumeQueue
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from aerobee.store.stored_message import GetResult, GetStatus
+
+RESULT_BYTES_MAX = 128 * 1024 * 1024
+_SIZE = struct.Struct(">I")
+_OWN_OFFSET = struct.Struct(">q")
+_SYS_FLAG_AT = 36
+_STORE_TIME_AT = 56  # with an IPv4 born host; 12 more with IPv6
+
+AnyQueue = ConsumeQueue | BatchConsumeQueue
+Accept = Callable[[bytes], bool]
+
+
+class _Collected:
+    """Records gathered by one read, and when to stop."""
+
+    __slots__ = (
+        "bytes",
+        "config",
+        "count",
+        "count_max",
+        "last_offset",
+        "log",
+        "memory_bytes",
+        "parts",
+        "removed",
+    )
+
+    def __init__(self, log: CommitLog, config: StoreConfig, memory_bytes: int, count_max: int) -> None:
+        self.log = log
+        self.config = config
+        self.memory_bytes = memory_bytes
+        self.count_max = count_max
+        self.parts: list[bytes] = []
+        self.bytes = 0
+        self.count = 0
+        self.last_offset = -1
+        self.removed = False
+
+    def is_full(self, physical_offset: int, size: int, messages: int) -> bool:
+        """Whether this record must wait for the next call. The first one never does."""
+        if not self.count:
+            return False
+        if self.count + messages > self.count_max or self.bytes + size > RESULT_BYTES_MAX:
+            return True
+        config = self.config
+        if self.log.end - physical_offset <= self.memory_bytes:
+            bytes_max = config.max_transfer_bytes_on_message_in_memory
+            count_max = config.max_transfer_count_on_message_in_memory
+        else:
+            bytes_max = config.max_transfer_bytes_on_message_in_disk
+            count_max = config.max_transfer_count_on_message_in_disk
+        return self.bytes + size > bytes_max or self.count >= count_max
+
+    def take(self, physical_offset: int, size: int, messages: int, accept: Accept | None) -> None:
+        """Add the record, unless it was deleted or is refused. Raises StoreError when there is no such record."""
+        segment = self.log.segment_at(physical_offset)
+        if segment is None:
+            self.removed = True
+            return
+        at = physical_offset - segment.base
+        record = bytes(segment.file.buffer[at : at + size])
+        if (
+            len(record) != size
+            or size < _SYS_FLAG_AT
+            or _SIZE.unpack_from(record)[0] != size
+            or _OWN_OFFSET.unpack_from(record, 28)[0] != physical_offset
+        ):
+            raise StoreError(
+                f"a queue entry points to {size} bytes at {at} of {segment.path}, but no such record is there: stop "
+                "the broker, delete the consumequeue directory, and start it to have the queues built again",
+                path=segment.path,
+                offset=physical_offset,
+            )
+        if accept is not None and not accept(record):
+            return
+        self.parts.append(record)
+        self.bytes += size
+        self.count += messages
+        self.last_offset = physical_offset
+
+
+class MessageReader:
+    """Reads of the broker's consumers. One thread; touches only memory, or waits for the disk when data is cold."""
+
+    def __init__(self, config: StoreConfig, log: CommitLog, memory_bytes: int) -> None:
+        self._config = config
+        self._log = log
+        self.memory_bytes = memory_bytes  # the log's youngest bytes, taken for "in memory"
+        self._corrects = config.broker_role is not BrokerRole.SLAVE or config.offset_check_in_slave
+
+    def get(
+        self,
+        queue: AnyQueue | None,
+        offset: int,
+        count_max: int,
+        tag_codes: frozenset[int] | None,
+        accept: Accept | None,
+    ) -> GetResult:
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, self._next(0, offset), 0, 0)
+        low, high = queue.min_offset, queue.readable_max
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, self._next(0, offset), low, high)
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, self._next(low, offset), low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, self._next(high, offset), low, high)
+        found = _Collected(self._log, self._config, self.memory_bytes, max(1, count_max))
+        if isinstance(queue, BatchConsumeQueue):
+            next_offset = self._collect_batches(queue, offset, found, tag_codes, accept)
+        else:
+            next_offset = self._collect(queue, offset, found, tag_codes, accept)
+        if next_offset < 0:
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, -next_offset, low, high)
+        if not found.count:
+            status = GetStatus.MESSAGE_WAS_REMOVING if found.removed else GetStatus.NO_MATCHED_MESSAGE
+            return GetResult(status, next_offset, low, high)
+        return GetResult(
+            GetStatus.FOUND,
+            next_offset,
+            low,
+            high,
+            b"".join(found.parts),
+            found.count,
+            self._log.end - found.last_offset > self.memory_bytes,
+        )
+
+    def _next(self, corrected: int, offset: int) -> int:
+        return corrected if self._corrects else offset
+
+    def _collect(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        found: _Collected,
+        tag_codes: frozenset[int] | None,
+        accept: Accept | None,
+    ) -> int:
+        """Returns the next offset; negated, the next file's first, when the queue has a hole at `offset`."""
+        budget = max(self._config.max_filter_message_size // ENTRY_BYTES, found.count_max)
+        at, stop = offset, min(queue.readable_max, offset + budget)
+        while at < stop:
+            entries = queue.read_entries(at, stop - at)
+            if not entries:
+                return at if at > offset else -queue.next_file_offset(offset)
+            for physical_offset, size, code in ENTRY.iter_unpack(entries):
+                if tag_codes is not None and code not in tag_codes:
+                    at += 1
+                    continue
+                if size == FILLER_SIZE and physical_offset == 0:
+                    at += 1
+                    continue
+                if found.is_full(physical_offset, size, 1):
+                    return at
+                found.take(physical_offset, size, 1, accept)
+                at += 1
+        return at
+
+    def _collect_batches(
+        self,
+        queue: BatchConsumeQueue,
+        offset: int,
+        found: _Collected,
+        tag_codes: frozenset[int] | None,
+        accept: Accept | None,
+    ) -> int:
+        """A record is given whole when it holds `offset`: the client skips what it had already."""
+        at = offset
+        for entry in queue.entries_from(offset, found.count_max):
+            if entry.end_offset > queue.readable_max:
+                break
+            # Entries of inner batches carry no tag: the client filters them.
+            if tag_codes is not None and entry.batch_size == 1 and entry.tags_code not in tag_codes:
+                at = entry.end_offset
+                continue
+            if found.is_full(entry.physical_offset, entry.size, entry.batch_size):
+                break
+            found.take(entry.physical_offset, entry.size, entry.batch_size, accept)
+            at = entry.end_offset
+        return at
+
+    # -- time
+
+    def store_time(self, queue: AnyQueue, offset: int) -> int:
+        """Store time of the message at a queue offset; -1 when there is none."""
+        entry = queue.entry(offset)
+        return self.record_time(entry[0]) if entry is not None else -1
+
+    def record_time(self, physical_offset: int) -> int:
+        """Store time of the record at a physical offset; -1 when there is none."""
+        head = self._log.read(physical_offset, _STORE_TIME_AT + 20)
+        if len(head) < _STORE_TIME_AT + 20 or _OWN_OFFSET.unpack_from(head, 28)[0] != physical_offset:
+            return -1
+        at = _STORE_TIME_AT + (12 if head[_SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
+        return int(_OWN_OFFSET.unpack_from(head, at)[0])
+
+    def offset_by_time(self, queue: AnyQueue, timestamp_ms: int, upper: bool) -> int:
+        low, high = queue.min_offset, queue.readable_max
+        if low >= high:
+            return max(low, high)
+        if self.store_time(queue, high - 1) < timestamp_ms:
+            return high
+        if self.store_time(queue, low) > timestamp_ms:
+            return low
+        # First offset stored at or after the time; for upper first the one stored after it, then one back.
+        wanted = timestamp_ms + 1 if upper else timestamp_ms
+        first = low
+        while low < high:
+            middle = (low + high) // 2
+            if self.store_time(queue, middle) < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return max(first, low - 1) if upper else low

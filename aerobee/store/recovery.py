@@ -1,0 +1,409 @@
+"""Opening a store: what is kept, what is cut, and the report that says why.
+
+Follows CommitLog.recoverNormally and recoverAbnormally of RocketMQ, with these differences, for a broken record is
+not always the end of the log:
+
+- A record that cannot be read where durable data must be (below the checkpoint's bound, or with newer records behind
+  it) is damage, not a crash: the store refuses to start and names the bytes, unless `truncateCorruptLog`.
+- Queue and index entries behind the last bound known to be on the disk are cut and built again from the log, since a
+  power loss keeps any subset of their pages. RocketMQ keeps what looks valid.
+- What lies behind the end of the log becomes zero, so that old bytes can never be taken for new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aerobee.errors import StoreError
+from aerobee.message import decode_properties
+from aerobee.store.checkpoint import Checkpoint
+from aerobee.store.commit_log import BLANK_BYTES, CommitLog
+from aerobee.store.config import StoreConfig
+from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts, scan_record
+from aerobee.store.index_file import KeyIndex
+from aerobee.store.queue_table import QueueTable
+
+SECTOR_BYTES = 512
+_TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
+_READ_BYTES = 65_536
+_SEARCH_STEP_BYTES = 1 << 20
+_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What load() found and did. `notes` are sentences for the log, naming file and offset."""
+
+    was_clean: bool
+    log_min_offset: int = 0
+    log_end: int = 0
+    scanned_from: int = 0
+    records_scanned: int = 0
+    queue_entries_cut: int = 0
+    queue_entries_added: int = 0
+    queue_entries_mended: int = 0
+    index_files_rebuilt: int = 0
+    bytes_cut: int = 0  # bytes that were not zero behind the end of the log
+    last_store_timestamp: int = 0
+    last_record_offset: int = -1
+    notes: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        end = "clean stop" if self.was_clean else "crash"
+        return (
+            f"opened after a {end}: log {self.log_min_offset}..{self.log_end}, {self.records_scanned} records "
+            f"scanned from {self.scanned_from}, {self.bytes_cut} bytes cut; queue entries: "
+            f"{self.queue_entries_cut} cut, {self.queue_entries_added} added, {self.queue_entries_mended} mended"
+        )
+
+
+class Recovery:
+    """One run of recovery over opened but unsettled parts. Blocking."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        checkpoint: Checkpoint,
+        *,
+        was_clean: bool,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._gap_topics: set[tuple[str, int]] = set()
+        self._index_lost = False
+        self.report = RecoveryReport(was_clean=was_clean)
+
+    def run(self) -> RecoveryReport:
+        """Settle the log's end, the queues and the index. Raises StoreError when acknowledged data is damaged."""
+        report, log = self.report, self._log
+        report.log_min_offset = log.min_offset
+        if not log.segments:
+            self._settle_empty()
+            return report
+        dispatch_from = self._dispatch_start()
+        start = self._scan_start(dispatch_from)
+        if not report.was_clean:
+            report.queue_entries_cut += self._queues.cut_records_from(dispatch_from)
+            self._cut_index(dispatch_from)
+        index_from = self._index_end()
+        if self._index_lost:
+            start = min(start, max(index_from - 1, log.min_offset))
+        report.scanned_from = start
+        end = self._scan(start, dispatch_from, index_from)
+        report.log_end = end
+        if report.was_clean:
+            log.set_end(end, clear=False)
+        else:
+            report.bytes_cut = log.set_end(end, clear=True)
+        if report.was_clean:
+            # Entries that point behind the log: it was cut by someone else since.
+            report.queue_entries_cut += self._cut_past(end)
+        if report.bytes_cut:
+            report.notes.append(
+                f"{report.bytes_cut} bytes behind {self._place(end)} were not whole records and were cleared"
+            )
+        if self._gap_topics:
+            self._rebuild_queues()
+        self._queues.delete_before(log.min_offset)
+        self._queues.expose_all()
+        if report.last_record_offset < 0 and end > log.min_offset:
+            self._find_last(end)
+        return report
+
+    # -- where to begin
+
+    def _settle_empty(self) -> None:
+        cut = self._queues.cut_records_from(0)
+        for queue in self._queues.queues.values():
+            queue.clear()
+        for file in list(self._index.files):
+            self._index.remove(file)
+        if cut:
+            self.report.notes.append(
+                f"there is no commit log file in {self._log.directory}: {cut} queue entries that pointed into it "
+                "were removed"
+            )
+            self.report.queue_entries_cut += cut
+
+    def _dispatch_start(self) -> int:
+        """Records from here on get their queue and index entries (again)."""
+        checkpoint, log = self._checkpoint, self._log
+        if self.report.was_clean:
+            covered = max(
+                (queue.max_physical_offset for queue in self._queues.queues.values()), default=log.min_offset
+            )
+            return max(log.min_offset, covered)
+        if checkpoint.has_bounds:
+            return max(log.min_offset, checkpoint.queues_flushed)
+        bound = min(checkpoint.log_timestamp, checkpoint.queues_timestamp) - _TIMESTAMP_SLACK_MS
+        for segment in reversed(log.segments):
+            first = self._scan_at(segment.base)
+            if first.record is not None and 0 < first.record.store_timestamp <= bound:
+                return segment.base
+        return log.min_offset
+
+    def _scan_start(self, dispatch_from: int) -> int:
+        """A place at or before dispatch_from where a record is known to begin."""
+        log = self._log
+        if not self.report.was_clean:
+            # The bound itself begins a record, or is the end of the log at that time.
+            return dispatch_from
+        known = self._checkpoint.queues_physical_offset
+        if log.min_offset < known <= dispatch_from and self._scan_at(known).kind is ScanKind.RECORD:
+            return known
+        for segment in reversed(log.segments):
+            if segment.base <= dispatch_from and self._scan_at(segment.base).kind in (
+                ScanKind.RECORD,
+                ScanKind.BLANK,
+            ):
+                return segment.base
+        return log.min_offset
+
+    # -- the scan
+
+    def _scan_at(self, offset: int) -> Scan:
+        data = self._log.read(offset, _READ_BYTES)
+        if len(data) >= 4:
+            size = int.from_bytes(data[:4], "big")
+            if _READ_BYTES < size <= self._log.segment_size:
+                data = self._log.read(offset, size)
+        return scan_record(data, offset, check_crc=self._config.check_crc_on_recover)
+
+    def _scan(self, start: int, dispatch_from: int, index_from: int) -> int:
+        """Walk the records from `start` and dispatch. Returns the log's end."""
+        report, log = self.report, self._log
+        index_start = log.min_offset if self._index_lost else dispatch_from
+        at = start
+        while (segment := log.segment_at(at)) is not None:
+            scan = self._scan_at(at)
+            if scan.kind is ScanKind.BLANK:
+                if scan.size != segment.end - at:
+                    self._judge_end(at, Scan(ScanKind.BAD, reason=f"a blank of {scan.size} bytes"))
+                    return at
+                at = segment.end
+                continue
+            if scan.record is None:
+                self._judge_end(at, scan)
+                return at
+            record = scan.record
+            report.records_scanned += 1
+            report.last_store_timestamp = record.store_timestamp
+            report.last_record_offset = at
+            self._dispatch(
+                record, for_queue=at >= dispatch_from, for_index=at >= max(index_from, index_start)
+            )
+            at += scan.size
+            if at + BLANK_BYTES > segment.end:
+                at = segment.end
+        if at < self._checkpoint.log_flushed:
+            self._judge_end(at, Scan(ScanKind.END))
+        return at
+
+    def _dispatch(self, record: DispatchRecord, *, for_queue: bool, for_index: bool) -> None:
+        if not (for_queue or for_index):
+            return
+        report = self.report
+        properties = decode_properties(record.properties)
+        if for_queue and record.has_queue_entry:
+            outcome = self._queues.redispatch(record, properties)
+            if outcome == "added":
+                report.queue_entries_added += 1
+            elif outcome == "mended":
+                report.queue_entries_mended += 1
+                report.notes.append(
+                    f"the entry {record.queue_offset} of queue {record.topic} {record.queue_id} did not "
+                    f"match the record at {record.physical_offset} and was written again"
+                )
+            elif outcome == "gap":
+                self._gap_topics.add((record.topic, record.queue_id))
+        if for_index and record.is_indexed:
+            texts = index_texts(properties)
+            if not self._index.has_room(len(texts)):
+                self._index.make_room(len(texts), record.store_timestamp)
+            self._index.add(record.topic, texts, record.physical_offset, record.store_timestamp)
+
+    def _judge_end(self, at: int, scan: Scan) -> None:
+        """Nothing readable stands at `at`. Say why, or refuse when that cannot be the end of the log."""
+        report = self.report
+        later = self._newer_record_behind(at)
+        durable = self._checkpoint.log_flushed
+        reason = scan.reason or "nothing is there"
+        damage = ""
+        if at < durable:
+            damage = f"the log is known to be durable up to {durable}"
+        elif later is not None and not self._is_lost_write(at, later.physical_offset):
+            if self._checkpoint.has_bounds or later.store_timestamp < self._checkpoint.log_timestamp:
+                damage = f"a newer record stands behind it at {later.physical_offset}"
+        elif (
+            self._checkpoint.has_bounds and scan.kind is ScanKind.BAD and not self._is_lost_write(at, at + 1)
+        ):
+            damage = "the bytes are neither a record nor what a power loss leaves behind"
+        if damage and not self._config.truncate_corrupt_log:
+            stop = later.physical_offset if later is not None else max(durable, at + 1)
+            raise StoreError(
+                f"the commit log is damaged at {self._place(at)} (log bytes {at} to {stop}): {reason}, but "
+                f"{damage}. Acknowledged messages are lost from there on. Restore the file from a replica or a copy, or "
+                f"start once with truncateCorruptLog=true to go on without everything behind {at}",
+                path=self._segment_path(at),
+                offset=at,
+            )
+        if damage:
+            report.notes.append(
+                f"cut the damaged log at {self._place(at)} because truncateCorruptLog is set: {reason}, but {damage}"
+            )
+        elif scan.kind is not ScanKind.END:
+            report.notes.append(f"the log ends at {self._place(at)}: {reason}")
+        elif later is not None:
+            report.notes.append(
+                f"the log ends at {self._place(at)}: zeros; records behind it, from {later.physical_offset} on, were "
+                "never acknowledged as durable and are cut"
+            )
+
+    def _is_lost_write(self, start: int, stop: int) -> bool:
+        """Whether a sector that was never written lies in [start, stop) or right behind: power loss, not damage."""
+        segment = self._log.segment_at(start)
+        if segment is None:
+            return True
+        first = (start - segment.base) // SECTOR_BYTES * SECTOR_BYTES
+        last = min(segment.size, max(stop - segment.base, first + 1) + SECTOR_BYTES)
+        size = int.from_bytes(self._log.read(start, 4), "big")
+        if 0 < size <= self._log.segment_size:
+            last = min(segment.size, max(last, start - segment.base + size))
+        buffer = segment.file.buffer
+        at = start - segment.base
+        for sector in range(first, last, SECTOR_BYTES):
+            begin = max(sector, at)
+            part = buffer[begin : sector + SECTOR_BYTES]
+            # Up to 3 zeros may be the high bytes of a size field.
+            if len(part) > 3 and not any(part):
+                return True
+        return False
+
+    def _newer_record_behind(self, at: int) -> DispatchRecord | None:
+        """The first whole record behind `at`, in this file or the next, that is not older than what was scanned."""
+        segment = self._log.segment_at(at)
+        if segment is None:
+            return None
+        newest = self.report.last_store_timestamp
+        following = self._log.segment_at(segment.end)
+        for place in _magic_places(segment.file.buffer, at - segment.base + 1, segment.size):
+            offset = segment.base + place - 4
+            if offset > at:
+                found = self._scan_at(offset).record
+                if found is not None and found.store_timestamp >= newest:
+                    return found
+        if following is not None:
+            found = self._scan_at(following.base).record
+            if found is not None and found.store_timestamp >= newest:
+                return found
+        return None
+
+    def _find_last(self, end: int) -> None:
+        """The start and time of the last record, when the scan met none: walk the last file."""
+        segment = self._log.segment_at(end - 1)
+        while segment is not None:
+            at = segment.base
+            while at < min(end, segment.end):
+                scan = self._scan_at(at)
+                if scan.record is None:
+                    break
+                self.report.last_record_offset = at
+                self.report.last_store_timestamp = scan.record.store_timestamp
+                at += scan.size
+            if self.report.last_record_offset >= 0:
+                return
+            segment = self._log.segment_at(segment.base - 1)
+
+    # -- queues and index
+
+    def _cut_past(self, end: int) -> int:
+        return sum(
+            queue.cut_records_from(end)
+            for queue in self._queues.queues.values()
+            if queue.max_physical_offset > end
+        )
+
+    def _rebuild_queues(self) -> None:
+        """Build queues with missing entries again from the whole log."""
+        wanted, self._gap_topics = self._gap_topics, set()
+        for topic, queue_id in sorted(wanted):
+            queue = self._queues.any(topic, queue_id)
+            queue.clear()
+            self.report.notes.append(
+                f"queue {topic} {queue_id} had lost entries and was built again from the log"
+            )
+        for record in self._records(self._log.min_offset, self._log.end):
+            if record.has_queue_entry and (record.topic, record.queue_id) in wanted:
+                self._dispatch(record, for_queue=True, for_index=False)
+
+    def _records(self, start: int, end: int) -> Iterator[DispatchRecord]:
+        at = start
+        while at < end and (segment := self._log.segment_at(at)) is not None:
+            scan = self._scan_at(at)
+            if scan.kind is ScanKind.BLANK:
+                at = segment.end
+            elif scan.record is None:
+                raise StoreError(
+                    f"the commit log is damaged at {self._place(at)}: {scan.reason or 'zeros'}, inside "
+                    "what has been read before; restore the file from a replica or a copy",
+                    path=self._segment_path(at),
+                    offset=at,
+                )
+            else:
+                yield scan.record
+                at += scan.size
+
+    def _cut_index(self, bound: int) -> None:
+        """Drop index entries from the bound on; a damaged file goes, and what it held is built again."""
+        for file in reversed(list(self._index.files)):
+            if file.begin_physical_offset >= bound and file.count > 1:
+                self._index.remove(file)
+            elif file.end_physical_offset < bound and self._checkpoint.has_bounds and file.count > 1:
+                continue
+            elif not file.cut(bound):
+                self._index_lost = True
+                self.report.index_files_rebuilt += 1
+                self.report.notes.append(f"the index file {file.path} was damaged and is built again")
+                self._index.remove(file)
+
+    def _index_end(self) -> int:
+        """Records from here on are to be indexed."""
+        if not self._index.is_enabled:
+            return 1 << 62
+        if not self._index.files or self._index.files[-1].count <= 1:
+            return self._log.min_offset
+        return self._index.last_physical_offset + 1
+
+    def _place(self, offset: int) -> str:
+        segment = self._log.segment_at(offset)
+        if segment is None:
+            return f"offset {offset}"
+        return f"byte {offset - segment.base} of {segment.path}"
+
+    def _segment_path(self, offset: int) -> str:
+        segment = self._log.segment_at(offset)
+        return segment.path if segment is not None else os.path.join(self._log.directory, "")
+
+
+def _magic_places(buffer: object, start: int, stop: int) -> Iterator[int]:
+    """Positions of record magics in a mapped file, in order."""
+    at = start
+    while at < stop:
+        part = bytes(buffer[at : min(stop, at + _SEARCH_STEP_BYTES + 3)])  # type: ignore[index]
+        hits = []
+        for magic in _MAGICS:
+            found = part.find(magic)
+            while found >= 0:
+                if found < _SEARCH_STEP_BYTES:
+                    hits.append(at + found)
+                found = part.find(magic, found + 1)
+        yield from sorted(hits)
+        at += _SEARCH_STEP_BYTES
