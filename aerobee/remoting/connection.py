@@ -155,6 +155,13 @@ class Connection(asyncio.Protocol):
         unsent = 0 if transport is None or self._is_lost else transport.get_write_buffer_size()
         return bool(self._tasks or self._out_bytes or unsent)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of replies and calls that the peer has not taken yet."""
+        transport = self._transport
+        waiting = 0 if transport is None or self._is_lost else transport.get_write_buffer_size()
+        return self._out_bytes + waiting
+
     @staticmethod
     def next_opaque() -> int:
         """Return a correlation id, unique in this process until 2^31 calls later."""
