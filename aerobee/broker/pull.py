@@ -31,8 +31,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
-from aerobee.remoting.server import Handler, Reply
+from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import GetResult, GetStatus
 
@@ -230,7 +229,8 @@ class PullCalls:
             )
         if not self._identity.is_master and not config.slave_read_enable:
             raise PullRefused(
-                ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST] a slave with slaveReadEnable=false answers no pulls"
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST] a slave with slaveReadEnable=false answers no pulls",
             )
         group = self._groups.find_or_create(group_name)
         if group is None:
@@ -296,7 +296,9 @@ class PullCalls:
                 return None, self._sql_test(expression)
             except FilterSyntaxError as error:
                 # As RocketMQ: with the subscription in the request a text that does not parse lets all through.
-                log.warning("group %s pulls topic %s with %s; it gets every message", group.group_name, topic, error)
+                log.warning(
+                    "group %s pulls topic %s with %s; it gets every message", group.group_name, topic, error
+                )
                 return None, None
         members = self._consumers.group(group.group_name)
         if members is None:
@@ -368,7 +370,11 @@ class PullCalls:
             code = ResponseCode.PULL_OFFSET_MOVED if pull.offset != 0 else ResponseCode.PULL_NOT_FOUND
         else:
             code = FOUND_CODES[status]
-        if not master and code == ResponseCode.PULL_OFFSET_MOVED and not self._store.config.offset_check_in_slave:
+        if (
+            not master
+            and code == ResponseCode.PULL_OFFSET_MOVED
+            and not self._store.config.offset_check_in_slave
+        ):
             code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
         if may_suspend and master and pull.flags & COMMIT_OFFSET:
             self._offsets.commit(
@@ -387,8 +393,12 @@ class PullCalls:
         self._offsets.note_pull(group_name, topic_name, pull.queue_id, next_offset)
         suggested = 0
         if config.slave_read_enable:
-            suggested = pull.group.which_broker_when_consume_slowly if result.suggest_slave else pull.group.broker_id
-        ext = self._offset_fields(pull, next_offset, result.min_offset, result.max_offset, suggested=suggested)
+            suggested = (
+                pull.group.which_broker_when_consume_slowly if result.suggest_slave else pull.group.broker_id
+            )
+        ext = self._offset_fields(
+            pull, next_offset, result.min_offset, result.max_offset, suggested=suggested
+        )
         return pull.request.reply(code, remark=status.name, ext=ext, body=result.body)
 
     def _park(self, pull: _Pull, config: BrokerConfig) -> bool:
@@ -421,4 +431,3 @@ class PullCalls:
             "topicSysFlag": str(pull.topic.topic_sys_flag),
             "groupSysFlag": str(pull.group.group_sys_flag),
         }
-

@@ -122,6 +122,7 @@ class _NameserverLink:
             table: Mapping[str, TopicConfig] = owner.topics.topics if full else changes
             await self._register(table, version)
             self.registered_version = version
+            owner.registered_at_ms[self.address] = owner.clock.now_ms()
             self._watch()
 
     async def _is_stale(self, version: DataVersion) -> bool:
@@ -161,7 +162,10 @@ class _NameserverLink:
         connection = self._owner.client.connection_to(self.address)
         if connection is not None and connection is not self._watched:
             self._watched = connection
-            connection.on_close(lambda _: self._owner.clock.call_later(RECONNECT_S, self.register_now))
+            connection.on_close(self._connection_lost)
+
+    def _connection_lost(self, _: Connection) -> None:
+        self._owner.clock.call_later(RECONNECT_S, self.register_now)
 
     async def unregister(self) -> None:
         request = RemotingCommand(RequestCode.UNREGISTER_BROKER, self._owner.identity_fields())
@@ -191,6 +195,7 @@ class Registration:
         self.topics = topics
         self.identity = identity
         self.clock = clock
+        self.registered_at_ms: dict[str, int] = {}  # nameserver -> last registration that succeeded
         self._live = live
         self._on_master = on_master
         self._links: dict[str, _NameserverLink] = {}

@@ -52,9 +52,8 @@ from aerobee.message import (
 from aerobee.remoting.body.topic_config import MULTI_TAG, SYS_FLAG_UNIT, TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
-from aerobee.remoting.server import Handler, Reply
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
@@ -185,12 +184,14 @@ class SendCalls:
             raise RemoteError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if name in NOT_SENDABLE:
             raise RemoteError(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden: it is the broker's own"
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{name}] is forbidden: it is the broker's own",
             )
         topic = self._topics.get(name) or self._create_topic(header, config)
         if not config.broker_permission & PERM_WRITE and topic.order:
             raise RemoteError(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._identity.address}] sending message is forbidden"
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._identity.address}] sending message is forbidden",
             )
         queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
         if header.queue_id >= queue_count:
@@ -374,4 +375,3 @@ class SendCalls:
 
 def _sys_flag(sys_flag: int, topic: TopicConfig) -> int:
     return sys_flag | MULTI_TAGS if topic.topic_filter_type == MULTI_TAG else sys_flag
-

@@ -16,7 +16,7 @@ from aerobee.message import PROPERTIES_BYTES_MAX
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
-_LETTERS = "abcdefghijklm"
+_LETTERS = tuple("abcdefghijklm")
 _NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
     "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
@@ -86,12 +86,20 @@ def parse_batch(body: bytes) -> list[BatchEntry]:
         size, _, _, flag, body_size = BATCH_ENTRY_HEAD.unpack_from(body, at)
         body_at = at + BATCH_ENTRY_HEAD.size
         end = at + size
-        if size < BATCH_ENTRY_BYTES_MIN or end > len(body) or not 0 <= body_size <= size - BATCH_ENTRY_BYTES_MIN:
-            raise MalformedRecord(f"entry {len(entries)} of the batch claims {size} bytes, {body_size} of them body")
+        if (
+            size < BATCH_ENTRY_BYTES_MIN
+            or end > len(body)
+            or not 0 <= body_size <= size - BATCH_ENTRY_BYTES_MIN
+        ):
+            raise MalformedRecord(
+                f"entry {len(entries)} of the batch claims {size} bytes, {body_size} of them body"
+            )
         properties_at = body_at + body_size + 2
         properties_size = int.from_bytes(body[properties_at - 2 : properties_at], "big")
         if properties_size > PROPERTIES_BYTES_MAX or properties_at + properties_size != end:
-            raise MalformedRecord(f"entry {len(entries)} of the batch claims {properties_size} bytes of properties")
+            raise MalformedRecord(
+                f"entry {len(entries)} of the batch claims {properties_size} bytes of properties"
+            )
         entries.append(BatchEntry(flag, body[body_at : body_at + body_size], body[properties_at:end]))
         at = end
     if not entries:

@@ -1,0 +1,435 @@
+"""A broker: wires the parts, opens the store and the ports, registers, and ends in order (BrokerController).
+
+The dispatch is one dict from request code to handler, put together from the parts. A part gets what it needs, never
+the broker. Everything belongs to one event loop; what can block runs in the store's executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor
+from typing import Any, Protocol
+
+from aerobee.broker.admin_group import AdminGroupCalls
+from aerobee.broker.admin_topic import AdminTopicCalls
+from aerobee.broker.config import BrokerConfig, Endpoint, LiveConfig
+from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.group_table import GroupTable
+from aerobee.broker.heartbeat import HeartbeatCalls
+from aerobee.broker.host_address import advertised_ip, packable_ip
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.lane import Lane
+from aerobee.broker.lock_calls import LockCalls
+from aerobee.broker.lock_table import LockTable
+from aerobee.broker.offset_calls import OffsetCalls
+from aerobee.broker.overload import Overload
+from aerobee.broker.parked_pulls import ParkedPulls
+from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.pull import PullCalls
+from aerobee.broker.query import QueryCalls
+from aerobee.broker.registration import Registration
+from aerobee.broker.schedule import Schedule
+from aerobee.broker.send import SendCalls
+from aerobee.broker.send_back import SendBackCalls
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.unique_key import UniqueKeys
+from aerobee.clock import Clock, SystemClock, Timer
+from aerobee.errors import AerobeeError, UsageError
+from aerobee.message import pack_host
+from aerobee.network import AsyncioNetwork, Network
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.server import Listener, RemotingServer
+from aerobee.remoting.tls import ServerTls
+from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.disk import Disk, RealDisk
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+SCAN_INTERVAL_S = 10.0  # for clients that fell silent
+FIRST_REGISTRATION_WAIT_S = 3.0
+VIP_OFFSET = -2
+HA_OFFSET = 1
+
+
+class CallPart(Protocol):
+    """A part that serves requests."""
+
+    def handlers(self) -> Mapping[int, Handler]: ...
+
+
+class Broker:
+    """One broker. start() once, then stop() or kill() once.
+
+    After start(): `address` is what nameservers hand to clients, `identity` all names; `store`, `topics`, `groups`,
+    `offsets`, `consumers`, `producers`, `stats`, `parked`, `registration`, `overload` are its parts.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        *,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        disk: Disk | None = None,
+        executor: Executor | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        self.live = LiveConfig(config)
+        self.clock = clock or SystemClock()
+        self._network = network or AsyncioNetwork()
+        self._disk = disk or RealDisk()
+        self._store_config = store_config
+        self.store = MessageStore(store_config, disk=self._disk, clock=self.clock, executor=executor)
+        self.topics = TopicTable(file=self._file("topics.json"), clock=self.clock)
+        self.groups = GroupTable(clock=self.clock, live=self.live, file=self._file("subscriptionGroup.json"))
+        self.offsets = ConsumerOffsets(clock=self.clock, file=self._file("consumerOffset.json"))
+        self.stats = BrokerStats(clock=self.clock, cluster=config.broker_cluster_name)
+        self.locks = LockTable(clock=self.clock)
+        self.consumers = ConsumerRegistry(clock=self.clock, may_notify=self._may_notify)
+        self.producers = ProducerRegistry(clock=self.clock)
+        self.schedule = Schedule(
+            store=self.store, file=self._file("delayOffset.json"), clock=self.clock, stats=self.stats
+        )
+        self._handlers: dict[int, Handler] = {}
+        self._server = self._make_server(tls)
+        self._vip_server = self._make_server(tls)
+        self._client = RemotingClient(clock=self.clock, network=self._network)
+        self._lane: Lane | None = None
+        self._timers: dict[str, Timer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_started = False
+        self.identity: BrokerIdentity
+        self.parked: ParkedPulls
+        self.overload: Overload
+        self.registration: Registration
+        self._pulls: PullCalls
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force."""
+        return self.live.value
+
+    @property
+    def address(self) -> str:
+        """ "ip:port" as clients are told."""
+        return self.identity.address
+
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code to handler: what this broker serves."""
+        return self._handlers
+
+    @property
+    def connections(self) -> set[Connection]:
+        """The open connections of clients."""
+        return self._server.connections | self._vip_server.connections
+
+    # --- life
+
+    async def start(self) -> None:
+        """Open the store, bind, serve, register. Returns when each nameserver was tried once, after 3 s at most.
+
+        Raises StoreLocked, StoreError, ConfigError, OSError (an address is taken); nothing is left open then.
+        """
+        if self._is_started:
+            raise UsageError("this broker was started before: make a new one")
+        self._is_started = True
+        await asyncio.get_running_loop().run_in_executor(None, self.store.load)
+        try:
+            for part in (self.topics, self.groups, self.offsets, self.schedule):
+                part.load()
+            self.topics.create_system_topics(self.config)
+            await self._server.start([Listener(e.name, e.host, e.port) for e in self.config.bound_listeners])
+            self.identity = self._make_identity()
+            await self._start_vip()
+            self.store.store_host = self.identity.store_host
+            self._wire()
+            await self.store.start()
+        except BaseException:
+            await self._server.stop(go_away=False, drain_s=0)
+            await self._vip_server.stop(go_away=False, drain_s=0)
+            await self.store.stop()
+            raise
+        self.stats.start()
+        self.overload.start()
+        if self._serves_writes:
+            self.schedule.start()
+        self._every("scan", lambda: SCAN_INTERVAL_S, self._scan)
+        self._every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self.save)
+        await self.registration.start(self.config.nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
+        log.info("broker %s of %s serves at %s", self.identity.name, self.identity.cluster, self.address)
+
+    async def stop(self) -> None:
+        """End in order: unregister, answer what is parked, finish what is being served, flush, close."""
+        await self._end_registration(unregister=True)
+        self._pulls.accepting = False
+        self.parked.release_all()
+        await self._server.stop()
+        await self._vip_server.stop()
+        self._stop_timers()
+        try:
+            self.save(force=True)
+        finally:
+            await self.store.stop()
+
+    async def kill(self) -> None:
+        """End as a process that was killed: nothing is flushed or said to anybody. For tests."""
+        await self._end_registration(unregister=False)
+        self._stop_timers()
+        for connection in list(self.connections):
+            connection.abort("the broker was killed")
+        await self._server.stop(go_away=False, drain_s=0)
+        await self._vip_server.stop(go_away=False, drain_s=0)
+        self.store.abandon()
+
+    def save(self, *, force: bool = False) -> None:
+        """Write the offsets to disk; groups and topics are written whenever they change."""
+        try:
+            self.offsets.save(force=force)
+            if force:
+                self.groups.save()
+                self.topics.save()
+                self.schedule.save()
+        except AerobeeError as error:
+            log.error("a config file cannot be written: %s", error)
+
+    # --- wiring
+
+    def _wire(self) -> None:
+        """Make the parts that need to know who this broker is, and the dispatch table."""
+        loop = asyncio.get_running_loop()
+        config, store, identity = self.config, self.store, self.identity
+        self.parked = ParkedPulls(clock=self.clock, call_soon=loop.call_soon)
+        store.on_arrival(self.parked.arrived)
+        store.on_arrival(self.schedule.arrived)
+        self.offsets.on_reset(self.parked.reset)
+        self.overload = Overload(
+            clock=self.clock,
+            wait_limit_ms=config.wait_time_mills_in_send_queue,
+            pending_limit_bytes=config.pending_reply_bytes_max,
+            pending_bytes=lambda: sum(connection.unsent_bytes for connection in self.connections),
+        )
+        self.registration = Registration(
+            client=self._client, topics=self.topics, identity=identity, live=self.live, clock=self.clock
+        )
+        durable = DurableReplies(
+            store=store, clock=self.clock, timeout_ms=self._store_config.sync_flush_timeout
+        )
+        unique_keys = UniqueKeys(
+            ip=identity.store_host[:4], process_id=os.getpid(), salt=random.getrandbits(32)
+        )
+        sends = SendCalls(
+            store=store,
+            topics=self.topics,
+            groups=self.groups,
+            locks=self.locks,
+            stats=self.stats,
+            live=self.live,
+            identity=identity,
+            durable=durable,
+            overload=self.overload,
+            unique_keys=unique_keys,
+            clock=self.clock,
+        )
+        self._pulls = PullCalls(
+            store=store,
+            topics=self.topics,
+            groups=self.groups,
+            consumers=self.consumers,
+            offsets=self.offsets,
+            stats=self.stats,
+            parked=self.parked,
+            live=self.live,
+            identity=identity,
+            spawn=self._spawn,
+        )
+        send_back = SendBackCalls(
+            store=store,
+            topics=self.topics,
+            groups=self.groups,
+            stats=self.stats,
+            live=self.live,
+            identity=identity,
+            durable=durable,
+        )
+        parts: tuple[CallPart, ...] = (
+            sends,
+            self._pulls,
+            send_back,
+            *self._client_parts(),
+            *self._admin_parts(),
+        )
+        for part in parts:
+            self._handlers.update(part.handlers())
+        self._lane = Lane(
+            store=store,
+            topics=self.topics,
+            stats=self.stats,
+            durable=durable,
+            overload=self.overload,
+            live=self.live,
+            identity=identity,
+            clock=self.clock,
+        )
+
+    def _client_parts(self) -> tuple[CallPart, ...]:
+        """What clients call besides sending and pulling."""
+        return (
+            HeartbeatCalls(
+                consumers=self.consumers,
+                producers=self.producers,
+                groups=self.groups,
+                topics=self.topics,
+                live=self.live,
+                registered=self.registration.settled,
+            ),
+            OffsetCalls(
+                offsets=self.offsets, groups=self.groups, topics=self.topics, store=self.store, live=self.live
+            ),
+            QueryCalls(store=self.store),
+            LockCalls(locks=self.locks),
+        )
+
+    def _admin_parts(self) -> tuple[CallPart, ...]:
+        """What mqadmin and consoles call."""
+        return (
+            AdminTopicCalls(
+                topics=self.topics,
+                offsets=self.offsets,
+                consumers=self.consumers,
+                locks=self.locks,
+                stats=self.stats,
+                store=self.store,
+                live=self.live,
+                identity=self.identity,
+            ),
+            AdminGroupCalls(
+                groups=self.groups,
+                topics=self.topics,
+                offsets=self.offsets,
+                consumers=self.consumers,
+                producers=self.producers,
+                stats=self.stats,
+            ),
+        )
+
+    def _file(self, name: str) -> ConfigFile:
+        return ConfigFile(path=self._store_config.path("config", name), disk=self._disk)
+
+    def _make_server(self, tls: ServerTls | None) -> RemotingServer:
+        return RemotingServer(
+            clock=self.clock,
+            network=self._network,
+            handlers=self._handlers,
+            burst=self._burst,
+            default=self._unknown,
+            tls=tls,
+        )
+
+    def _burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
+        return position if self._lane is None else self._lane.burst(connection, data, position)
+
+    def _unknown(self, connection: Connection, request: RemotingCommand) -> Reply:
+        if self._lane is None:
+            return request.reply(
+                ResponseCode.SERVICE_NOT_AVAILABLE, remark="service not available now. the broker is starting"
+            )
+        return request.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
+        )
+
+    def _make_identity(self) -> BrokerIdentity:
+        config = self.config
+        addresses = [(e.name, self._advertised(e)) for e in config.bound_listeners]
+        first = addresses[0][1]
+        host, _, port = first.rpartition(":")
+        return BrokerIdentity(
+            cluster=config.broker_cluster_name,
+            name=config.broker_name,
+            broker_id=config.broker_id,
+            address=first,
+            ha_address=f"{config.broker_ip2 or host}:{int(port) + HA_OFFSET}",
+            store_host=pack_host(packable_ip(host), int(port)),
+            region=config.region_id,
+            listeners=tuple(addresses) if config.listeners else (),
+        )
+
+    def _advertised(self, bound: Endpoint) -> str:
+        """What clients of a listener are told: what the configuration says, else brokerIP1 and the bound port."""
+        named = self.config.advertised.get(bound.name)
+        if named is not None:
+            return named.address
+        return (
+            f"{self.config.broker_ip1 or advertised_ip(bound.host)}:{self._server.address_of(bound.name)[1]}"
+        )
+
+    async def _start_vip(self) -> None:
+        """The second port that RocketMQ's slaves and its clients before 4.5 call."""
+        config = self.config
+        if config.enable_vip_listener is False or (
+            config.enable_vip_listener is None and config.listen_port == 0
+        ):
+            return
+        first = config.bound_listeners[0]
+        port = self._server.address_of(first.name)[1] + VIP_OFFSET
+        try:
+            await self._vip_server.start([Listener("vip", first.host, port)])
+        except OSError as error:
+            if config.enable_vip_listener:
+                raise
+            log.warning("port %d, for clients before 4.5 and replicas, cannot be bound: %s", port, error)
+
+    @property
+    def _serves_writes(self) -> bool:
+        return self.identity.is_master and self._store_config.broker_role is not BrokerRole.SLAVE
+
+    # --- ticks and tasks
+
+    def _may_notify(self, group: str) -> bool:
+        config = self.groups.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
+
+    def _scan(self) -> None:
+        self.consumers.scan()
+        self.producers.scan()
+
+    def _every(self, name: str, interval_s: Callable[[], float], work: Callable[[], None]) -> None:
+        def tick() -> None:
+            self._timers[name] = self.clock.call_later(interval_s(), tick)
+            try:
+                work()
+            except Exception:
+                log.exception("the periodic work %r failed", name)
+
+        self._timers[name] = self.clock.call_later(interval_s(), tick)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="broker-cold-pull")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for part in (self.stats, self.overload, self.schedule):
+            part.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _end_registration(self, *, unregister: bool) -> None:
+        await self.registration.stop(unregister=unregister)
+        await self._client.close()
