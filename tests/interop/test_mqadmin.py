@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -127,9 +126,9 @@ PATTERNS = [
     (r"10\.0\.0\.1@[\w-]+", "CLIENT"),
     (r"\b[0-9A-F]{32}([0-9A-F]{24})?\b", "ID"),  # the longer one where a producer has an IPv6 address
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.:]?\d*", "TIME"),
+    (r"-?\d+\.\d+(E-?\d+)?", "REAL"),
     (r"\b\d{14}\b|\b1[0-9]{12}\b", "TIME"),
     (r"\d+ms\b", "MS"),
-    (r"-?\d+\.\d+(E-?\d+)?", "REAL"),
 ]
 
 
@@ -153,7 +152,7 @@ def normalised(text: str, style: str, cluster: Cluster) -> list[str]:
 @pytest.fixture(scope="session")
 def outputs(
     kind: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[dict[str, list[str]], dict[str, list[str]]]]:
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """The script's outputs on RocketMQ and on the product under test."""
     runs = []
     for product in ("rocketmq", kind):
@@ -163,7 +162,7 @@ def outputs(
             runs.append(run_script(driver, cluster.start()))
         finally:
             cluster.stop()
-    yield runs[0], runs[1]
+    return runs[0], runs[1]
 
 
 @pytest.mark.parametrize("label", [step.label for step in STEPS])

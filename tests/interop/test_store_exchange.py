@@ -88,6 +88,10 @@ def query(puller: JavaClient, topic: str, key: str) -> list[dict[str, Any]]:
     return hits
 
 
+def wait_indexed(puller: JavaClient, topic: str, sent: Sent) -> None:
+    wait_for("the index", lambda: query(puller, topic, sent.key)[0]["offset"] == sent.offset)
+
+
 def check_all(puller: JavaClient, topic: str, sent: list[Sent]) -> None:
     for queue in range(QUEUES):
         expected = sorted((each.offset, each.body) for each in sent if each.queue == queue)
@@ -151,9 +155,7 @@ def test_a_directory_goes_to_the_other_product_and_back(
                     check_all(puller, topic, sent)
                     assert {p["queue"]: puller.call("committed", **p) for p in places} == committed
                     sent += send(producer, topic, f"turn{turn}", 48)
-                wait_for(
-                    "the index", lambda: query(puller, topic, sent[-1].key)[0]["offset"] == sent[-1].offset
-                )
+                wait_indexed(puller, topic, sent[-1])
                 check_all(puller, topic, sent)
             broker.stop() if ending == "clean" and turn < 2 else broker.kill()
         # The last SIGKILL, too, loses nothing that was acknowledged.

@@ -16,7 +16,7 @@ producer.start()
 for number, line in enumerate(sys.stdin.buffer.read().split(b"\n")[:-1]):
     message = Message(topic)
     message.set_body(line)
-    message.set_keys("cpp%d" % number)
+    message.set_keys(f"cpp{number}")
     message.set_tags("TagC")
     message.set_property("lineNumber", str(number))
     if mode == "oneway":
