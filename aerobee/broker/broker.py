@@ -280,6 +280,7 @@ class Broker:
             stats=self.stats,
             durable=durable,
             overload=self.overload,
+            parked=self.parked,
             live=self.live,
             identity=identity,
             clock=self.clock,

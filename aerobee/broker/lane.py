@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -32,6 +32,7 @@ from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
+from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.send import TIMER_PROPERTIES
 from aerobee.broker.send_header import parse_batch
 from aerobee.broker.stats import BrokerStats
@@ -60,10 +61,9 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION, RemotingCommand, boolean_text
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import encode_frame
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.config import BrokerRole
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.message_store import MessageStore
 
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _SIZE = struct.Struct(">H")
@@ -99,9 +99,10 @@ _PREFIXES = [
 class _LaneQueue:
     """One queue of an ordinary topic."""
 
-    __slots__ = ("queue", "queue_id", "reply_start")
+    __slots__ = ("key", "queue", "queue_id", "reply_start")
 
     def __init__(self, queue: ConsumeQueue, queue_id: int) -> None:
+        self.key = (queue.topic, queue_id)
         self.queue = queue
         self.queue_id = queue_id
         self.reply_start = f'{{"code":0,"extFields":{{"queueId":"{queue_id}","transactionId":"'
@@ -155,46 +156,26 @@ def _positive(value: int) -> int:
     return value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
 
 
-class LaneStore(Protocol):
-    """What the lane needs of the store: its buffers, and to be told when they have changed."""
-
-    config: StoreConfig
-
-    @property
-    def log(self) -> CommitLog: ...
-
-    @property
-    def index(self) -> KeyIndex: ...
-
-    @property
-    def is_writable(self) -> bool: ...
-
-    def queue(self, topic: str, queue_id: int) -> Any: ...
-
-    def announce(self, queue: Any, tags_code: int) -> None: ...
-
-    def store_time_now(self) -> int: ...
-
-    def burst_done(self) -> None: ...
-
-
 class LaneCore:
     """Serves bursts. `touched` holds the topics written to, `held` the replies that wait for the disk.
 
-    `find_topic` returns the config of a topic that is ordinary, else None.
+    `find_topic` returns the config of a topic that is ordinary, else None; `waiting` holds the queues at which a pull is
+    parked.
     """
 
     def __init__(
         self,
         *,
-        store: LaneStore,
+        store: MessageStore,
         find_topic: Callable[[str], TopicConfig | None],
         store_host: bytes,
         own_properties: str,
         reply_fields: str,
         reply_ext: dict[str, str],
+        waiting: Container[tuple[str, int]],
     ) -> None:
         self._store = store
+        self._waiting = waiting
         self._log = store.log
         self._index = store.index
         self._find_topic = find_topic
@@ -209,6 +190,7 @@ class LaneCore:
         self._heads: dict[int, struct.Struct] = {}
         self.touched: dict[str, _LaneTopic] = {}
         self.held: list[str] = []
+        self.last_offset = -1  # where the youngest record begins
 
     def forget_topics(self) -> None:
         """Topics or settings have changed: look everything up again."""
@@ -312,13 +294,11 @@ class LaneCore:
         if tag:
             code, tag_hash = topic.tag(tag)
             hashes.append(tag_hash)
-        queue = lane_queue.queue
         queue_offset, offset = self._write(
             topic, lane_queue, body, stored, hashes, code, int(flag), sys_flag, int(born_timestamp), born_host,
             now_ms, int(tries),
         )  # fmt: skip
         topic.request_count += 1
-        self._store.announce(queue, code)
         waits = self._holds and pairs.get("WAIT") != "false"
         return lane_queue, queue_offset, f"{self._store_host_hex}{offset:016X}", unique_key, waits
 
@@ -375,8 +355,13 @@ class LaneCore:
             file = index.files[-1]
             for value in hashes:
                 file.put(value, offset, now_ms)
+        if self._holds or lane_queue.key in self._waiting:
+            self._store.announce(queue, offset, now_ms, tag_code)
+        else:
+            queue.readable_max = queue.max_offset  # what announce() does, when nobody waits
         topic.count += 1
         topic.byte_count += size
+        self.last_offset = offset
         if not topic.request_count:
             self.touched[topic.name] = topic
         return queue_offset, offset
@@ -427,8 +412,6 @@ class LaneCore:
                 born_host, now_ms, tries,
             )  # fmt: skip
             offsets.append(offset)
-        for _, _, _, code, _ in prepared:
-            self._store.announce(queue, code)
         topic.request_count += 1
         message_ids = ",".join([f"{self._store_host_hex}{offset:016X}" for offset in offsets])
         return lane_queue, first, message_ids, unique_key, self._holds and outer.get("WAIT") != "false"
@@ -466,7 +449,7 @@ class LaneCore:
         if not 0 <= queue_id < topic.queue_count or len(topic.queues) > 4 * topic.queue_count:
             raise ValueError
         queue = self._store.queue(topic.name, queue_id)
-        if queue.is_batch:
+        if not isinstance(queue, ConsumeQueue):
             raise ValueError
         lane_queue = topic.queues[queue_text] = _LaneQueue(queue, queue_id)
         return lane_queue
@@ -509,16 +492,18 @@ class Lane:
     def __init__(
         self,
         *,
-        store: LaneStore,
+        store: MessageStore,
         topics: TopicTable,
         stats: BrokerStats,
         durable: DurableReplies,
         overload: Overload,
+        parked: ParkedPulls,
         live: LiveConfig,
         identity: BrokerIdentity,
         clock: Clock,
     ) -> None:
         self._store = store
+        self._parked = parked
         self._topics = topics
         self._stats = stats
         self._durable = durable
@@ -541,7 +526,8 @@ class Lane:
         if self._is_slave or self._overload.reason or not store.is_writable or self._is_closed():
             return position
         core = self._core
-        replies, used, _ = core.burst(data, position, born_host, store.store_time_now())
+        now_ms = store.store_time_now()
+        replies, used, _ = core.burst(data, position, born_host, now_ms)
         if core.touched:
             for topic in core.touched.values():
                 self._stats.topic_put(topic.name, topic.count, topic.byte_count, topic.request_count)
@@ -549,6 +535,7 @@ class Lane:
             core.touched.clear()
             if store.index.is_enabled:
                 store.index.files[-1].write_header()
+            store.last_store_timestamp, store.last_record_offset = now_ms, core.last_offset
             store.burst_done()
             if replies:
                 connection.write(replies.encode("latin-1"))
@@ -578,6 +565,7 @@ class Lane:
             ),
             reply_fields=f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
             reply_ext={"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
+            waiting=self._parked.by_queue,
         )
 
     def _settings_changed(self) -> None:
