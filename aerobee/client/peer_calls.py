@@ -19,6 +19,7 @@ from aerobee.client.tasks import Tasks
 from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
+from aerobee.remoting.body.consumer_running_info import ConsumeStatus, ProcessQueueInfo
 from aerobee.remoting.body.message_queue import offset_map, queue_from_dict
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -95,17 +96,7 @@ class PeerCalls:
             "mqPopTable": {},
             "mqTable": {queue: _queue_info(pull) for queue, pull in self.pulls.items()},
             "properties": properties,
-            "statusTable": {
-                topic: {
-                    "consumeFailedMsgs": 0,
-                    "consumeFailedTPS": 0.0,
-                    "consumeOKTPS": 0.0,
-                    "consumeRT": 0.0,
-                    "pullRT": 0.0,
-                    "pullTPS": 0.0,
-                }
-                for topic in self.subscriptions
-            },
+            "statusTable": {topic: ConsumeStatus().to_dict() for topic in self.subscriptions},
             "subscriptionSet": [
                 subscription.to_data().to_dict() for subscription in self.subscriptions.values()
             ],
@@ -136,22 +127,16 @@ class PeerCalls:
 
 def _queue_info(pull: QueuePull) -> dict[str, Any]:
     process = pull.process
-    return {
-        "cachedMsgCount": process.count,
-        "cachedMsgMaxOffset": max(process.newest_offset, 0),
-        "cachedMsgMinOffset": process.commit_offset if process.count else 0,
-        "cachedMsgSizeInMiB": process.cached_bytes >> 20,
-        "commitOffset": process.commit_offset,
-        "droped": process.dropped,
-        "lastConsumeTimestamp": pull.last_consume_ms,
-        "lastLockTimestamp": 0,
-        "lastPullTimestamp": pull.last_pull_ms,
-        "locked": False,
-        "transactionMsgCount": 0,
-        "transactionMsgMaxOffset": 0,
-        "transactionMsgMinOffset": 0,
-        "tryUnlockTimes": 0,
-    }
+    return ProcessQueueInfo(
+        commit_offset=process.commit_offset,
+        cached_msg_min_offset=process.commit_offset if process.count else 0,
+        cached_msg_max_offset=max(process.newest_offset, 0),
+        cached_msg_count=process.count,
+        cached_msg_size_in_mib=process.cached_bytes >> 20,
+        dropped=process.dropped,
+        last_pull_timestamp=pull.last_pull_ms,
+        last_consume_timestamp=pull.last_consume_ms,
+    ).to_dict()
 
 
 def _reset_table(body: bytes, topic: str) -> dict[MessageQueue, int]:

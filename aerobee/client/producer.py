@@ -510,13 +510,13 @@ class Producer:
         targets = {
             broker.broker_name: Target(
                 broker.broker_name,
-                broker.master,
+                address,
                 template(RequestCode.SEND_MESSAGE_V2, broker.broker_name),
                 template(RequestCode.SEND_BATCH_MESSAGE, broker.broker_name),
                 template(RequestCode.SEND_MESSAGE_V2, broker.broker_name, oneway=True),
             )
             for broker in route.brokers
-            if broker.master is not None
+            if (address := broker.address_of_master()) is not None
         }
         info = PublishInfo(
             queues, targets, first_turn=self._session.random.getrandbits(16), created_from_template=templated

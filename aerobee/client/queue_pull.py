@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.client.process_queue import ProcessQueue
-from aerobee.client.publish_route import MASTER_ID
 from aerobee.client.received import ReceivedMessage, decode_messages
 from aerobee.client.session import Session
 from aerobee.client.subscription import Subscription
 from aerobee.errors import AerobeeError, RouteError, remote_error
 from aerobee.message import MessageQueue
+from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aerobee.client.allocation import Allocation
 from aerobee.client.broker_calls import first_answer
-from aerobee.client.publish_route import MASTER_ID, TopicRoute, subscribe_queues
+from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.session import Session
 from aerobee.errors import AerobeeError, TopicNotExist
 from aerobee.message import MessageQueue
+from aerobee.remoting.body.route import MASTER_ID
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +103,9 @@ class Rebalancer:
     def _askable(self, route: TopicRoute) -> list[str]:
         """One address of each broker of the route, the master's where there is one, in random order."""
         addresses = [
-            broker.addresses.get(MASTER_ID, broker.addresses[min(broker.addresses)])
+            broker.broker_addrs.get(MASTER_ID, broker.broker_addrs[min(broker.broker_addrs)])
             for broker in route.brokers
-            if broker.addresses
+            if broker.broker_addrs
         ]
         self._session.random.shuffle(addresses)
         return addresses

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable, Iterable
 
 from aerobee.client.nameservers import Nameservers
-from aerobee.client.publish_route import MASTER_ID, BrokerData, TopicRoute, parse_route
+from aerobee.client.publish_route import TopicRoute, parse_route
 from aerobee.client.tasks import Tasks
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RouteError, TopicNotExist, remote_error
-from aerobee.remoting import fastjson
+from aerobee.remoting.body.route import MASTER_ID, BrokerData
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 
@@ -69,14 +69,14 @@ class RouteCache:
     def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """The address of one broker, None when no cached route names it."""
         broker = self._brokers.get(broker_name)
-        return None if broker is None else broker.addresses.get(broker_id)
+        return None if broker is None else broker.broker_addrs.get(broker_id)
 
     def any_address_of(self, broker_name: str) -> str | None:
         """The master's address, else that of the lowest id."""
         broker = self._brokers.get(broker_name)
-        if broker is None or not broker.addresses:
+        if broker is None or not broker.broker_addrs:
             return None
-        return broker.addresses[min(broker.addresses)]
+        return broker.broker_addrs[min(broker.broker_addrs)]
 
     async def get(self, topic: str) -> TopicRoute:
         """Return the route, from the cache when it is there. Raises as refresh() does."""
@@ -116,7 +116,7 @@ class RouteCache:
             )
         if not answer.body:
             raise RouteError(topic, f"nameserver {address} answered with an empty route for topic {topic}")
-        route = parse_route(topic, fastjson.loads(answer.body))
+        route = parse_route(topic, answer.body)
         self._watched[topic] = None
         if self._routes.get(topic) != route:
             self._routes[topic] = route

@@ -16,7 +16,7 @@ from random import Random
 
 from aerobee.client.config import ClientConfig
 from aerobee.client.nameservers import Nameservers, parse_addresses
-from aerobee.client.publish_route import MASTER_ID, TopicRoute
+from aerobee.client.publish_route import TopicRoute
 from aerobee.client.route_cache import RouteCache
 from aerobee.client.tasks import Tasks
 from aerobee.client.unique_id import UniqueIds
@@ -24,6 +24,7 @@ from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError, RouteError, UsageError
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.client import RemotingClient, checked, split_address
 from aerobee.remoting.codes import RequestCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -140,7 +141,7 @@ class Session:
         """Addresses that get heartbeats: masters for producers, every id for consumers."""
         addresses: dict[str, None] = {}
         for broker in self.routes.brokers():
-            for broker_id, address in broker.addresses.items():
+            for broker_id, address in broker.broker_addrs.items():
                 if self._consumers or broker_id == MASTER_ID:
                     addresses[address] = None
         return list(addresses)

@@ -1,0 +1,100 @@
+"""What the families of admin calls share: the session, and the brokers that a call goes to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from aerobee.client.results import BrokerInfo
+from aerobee.client.session import Session
+from aerobee.errors import UsageError
+from aerobee.remoting.body.cluster_info import ClusterInfo
+from aerobee.remoting.body.route import MASTER_ID
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+
+T = TypeVar("T")
+
+
+class AdminCalls:
+    """Base of the families of calls that make up Admin."""
+
+    _session: Session
+    _timeout_s: float
+
+    async def _call(
+        self, address: str, code: RequestCode, ext: dict[str, str] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """Call one broker; returns the answer of code 0, raises RemoteError otherwise."""
+        self._session.check_open()
+        command = RemotingCommand(code.value, ext, body)
+        return await self._session.invoke(address, command, timeout_s=self._timeout_s)
+
+    async def _call_nameserver(self, code: RequestCode, ext: dict[str, str] | None = None) -> RemotingCommand:
+        self._session.check_open()
+        return await self._session.invoke_nameserver(RemotingCommand(code.value, ext))
+
+    async def _call_each_nameserver(
+        self, code: RequestCode, ext: dict[str, str] | None = None
+    ) -> list[RemotingCommand]:
+        """Call every nameserver: they never talk to each other. Raises the first failure."""
+        self._session.check_open()
+        return list(
+            await asyncio.gather(
+                *(
+                    self._session.invoke(address, RemotingCommand(code.value, ext), timeout_s=self._timeout_s)
+                    for address in self._session.nameservers.addresses
+                )
+            )
+        )
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All clusters, broker names and addresses that a nameserver knows."""
+        answer = await self._call_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode(answer.body)
+
+    async def brokers(self, cluster: str | None = None) -> tuple[BrokerInfo, ...]:
+        """Every broker address, slaves too, sorted by cluster, name and id."""
+        info = await self.cluster_info()
+        if cluster is not None and cluster not in info.cluster_addr_table:
+            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+            raise UsageError(f"cluster {cluster!r} is not known to the nameserver; known clusters: {known}")
+        found = [
+            BrokerInfo(cluster=name, broker_name=broker_name, broker_id=broker_id, address=address)
+            for name, broker_names in info.cluster_addr_table.items()
+            if cluster in (None, name)
+            for broker_name in broker_names
+            if broker_name in info.broker_addr_table
+            for broker_id, address in info.broker_addr_table[broker_name].broker_addrs.items()
+        ]
+        return tuple(sorted(found, key=lambda item: (item.cluster, item.broker_name, item.broker_id)))
+
+    async def _masters(self, cluster: str | None, broker: str | None) -> list[str]:
+        """Addresses of masters: of one broker (a name or an address), of one cluster, or all."""
+        if broker is not None and ":" in broker:
+            return [broker]
+        masters = [
+            info.address
+            for info in await self.brokers(cluster)
+            if info.broker_id == MASTER_ID and broker in (None, info.broker_name)
+        ]
+        if not masters:
+            raise UsageError(
+                f"the nameserver knows no master {f'named {broker!r}' if broker else 'of any broker'}"
+            )
+        return masters
+
+    async def _topic_addresses(self, topic: str) -> list[tuple[str, str]]:
+        """(broker name, address) of each broker of a topic, the master's address where there is one."""
+        self._session.check_open()
+        route = await self._session.routes.refresh(topic)
+        return [
+            (broker.broker_name, broker.broker_addrs[min(broker.broker_addrs)])
+            for broker in route.brokers
+            if broker.broker_addrs
+        ]
+
+    @staticmethod
+    async def _all(calls: Iterable[Any]) -> list[Any]:
+        return list(await asyncio.gather(*calls))
