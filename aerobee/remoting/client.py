@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 
 from aerobee.clock import Clock
@@ -222,4 +223,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _reason(error: BaseException) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(
+            error.errno
+        )  # asyncio replaces the text, "Connection refused" and the like, by its own
+    return str(error) or type(error).__name__
