@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -28,6 +29,8 @@ ROOT = HERE.parent.parent
 CACHE = pathlib.Path(os.environ.get("AEROBEE_INTEROP_DIR", ROOT / ".interop"))
 CLASS_PATH = f"{CACHE / 'classes'}:{CACHE / 'jars'}/*"
 CPP_PYTHON = CACHE / "cpp-venv" / "bin" / "python"
+# Our command line; AEROBEE_INTEROP_CLI may name another one, such as that of an installed wheel.
+AEROBEE = shlex.split(os.environ.get("AEROBEE_INTEROP_CLI", f"{sys.executable} -m aerobee.ops.cli"))
 START_TIMEOUT_S = 90.0  # a loaded machine of two cores needs up to 20 s for a broker's JVM
 JAVA = [
     "java", "-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=256m",
@@ -204,7 +207,7 @@ class NameServer(Server):
     def command(self) -> list[str]:
         file = str(write_config(self.root / f"{self.name}.conf", self.config))
         if self.kind == "aerobee":
-            return [sys.executable, "-m", "aerobee.ops.cli", "nameserver", "-c", file]
+            return [*AEROBEE, "nameserver", "-c", file]
         return [
             *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATH,
             "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", file,
@@ -246,7 +249,7 @@ class Broker(Server):
     def command(self) -> list[str]:
         file = str(write_config(self.root / f"{self.name}.conf", self.config))
         if self.kind == "aerobee":
-            return [sys.executable, "-m", "aerobee.ops.cli", "broker", "-c", file]
+            return [*AEROBEE, "broker", "-c", file]
         return [
             *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATH,
             "org.apache.rocketmq.broker.BrokerStartup", "-c", file,
