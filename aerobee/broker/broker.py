@@ -14,10 +14,15 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
+from aerobee.broker.admin_broker import AdminBrokerCalls
 from aerobee.broker.admin_group import AdminGroupCalls
+from aerobee.broker.admin_offset import AdminOffsetCalls
+from aerobee.broker.admin_stats import AdminStatsCalls
 from aerobee.broker.admin_topic import AdminTopicCalls
+from aerobee.broker.assignment import AssignmentCalls
 from aerobee.broker.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.consume_stats import ConsumeStatsCalls
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.durable_replies import DurableReplies
@@ -35,10 +40,13 @@ from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull import PullCalls
 from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
+from aerobee.broker.relay import RelayCalls
+from aerobee.broker.runtime_info import RuntimeInfo
 from aerobee.broker.schedule import Schedule
 from aerobee.broker.send import SendCalls
 from aerobee.broker.send_back import SendBackCalls
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_queues import TopicQueues
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import Clock, SystemClock, Timer
@@ -173,16 +181,19 @@ class Broker:
         log.info("broker %s of %s serves at %s", self.identity.name, self.identity.cluster, self.address)
 
     async def stop(self) -> None:
-        """End in order: unregister, answer what is parked, finish what is being served, flush, close."""
+        """End in order: unregister, answer what is parked, finish what is being served, flush, close.
+
+        Goes through to the end whatever fails on the way; raises StoreError when the last flush failed.
+        """
         await self._end_registration(unregister=True)
         self._pulls.accepting = False
         self.parked.release_all()
-        await self._server.stop()
-        await self._vip_server.stop()
-        self._stop_timers()
         try:
-            self.save(force=True)
+            await self._server.stop()
+            await self._vip_server.stop()
         finally:
+            self._stop_timers()
+            self.save(force=True)
             await self.store.stop()
 
     async def kill(self) -> None:
@@ -193,7 +204,7 @@ class Broker:
             connection.abort("the broker was killed")
         await self._server.stop(go_away=False, drain_s=0)
         await self._vip_server.stop(go_away=False, drain_s=0)
-        self.store.abandon()
+        await self.store.abandon()
 
     def save(self, *, force: bool = False) -> None:
         """Write the offsets to disk; groups and topics are written whenever they change."""
@@ -325,7 +336,67 @@ class Broker:
                 producers=self.producers,
                 stats=self.stats,
             ),
+            ConsumeStatsCalls(
+                groups=self.groups,
+                topics=self.topics,
+                offsets=self.offsets,
+                consumers=self.consumers,
+                stats=self.stats,
+                store=self.store,
+                identity=self.identity,
+                clock=self.clock,
+            ),
+            AdminOffsetCalls(
+                groups=self.groups,
+                topics=self.topics,
+                offsets=self.offsets,
+                consumers=self.consumers,
+                store=self.store,
+                live=self.live,
+                identity=self.identity,
+            ),
+            RelayCalls(
+                consumers=self.consumers,
+                groups=self.groups,
+                topics=self.topics,
+                store=self.store,
+                identity=self.identity,
+            ),
+            AdminBrokerCalls(
+                live=self.live,
+                store=self.store,
+                info=RuntimeInfo(
+                    stats=self.stats,
+                    store=self.store,
+                    disk_usage=self._disk.usage,
+                    wait_ms=lambda: self.overload.wait_ms,
+                    accepts_sends_from_ms=lambda: self.config.start_accept_send_request_time_stamp,
+                    delivered=lambda: self.schedule.offsets,
+                    extra=self._runtime_extra,
+                ),
+                identity=self.identity,
+                clock=self.clock,
+            ),
+            AdminStatsCalls(stats=self.stats),
+            AssignmentCalls(
+                consumers=self.consumers,
+                live=self.live,
+                queues_of=TopicQueues(
+                    client=self._client,
+                    nameservers=lambda: self.registration.nameservers,
+                    topics=self.topics,
+                    identity=self.identity,
+                    clock=self.clock,
+                ),
+            ),
         )
+
+    def _runtime_extra(self) -> dict[str, str]:
+        """Keys of brokerStatus beyond those of the store and the counters."""
+        return {
+            f"registeredAt_{nameserver}": str(at_ms)
+            for nameserver, at_ms in self.registration.registered_at_ms.items()
+        }
 
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(path=self._store_config.path("config", name), disk=self._disk)
