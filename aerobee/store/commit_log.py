@@ -22,6 +22,7 @@ from aerobee.errors import ConfigError, RecordInvalid, StoreError, StoreFull
 from aerobee.message import MAGIC_BLANK
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+from aerobee.store.zeros import is_zero
 
 BLANK = struct.Struct(">II")
 BLANK_BYTES = BLANK.size
@@ -333,6 +334,9 @@ class CommitLog:
 
 
 _CLEAR_STEP_BYTES = 1 << 20
+# Behind so many zeros nothing is looked for: a crash leaves holes of at most what was not flushed, and the rest
+# of a file of 1 GiB would take a second to read.
+ZERO_RUN_BYTES_MAX = 64 << 20
 
 
 def _nonzero_bytes(segment: Segment, start: int) -> int:
@@ -340,9 +344,11 @@ def _nonzero_bytes(segment: Segment, start: int) -> int:
     buffer = segment.file.buffer
     last = start
     for at in range(start, segment.size, _CLEAR_STEP_BYTES):
-        part = bytes(buffer[at : at + _CLEAR_STEP_BYTES]).rstrip(b"\0")
-        if part:
-            last = at + len(part)
+        part = buffer[at : at + _CLEAR_STEP_BYTES]
+        if not is_zero(part):
+            last = at + len(bytes(part).rstrip(b"\0"))
+        elif at - last > ZERO_RUN_BYTES_MAX:
+            break
     return last - start
 
 
@@ -353,7 +359,7 @@ def _clear(segment: Segment, start: int) -> int:
         buffer = segment.file.buffer
         for at in range(start, start + count, _CLEAR_STEP_BYTES):
             stop = min(at + _CLEAR_STEP_BYTES, start + count)
-            if any(buffer[at:stop]):
+            if not is_zero(buffer[at:stop]):
                 segment.file.reserve(stop)
                 buffer[at:stop] = bytes(stop - at)
         segment.file.sync(start, start + count)

@@ -18,6 +18,7 @@ import struct
 from aerobee.store.config import QUEUE_ENTRY_BYTES
 from aerobee.store.disk import WritableBuffer
 from aerobee.store.queue_files import FilePool, QueueFile, QueueFileList
+from aerobee.store.zeros import is_zero
 
 ENTRY = struct.Struct(">qiq")
 ENTRY_BYTES = QUEUE_ENTRY_BYTES
@@ -76,7 +77,7 @@ class ConsumeQueue:
             # The queue begins here: its log before this point is gone, or it was deleted with its topic.
             self._buffer[: (offset - self._base) * ENTRY_BYTES] = FILLER * (offset - self._base)
         start, end = (offset - self._base) * ENTRY_BYTES, file.reserved - file.reserved % ENTRY_BYTES
-        if any(self._buffer[start:end]):  # left behind by a queue that was cut after a power loss
+        if not is_zero(self._buffer[start:end]):  # left behind by a queue that was cut after a power loss
             self._buffer[start:end] = bytes(end - start)
         self.room = self._base + end // ENTRY_BYTES
         if self.unsynced_from >= 0:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from array import array
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ INDEX_ENTRY = struct.Struct(">iqii")
 INDEX_ENTRY_BYTES = INDEX_ENTRY.size
 _INT = struct.Struct(">i")
 _RESERVE_BYTES = 1_048_576
+_CHECK_STEP = 65_536  # entries
 
 
 def key_hash(text: str) -> int:
@@ -73,6 +75,10 @@ class IndexFile:
         self.count = max(self.count, 1)
 
     @property
+    def is_empty(self) -> bool:
+        return self.count <= 1
+
+    @property
     def is_full(self) -> bool:
         return self.count >= self.entry_count_max
 
@@ -98,7 +104,7 @@ class IndexFile:
         slot_at = HEADER_BYTES + hash_value % self.slot_count * 4
         buffer = self.buffer
         (previous,) = _INT.unpack_from(buffer, slot_at)
-        if not 0 < previous < number:
+        if not 0 < previous < number:  # RocketMQ takes it for "none" too
             previous = 0
         INDEX_ENTRY.pack_into(
             buffer,
@@ -157,28 +163,10 @@ class IndexFile:
 
         Returns False when the entries before it are damaged: then the file cannot be used.
         """
-        data = self.file.read(self.entries_at, self.file.size)
-        count = 1
         newest: dict[int, int] = {}
-        previous_offset = -1
-        for number, (hash_value, physical_offset, seconds, previous) in enumerate(
-            INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % INDEX_ENTRY_BYTES])
-        ):
-            if number == 0:
-                continue
-            if number >= self.count or physical_offset >= physical_bound:
-                break
-            slot = hash_value % self.slot_count
-            if (
-                hash_value < 0
-                or seconds < 0
-                or physical_offset < previous_offset
-                or previous != newest.get(slot, 0)
-            ):
-                return False
-            newest[slot] = number
-            previous_offset = physical_offset
-            count = number + 1
+        count = self._check_entries(physical_bound, newest)
+        if count == 0:
+            return False
         if count == self.count and self._slots_are(newest):
             return True
         slots = array("i", bytes(self.slot_count * 4))
@@ -204,6 +192,33 @@ class IndexFile:
         self.dirty_from = physical_bound
         return True
 
+    def _check_entries(self, physical_bound: int, newest: dict[int, int]) -> int:
+        """Fill `newest` (slot to entry number) from the entries below the bound. Returns the first number behind
+        them, 0 when one is damaged.
+        """
+        last_offset = -1
+        number = 1
+        while number < self.count:
+            start = self.entries_at + number * INDEX_ENTRY_BYTES
+            stop = self.entries_at + min(self.count, number + _CHECK_STEP) * INDEX_ENTRY_BYTES
+            for hash_value, physical_offset, seconds, previous in INDEX_ENTRY.iter_unpack(
+                self.buffer[start:stop]
+            ):
+                if physical_offset >= physical_bound:
+                    return number
+                slot = hash_value % self.slot_count
+                if (
+                    hash_value < 0
+                    or seconds < 0
+                    or physical_offset < last_offset
+                    or previous != newest.get(slot, 0)
+                ):
+                    return 0
+                newest[slot] = number
+                last_offset = physical_offset
+                number += 1
+        return number
+
     def _slots_are(self, newest: dict[int, int]) -> bool:
         slots = array("i", bytes(self.buffer[HEADER_BYTES : self.entries_at]))
         slots.byteswap()
@@ -223,6 +238,8 @@ class KeyIndex:
         self._config = config
         self._disk = disk
         self._full: list[IndexFile] = []  # full files with entries that were not synced
+        self._spare: IndexFile | None = None
+        self._create_lock = threading.Lock()
 
     def load(self) -> None:
         """Open the files. Raises ConfigError for a file of another length."""
@@ -276,15 +293,23 @@ class KeyIndex:
         return file.count + count <= file.reserved and file.count + count <= file.entry_count_max
 
     def _roll(self, now_ms: int) -> None:
-        self._disk.make_dirs(self.directory)
-        # Two files within one millisecond: the later one gets the next free name, so that order is kept.
-        stamp = now_ms
+        with self._create_lock:  # waits while the executor makes the spare
+            file, self._spare = self._spare, None
+            if file is None:
+                file = self._create(now_ms)
         if self.files:
+            self._full.append(self.files[-1])
+        self.files.append(file)
+        self.unsynced_names = True
+
+    def _create(self, now_ms: int) -> IndexFile:
+        self._disk.make_dirs(self.directory)
+        if self.files:
+            # Two files within one millisecond, or a clock that stepped back: names must keep the order.
             last = os.path.basename(self.files[-1].path)
-            while index_file_name(stamp) <= last and stamp < now_ms + 60_000:
-                stamp += 1
-        name = index_file_name(stamp)
-        path = os.path.join(self.directory, name)
+            while index_file_name(now_ms) <= last:
+                now_ms += 1 if index_file_name(now_ms)[:14] == last[:14] else 1000
+        path = os.path.join(self.directory, index_file_name(now_ms))
         mapped = self._disk.create_mapped(path, self._config.index_file_bytes)
         file = IndexFile(mapped, self._config.max_hash_slot_num, self._config.max_index_num)
         try:
@@ -295,10 +320,7 @@ class KeyIndex:
             raise
         # Slots are touched at random: without this each first touch waits for a page.
         mapped.prefault(0, file.entries_at)
-        if self.files:
-            self._full.append(self.files[-1])
-        self.files.append(file)
-        self.unsynced_names = True
+        return file
 
     def add(self, topic: str, key_texts: Sequence[str], physical_offset: int, store_timestamp: int) -> None:
         """Index one record under each text (`key` or `T#tag`). make_room() was called for that many."""
@@ -325,11 +347,27 @@ class KeyIndex:
 
     @property
     def last_timestamp(self) -> int:
-        return self.files[-1].end_timestamp if self.files else 0
+        """Store time of the youngest indexed record; 0 when there is none."""
+        return next((file.end_timestamp for file in reversed(self.files) if not file.is_empty), 0)
 
     @property
     def last_physical_offset(self) -> int:
-        return self.files[-1].end_physical_offset if self.files else 0
+        """Of the youngest indexed record; -1 when there is none."""
+        return next((file.end_physical_offset for file in reversed(self.files) if not file.is_empty), -1)
+
+    # -- a spare file, so that a full file does not make the loop wait for the next one
+
+    def needs_spare(self) -> bool:
+        """Whether make_spare() should be called in the executor now."""
+        if not self.is_enabled or self._spare is not None:
+            return False
+        return not self.files or self.files[-1].count > self._config.max_index_num * 9 // 10
+
+    def make_spare(self, now_ms: int) -> None:
+        """Create the next file ahead of its use. Any thread. Raises OSError."""
+        with self._create_lock:
+            if self.needs_spare():
+                self._spare = self._create(now_ms)
 
     def unsynced_from(self) -> int:
         """Physical offset of the oldest record with an unsynced entry; -1: none."""
@@ -370,6 +408,11 @@ class KeyIndex:
         return removed
 
     def close(self) -> None:
+        """Unmap everything and drop the unused spare file."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.file.close()
+            self._disk.remove(spare.path)
         for file in self.files:
             file.file.close()
         self.files.clear()

@@ -115,7 +115,6 @@ class MessageStore:
         self._queue_flusher = QueueFlusher(self.pool, self.index, disk)
         self._retention = Retention(config)
         self._tasks: list[asyncio.Task[None]] = []
-        self._dirty_since_announce = False
 
     # -- life
 
@@ -205,6 +204,19 @@ class MessageStore:
             self._close_files()
             if self._own_executor is not None:
                 self._own_executor.shutdown(wait=True)
+
+    async def abandon(self) -> None:
+        """Leave as a killed process does: no flush, no checkpoint, `abort` stays; files closed, lock released."""
+        self._refusal = StoreNotWritable("the store was abandoned")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._flusher.stop()
+        self.flushed.fail()
+        self._close_files()
+        if self._own_executor is not None:
+            self._own_executor.shutdown(wait=True)
 
     def _finish(self) -> None:
         """The last flush. Runs in the executor while the loop waits in stop()."""
@@ -445,6 +457,11 @@ class MessageStore:
             self._write_checkpoint(self._next_checkpoint(bound))
         except OSError as error:
             raise self._sync_failed(error) from error
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes of the log that are not durable yet (remainHowManyDataToFlush)."""
+        return self.log.end - self.flushed.value
 
     def _flushed(self) -> None:
         """The watermark moved: show what is durable now."""
@@ -708,13 +725,10 @@ class MessageStore:
 
     async def _flush_queues(self) -> None:
         config, loop = self.config, asyncio.get_running_loop()
+        await self._make_spares()
         while True:
             await self._clock.sleep(config.flush_interval_consume_queue / 1000)
-            if self.log.needs_spare() and self.is_writable:
-                try:
-                    await loop.run_in_executor(self._executor, self.log.make_spare)
-                except StoreFull as error:
-                    _logger.warning("the next commit log file cannot be made yet: %s", error)
+            await self._make_spares()
             if self._failure is not None:
                 return
             # Only what the log holds durably may be covered by the checkpoint's queue bound.
@@ -733,6 +747,19 @@ class MessageStore:
                 raise
             finally:
                 self._queue_flusher.end(work)
+
+    async def _make_spares(self) -> None:
+        """The next files ahead of their use: making one takes milliseconds, in which the loop would stand still."""
+        if not self.is_writable:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            if self.log.needs_spare():
+                await loop.run_in_executor(self._executor, self.log.make_spare)
+            if self.index.needs_spare():
+                await loop.run_in_executor(self._executor, self.index.make_spare, self._clock.now_ms())
+        except (StoreFull, OSError) as error:
+            _logger.warning("the next file cannot be made yet: %s", error)
 
     def _sync_queues(self, work: QueueFlusher.Work, checkpoint: Checkpoint) -> None:
         self._queue_flusher.sync(work)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from aerobee.errors import ConfigError, StoreError, StoreFull
 from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+from aerobee.store.zeros import is_zero
 
 _RESERVE_FIRST_BYTES = 4_096
 _RESERVE_STEP_BYTES_MAX = 1_048_576
@@ -256,7 +257,7 @@ class QueueFileList:
             # Writes are zeros ahead of the end up to 64 KiB: what lies further is met by writable_file's caller.
             while start < file.size:
                 stop = min(file.size, start + 65_536)
-                if not any(buffer[start:stop]):
+                if is_zero(buffer[start:stop]):
                     break
                 assert file.file is not None
                 file.file.reserve(stop)

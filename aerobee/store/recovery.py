@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from aerobee.errors import StoreError
 from aerobee.message import decode_properties
 from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.commit_log import BLANK_BYTES, CommitLog
+from aerobee.store.commit_log import BLANK_BYTES, ZERO_RUN_BYTES_MAX, CommitLog
 from aerobee.store.config import StoreConfig
+from aerobee.store.disk import WritableBuffer
 from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts, scan_record
 from aerobee.store.index_file import KeyIndex
 from aerobee.store.queue_table import QueueTable
+from aerobee.store.zeros import is_zero
 
 SECTOR_BYTES = 512
 _TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
@@ -233,7 +235,8 @@ class Recovery:
     def _judge_end(self, at: int, scan: Scan) -> None:
         """Nothing readable stands at `at`. Say why, or refuse when that cannot be the end of the log."""
         report = self.report
-        later = self._newer_record_behind(at)
+        is_end = scan.kind is ScanKind.END and report.was_clean
+        later = None if is_end else self._newer_record_behind(at)
         durable = self._checkpoint.log_flushed
         reason = scan.reason or "nothing is there"
         damage = ""
@@ -283,7 +286,7 @@ class Recovery:
             begin = max(sector, at)
             part = buffer[begin : sector + SECTOR_BYTES]
             # Up to 3 zeros may be the high bytes of a size field.
-            if len(part) > 3 and not any(part):
+            if len(part) > 3 and is_zero(part):
                 return True
         return False
 
@@ -364,9 +367,11 @@ class Recovery:
     def _cut_index(self, bound: int) -> None:
         """Drop index entries from the bound on; a damaged file goes, and what it held is built again."""
         for file in reversed(list(self._index.files)):
-            if file.begin_physical_offset >= bound and file.count > 1:
+            if file.is_empty:
+                continue
+            if file.begin_physical_offset >= bound:
                 self._index.remove(file)
-            elif file.end_physical_offset < bound and self._checkpoint.has_bounds and file.count > 1:
+            elif file.end_physical_offset < bound and self._checkpoint.has_bounds:
                 continue
             elif not file.cut(bound):
                 self._index_lost = True
@@ -378,7 +383,7 @@ class Recovery:
         """Records from here on are to be indexed."""
         if not self._index.is_enabled:
             return 1 << 62
-        if not self._index.files or self._index.files[-1].count <= 1:
+        if self._index.last_physical_offset < 0:
             return self._log.min_offset
         return self._index.last_physical_offset + 1
 
@@ -393,17 +398,18 @@ class Recovery:
         return segment.path if segment is not None else os.path.join(self._log.directory, "")
 
 
-def _magic_places(buffer: object, start: int, stop: int) -> Iterator[int]:
+def _magic_places(buffer: WritableBuffer, start: int, stop: int) -> Iterator[int]:
     """Positions of record magics in a mapped file, in order."""
-    at = start
-    while at < stop:
-        part = bytes(buffer[at : min(stop, at + _SEARCH_STEP_BYTES + 3)])  # type: ignore[index]
-        hits = []
-        for magic in _MAGICS:
-            found = part.find(magic)
-            while found >= 0:
-                if found < _SEARCH_STEP_BYTES:
+    at = zeros_from = start
+    while at < stop and at - zeros_from <= ZERO_RUN_BYTES_MAX:
+        part = buffer[at : min(stop, at + _SEARCH_STEP_BYTES + 3)]
+        if not is_zero(part):
+            zeros_from = at + _SEARCH_STEP_BYTES
+            hits = []
+            for magic in _MAGICS:
+                found = part.find(magic)
+                while 0 <= found < _SEARCH_STEP_BYTES:
                     hits.append(at + found)
-                found = part.find(magic, found + 1)
-        yield from sorted(hits)
+                    found = part.find(magic, found + 1)
+            yield from sorted(hits)
         at += _SEARCH_STEP_BYTES
