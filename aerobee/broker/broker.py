@@ -393,9 +393,13 @@ class Broker:
 
     def _runtime_extra(self) -> dict[str, str]:
         """Keys of brokerStatus beyond those of the store and the counters."""
+        registered = self.registration.registered_at_ms
         return {
-            f"registeredAt_{nameserver}": str(at_ms)
-            for nameserver, at_ms in self.registration.registered_at_ms.items()
+            "loopWaitMaxMs": str(self.overload.wait_max_ms),
+            "refusedSends": str(self.overload.refused_count),
+            **{
+                f"registeredAt_{name}": str(registered.get(name, 0)) for name in self.registration.nameservers
+            },
         }
 
     def _file(self, name: str) -> ConfigFile:

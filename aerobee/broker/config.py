@@ -127,7 +127,9 @@ class BrokerConfig:
     # overload
     broker_fast_failure_enable: bool = True
     wait_time_mills_in_send_queue: int = 200
-    pending_reply_bytes_max: int = 256 * 1024 * 1024  # replies that clients have not read yet, all connections
+    pending_reply_bytes_max: int = (
+        256 * 1024 * 1024
+    )  # replies that clients have not read yet, all connections
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     def __post_init__(self) -> None:
@@ -165,7 +167,9 @@ class BrokerConfig:
 
     @property
     def nameservers(self) -> tuple[str, ...]:
-        return tuple(piece.strip() for piece in self.namesrv_addr.replace(",", ";").split(";") if piece.strip())
+        return tuple(
+            piece.strip() for piece in self.namesrv_addr.replace(",", ";").split(";") if piece.strip()
+        )
 
     @property
     def register_period_s(self) -> float:

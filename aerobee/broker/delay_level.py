@@ -25,9 +25,7 @@ def delay_level(properties: dict[str, str], level_count: int) -> int:
     return min(int(text), level_count)
 
 
-def to_schedule_topic(
-    message: StoredMessage, properties: dict[str, str], level_count: int
-) -> StoredMessage:
+def to_schedule_topic(message: StoredMessage, properties: dict[str, str], level_count: int) -> StoredMessage:
     """Return what is to be stored: `message` itself, or its form for the schedule topic.
 
     `properties` are those of `message`; they are changed with it. Prepared and rollback messages are left alone.

@@ -185,7 +185,6 @@ class LaneCore:
         self._reply_fields = reply_fields
         self._reply_ext = reply_ext
         self._holds = store.config.is_sync_flush
-        self._body_max = store.config.max_message_size
         self._topics: dict[str, _LaneTopic] = {}
         self._heads: dict[int, struct.Struct] = {}
         self.touched: dict[str, _LaneTopic] = {}
@@ -284,7 +283,7 @@ class LaneCore:
         text = properties if len(parts) & 1 else properties + "\x02"
         stored = (text + self._own_properties).encode()
         stored_size = len(stored)
-        if stored_size > PROPERTIES_BYTES_MAX or len(body) > self._body_max:
+        if stored_size > PROPERTIES_BYTES_MAX or len(body) > self._store.config.max_message_size:
             raise ValueError
         hashes = [topic.key_hash(unique_key)]
         keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
@@ -380,7 +379,7 @@ class LaneCore:
         if (
             "DELAY" in outer
             or sys_flag & ~_ORDINARY_SYS_FLAG
-            or len(body) > self._body_max
+            or len(body) > self._store.config.max_message_size
             or not (unique_key.isascii() and unique_key.isalnum())
         ):
             raise ValueError

@@ -198,7 +198,10 @@ class TopicTable:
             f"{config.broker_cluster_name}_REPLY_TOPIC": (1, rw),
             f"{SYSTEM_PREFIX}REVIVE_LOG_{config.broker_cluster_name}": (8, rw),
             f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{config.broker_name}": (1, PERM_INHERIT),
-            config.broker_cluster_name: (16, (rw | PERM_INHERIT) if config.cluster_topic_enable else PERM_INHERIT),
+            config.broker_cluster_name: (
+                16,
+                (rw | PERM_INHERIT) if config.cluster_topic_enable else PERM_INHERIT,
+            ),
             config.broker_name: (1, (rw | PERM_INHERIT) if config.broker_topic_enable else PERM_INHERIT),
         }
         if config.auto_create_topic_enable:

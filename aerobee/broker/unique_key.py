@@ -12,7 +12,9 @@ class UniqueKeys:
     """Makes keys; two brokers differ by address, two runs of one by process id and salt."""
 
     def __init__(self, *, ip: bytes, process_id: int, salt: int) -> None:
-        self._prefix = (ip[:4] + (process_id & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")).hex()
+        self._prefix = (
+            ip[:4] + (process_id & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
+        ).hex()
         self._count = 0
         self._month_ends_ms = 0
         self._month_began_ms = 0
