@@ -1,5 +1,6 @@
 """The client: producer, push and pull consumer, admin. Native asyncio; sync.py holds a small synchronous facade."""
 
+from aerobee.client.admin import Admin
 from aerobee.client.allocation import (
     Allocation,
     average,
@@ -20,12 +21,14 @@ from aerobee.client.config import (
     PullConsumerConfig,
 )
 from aerobee.client.producer import Producer, Selector, by_key
+from aerobee.client.pull_consumer import PullConsumer
 from aerobee.client.push_consumer import PushConsumer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult, SendStatus
 from aerobee.client.verdict import RetryLater
 
 __all__ = [
+    "Admin",
     "AdminConfig",
     "Allocation",
     "ClientConfig",
@@ -35,6 +38,7 @@ __all__ = [
     "MessageModel",
     "Producer",
     "ProducerConfig",
+    "PullConsumer",
     "PullConsumerConfig",
     "PushConsumer",
     "ReceivedMessage",

@@ -49,6 +49,15 @@ class RemoteOffsets:
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         await asyncio.gather(*(self._save_one(queue, offset) for queue, offset in offsets.items()))
 
+    async def save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write offsets and wait until each broker has them. Raises AerobeeError of the first that refuses."""
+        await asyncio.gather(
+            *(
+                commit_offset(self._session, self._group, queue, offset, oneway=False)
+                for queue, offset in offsets.items()
+            )
+        )
+
     async def _save_one(self, queue: MessageQueue, offset: int) -> None:
         try:
             await commit_offset(self._session, self._group, queue, offset, oneway=True)

@@ -16,11 +16,11 @@ from aerobee.client.received import ReceivedMessage, decode_stored_messages
 from aerobee.client.session import Session
 from aerobee.client.subscription import Subscription
 from aerobee.client.tasks import Tasks
-from aerobee.errors import AerobeeError, MalformedFrame
+from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.consumer_running_info import ConsumeStatus, ProcessQueueInfo
-from aerobee.remoting.body.message_queue import offset_map, queue_from_dict
+from aerobee.remoting.body.reset_offset import ResetOffsetBody
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
@@ -65,7 +65,9 @@ class PeerCalls:
     def _reset_offsets(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         topic, group = request.text("topic"), request.text("group")
         if group == self.group and topic in self.subscriptions:
-            self._tasks.spawn(self.reset(_reset_table(request.body, topic)), "consumer-reset-offsets")
+            self._tasks.spawn(
+                self.reset(ResetOffsetBody.decode(request.body).offset_table), "consumer-reset-offsets"
+            )
         return None if request.is_oneway else request.reply()
 
     def _status(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -137,15 +139,3 @@ def _queue_info(pull: QueuePull) -> dict[str, Any]:
         last_pull_timestamp=pull.last_pull_ms,
         last_consume_timestamp=pull.last_consume_ms,
     ).to_dict()
-
-
-def _reset_table(body: bytes, topic: str) -> dict[MessageQueue, int]:
-    """Read either body of a reset: a map with queues as keys, or the list that C++ clients get."""
-    document = fastjson.loads_object(body, "a reset of offsets")
-    table = document.get("offsetTable")
-    if not isinstance(table, list):
-        return offset_map(document, "offsetTable")
-    try:
-        return {queue_from_dict({"topic": topic, **entry}): int(entry["offset"]) for entry in table}
-    except (KeyError, TypeError, ValueError, AerobeeError) as error:
-        raise MalformedFrame(f"a reset of offsets for topic {topic} is not readable: {error!r}") from error
