@@ -1,0 +1,275 @@
+"""TLS on the port of the plain protocol: modes, certificates, reload without restart, broken handshakes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from aerobee.clock import SystemClock
+from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.server import Listener, RemotingServer
+from aerobee.remoting.tls import ClientTls, ServerTls, TlsPump, client_tls, server_tls
+
+ECHO = 1
+
+
+@dataclass
+class Identity:
+    """A certificate and its key in files."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    cert_path: Path
+    key_path: Path
+
+
+def identity(directory: Path, name: str, issuer: Identity | None = None, password: str = "") -> Identity:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer.certificate.subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=2))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .sign(issuer.key if issuer else key, hashes.SHA256())
+    )
+    cert_path, key_path = directory / f"{name}.pem", directory / f"{name}.key"
+    cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password:
+        encryption = serialization.BestAvailableEncryption(password.encode())
+    key_path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    )
+    return Identity(certificate, key, cert_path, key_path)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    return identity(tmp_path_factory.mktemp("authority"), "authority")
+
+
+def server_keys(own: Identity, **more: str) -> dict[str, str]:
+    keys = {"tls.server.certPath": str(own.cert_path), "tls.server.keyPath": str(own.key_path)}
+    return keys | {name.replace("_", "."): value for name, value in more.items()}
+
+
+@asynccontextmanager
+async def serving(tls: ServerTls | None) -> AsyncIterator[str]:
+    def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.reply(ext=request.ext, body=request.body)
+
+    server = RemotingServer(clock=SystemClock(), network=AsyncioNetwork(), handlers={ECHO: echo}, tls=tls)
+    await server.start([Listener("default", "127.0.0.1", 0)])
+    try:
+        yield "{}:{}".format(*server.address_of())
+    finally:
+        await server.stop(go_away=False, drain_s=0.05)
+
+
+async def ask(address: str, tls: ClientTls | None, body: bytes = b"x") -> RemotingCommand:
+    caller = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), tls=tls)
+    try:
+        return await caller.invoke(address, RemotingCommand(ECHO, {"a": "b"}, body))
+    finally:
+        await caller.close()
+
+
+def trusting(authority: Identity, **more: str) -> ClientTls:
+    keys = {
+        "tls.enable": "true",
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": str(authority.cert_path),
+    }
+    found = client_tls(keys | {name.replace("_", "."): value for name, value in more.items()})
+    assert found is not None
+    return found
+
+
+async def test_permissive_serves_both_kinds_on_one_port(tmp_path: Path, authority: Identity) -> None:
+    tls = server_tls(server_keys(identity(tmp_path, "server", authority)))
+    async with serving(tls) as address:
+        assert (await ask(address, None)).body == b"x"
+        assert (await ask(address, trusting(authority))).body == b"x"
+
+
+async def test_large_bodies_pass_through_tls(tmp_path: Path, authority: Identity) -> None:
+    body = os.urandom(3 << 20)
+    async with serving(server_tls(server_keys(identity(tmp_path, "server", authority)))) as address:
+        assert (await ask(address, trusting(authority), body)).body == body
+
+
+async def test_many_calls_share_one_tls_connection(tmp_path: Path, authority: Identity) -> None:
+    async with serving(server_tls(server_keys(identity(tmp_path, "server", authority)))) as address:
+        caller = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), tls=trusting(authority))
+        calls = (caller.invoke(address, RemotingCommand(ECHO, body=b"%d" % number)) for number in range(200))
+        assert [answer.body for answer in await asyncio.gather(*calls)] == [b"%d" % n for n in range(200)]
+        assert len(caller.connections) == 1
+        await caller.close()
+
+
+async def test_enforcing_refuses_plain_connections(tmp_path: Path, authority: Identity) -> None:
+    own = identity(tmp_path, "server", authority)
+    async with serving(server_tls(server_keys(own, tls_server_mode="enforcing"))) as address:
+        assert (await ask(address, trusting(authority))).code == 0
+        with pytest.raises(ConnectionLost):
+            await ask(address, None)
+
+
+@pytest.mark.parametrize("has_tls", [True, False])
+async def test_disabled_refuses_tls_connections(has_tls: bool) -> None:
+    tls = server_tls({"tls.server.mode": "disabled"}) if has_tls else None
+    async with serving(tls) as address:
+        assert (await ask(address, None)).code == 0
+        with pytest.raises(ConnectFailed, match="no connection to"):
+            await ask(address, ClientTls())
+
+
+async def test_test_mode_makes_a_certificate_that_clients_do_not_check() -> None:
+    tls = client_tls({"tls.enable": "true"})
+    async with serving(server_tls({})) as address:
+        assert (await ask(address, tls)).body == b"x"
+
+
+async def test_without_certificate_and_test_mode_only_tls_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(server_tls({"tls.test.mode.enable": "false"})) as address:
+        assert (await ask(address, None)).code == 0
+        with pytest.raises(ConnectFailed):
+            await ask(address, ClientTls())
+    assert "tls.server.certPath and tls.server.keyPath" in caplog.text
+
+
+async def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, authority: Identity) -> None:
+    stranger = identity(tmp_path, "stranger")
+    async with serving(server_tls(server_keys(stranger))) as address:
+        with pytest.raises(ConnectFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            await ask(address, trusting(authority))
+        assert (await ask(address, ClientTls())).code == 0  # authServer false: not checked
+
+
+async def test_clients_without_a_certificate_are_refused_when_it_is_required(
+    tmp_path: Path, authority: Identity
+) -> None:
+    own, caller = identity(tmp_path, "server", authority), identity(tmp_path, "client", authority, "secret")
+    keys = server_keys(own, tls_server_need_client_auth="require", tls_server_authClient="true")
+    keys |= {"tls.server.trustCertPath": str(authority.cert_path), "tls.server.need.client.auth": "require"}
+    async with serving(server_tls(keys)) as address:
+        with pytest.raises((ConnectFailed, ConnectionLost)):
+            await ask(address, trusting(authority))
+        known = trusting(
+            authority,
+            tls_client_certPath=str(caller.cert_path),
+            tls_client_keyPath=str(caller.key_path),
+            tls_client_keyPassword="secret",
+        )
+        assert (await ask(address, known)).code == 0
+
+
+async def test_replaced_files_are_used_by_new_connections_and_open_ones_go_on(
+    tmp_path: Path, authority: Identity
+) -> None:
+    old_authority = identity(tmp_path, "old-authority")
+    server = identity(tmp_path, "server", old_authority)
+    async with serving(server_tls(server_keys(server))) as address:
+        caller = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), tls=trusting(old_authority))
+        await caller.invoke(address, RemotingCommand(ECHO))
+        identity(tmp_path, "server", authority)  # the same paths
+        assert (await ask(address, trusting(authority))).code == 0
+        with pytest.raises(ConnectFailed):
+            await ask(address, trusting(old_authority))
+        assert (await caller.invoke(address, RemotingCommand(ECHO))).code == 0
+        await caller.close()
+
+
+async def test_broken_replacements_are_logged_and_the_old_files_stay(
+    tmp_path: Path, authority: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = identity(tmp_path, "server", authority)
+    tls = server_tls(server_keys(server))
+    async with serving(tls) as address:
+        server.cert_path.write_text("not a certificate")
+        assert (await ask(address, trusting(authority))).code == 0
+        assert str(server.cert_path) in caplog.text
+        with pytest.raises(ConfigError, match=r"server\.pem"):
+            tls.reload()
+
+
+def test_wrong_settings_are_named(tmp_path: Path, authority: Identity) -> None:
+    own = identity(tmp_path, "server", authority)
+    locked = identity(tmp_path, "locked", authority, "secret")
+    wrong: list[tuple[dict[str, str], str]] = [
+        ({"tls.server.mode": "maybe"}, "tls.server.mode is 'maybe'"),
+        ({"tls.server.need.client.auth": "x"}, "tls.server.need.client.auth"),
+        ({"tls.test.mode.enable": "x"}, "tls.test.mode.enable"),
+        ({"tls.server.certPath": str(own.cert_path)}, r"tls\.server\.\*: keyPath is ''"),
+        (server_keys(own) | {"tls.server.certPath": "/nowhere.pem"}, "/nowhere.pem: No such file"),
+        (server_keys(own) | {"tls.server.keyPath": str(own.cert_path)}, "cannot be loaded"),
+        (server_keys(locked), "cannot be loaded"),
+        (server_keys(locked) | {"tls.server.keyPassword": "wrong"}, "cannot be loaded"),
+        ({"tls.server.mode": "enforcing", "tls.test.mode.enable": "false"}, "enforcing: TLS needs"),
+    ]
+    for keys, text in wrong:
+        with pytest.raises(ConfigError, match=text):
+            server_tls(keys)
+    assert server_tls(server_keys(locked) | {"tls.server.keyPassword": "secret"}).context()
+    assert client_tls({}) is None
+
+
+def client_context() -> ssl.SSLContext:
+    return ClientTls().context()
+
+
+async def test_a_handshake_a_byte_at_a_time_succeeds(tmp_path: Path, authority: Identity) -> None:
+    context = server_tls(server_keys(identity(tmp_path, "server", authority))).context()
+    server, caller = TlsPump(context, server_side=True), TlsPump(client_context(), server_side=False)
+    caller.receive(b"")
+    for _ in range(4):
+        for side, other in ((caller, server), (server, caller)):
+            for byte in side.outgoing():
+                other.receive(bytes([byte]))
+    assert server.is_ready
+    assert caller.is_ready
+    caller.send(b"hello")
+    assert server.receive(caller.outgoing()) == b"hello"
+    caller.end()
+    assert server.receive(caller.outgoing()) == b""
+    assert server.is_ended
+
+
+@pytest.mark.parametrize("hello", [b"\x16", b"\x16\x03\x01\x00\x05hello", b"\x16" + bytes(600)])
+async def test_what_only_begins_like_tls_closes_its_connection_only(
+    hello: bytes, tmp_path: Path, authority: Identity
+) -> None:
+    async with serving(server_tls(server_keys(identity(tmp_path, "server", authority)))) as address:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(hello)
+        if len(hello) > 1:
+            async with asyncio.timeout(5):
+                while await reader.read(1000):
+                    pass  # an alert may come before the close
+        assert (await ask(address, trusting(authority))).code == 0
+        writer.close()
