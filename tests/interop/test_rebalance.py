@@ -91,13 +91,16 @@ def deliveries_of(members: list[Member], java: list[JavaClient]) -> list[tuple[s
     return ours + theirs
 
 
-async def produce(namesrv: str, topic: str, first: int, count: int) -> None:
+async def produce(namesrv: str, topic: str, first: int, count: int, settled: asyncio.Event) -> None:
+    """Send `count` numbered messages, in small portions for as long as the group is not settled."""
     async with Producer(namesrv) as producer:
-        for start in range(first, first + count, 500):
-            messages = [Message(topic, b"%d" % n) for n in range(start, min(start + 500, first + count))]
+        for start in range(first, first + count, 250):
+            messages = [Message(topic, b"%d" % n) for n in range(start, min(start + 250, first + count))]
             parts = [producer.send_batch(messages[at::5], timeout_s=20.0) for at in range(5)]
             for results in await asyncio.gather(*parts):
                 assert {result.status.name for result in results} == {"SEND_OK"}
+            if not settled.is_set():
+                await asyncio.sleep(0.05)
 
 
 def test_members_join_leave_and_die_while_messages_flow(
@@ -138,9 +141,13 @@ def test_members_join_leave_and_die_while_messages_flow(
     async def run() -> None:
         changes = [join, join, join, java_join, die, join, leave, java_leave]
         for stage, change in enumerate(changes):
-            flowing = asyncio.create_task(produce(cluster.namesrv, topic, stage * part, part))
-            await asyncio.to_thread(change)
-            await asyncio.to_thread(wait_one_owner_each, alive, java, topic)
+            settled = asyncio.Event()
+            flowing = asyncio.create_task(produce(cluster.namesrv, topic, stage * part, part, settled))
+            try:
+                await asyncio.to_thread(change)
+                await asyncio.to_thread(wait_one_owner_each, alive, java, topic)
+            finally:
+                settled.set()
             await flowing
 
     try:
