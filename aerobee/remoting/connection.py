@@ -452,6 +452,7 @@ class Connection(asyncio.Protocol):
         self._tasks.add(task)
 
         def done(finished: asyncio.Task[None]) -> None:
+            work.close()  # a task that is cancelled before its first step never awaits it
             self._tasks.discard(finished)
             self._task_bytes -= body_bytes
             if not finished.cancelled() and finished.exception() is not None:

@@ -24,6 +24,7 @@ LANGUAGE_NAMES: dict[int, str] = {code.value: code.name for code in LanguageCode
 LANGUAGE_NUMBERS: dict[object, int] = {code.name: code.value for code in LanguageCode}
 _OTHER = LanguageCode.OTHER.value
 _JSON = SerializeType.JSON.value
+_ONLY_TEXT = frozenset((str,))
 
 
 def encode_json_header(command: RemotingCommand) -> bytes:
@@ -56,10 +57,8 @@ def decode_json_header(header: bytes | bytearray | memoryview, body: bytes) -> R
     if ext is not None:
         if type(ext) is not dict:
             raise MalformedFrame("extFields of a JSON header is not an object")
-        for value in ext.values():
-            if type(value) is not str:
-                ext = {name: _as_text(value) for name, value in ext.items() if value is not None}
-                break
+        if not _ONLY_TEXT.issuperset(map(type, ext.values())):
+            ext = {name: _as_text(value) for name, value in ext.items() if value is not None}
     remark = fields.get("remark")
     if remark is not None and type(remark) is not str:
         remark = _as_text(remark)

@@ -456,6 +456,26 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
         assert (await caller.invoke(harness.address, RemotingCommand(ECHO))).code == 0
 
 
+async def test_an_idle_peer_that_does_not_take_the_close_is_aborted() -> None:
+    clock = ManualClock()
+    async with serving(clock=clock) as harness, raw_peer(harness.address, limit=1024) as peer:
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.writer.write(b"".join(request(BIG, opaque) for opaque in range(100)))
+        (connection,) = await one_connection(harness)
+        await eventually(lambda: connection.congested)
+        for _ in range(6):
+            clock.advance(30)
+        assert not connection.is_open
+        await eventually(lambda: not harness.server.connections)
+
+
+async def test_a_handler_whose_connection_closes_before_it_began_leaves_no_warning() -> None:
+    async with serving() as harness, raw_peer(harness.address) as peer:
+        peer.writer.write(request(WAIT, 1) + b"\xff" * 8)
+        assert await peer.at_end()
+        await eventually(lambda: harness.running == 0)
+
+
 async def test_requests_while_stopping_are_answered_go_away_to_those_who_know_it() -> None:
     async with serving() as harness, raw_peer(harness.address) as new, raw_peer(harness.address) as old:
         new.writer.write(request(WAIT, 1))

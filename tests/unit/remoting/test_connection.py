@@ -1,0 +1,81 @@
+"""A connection with a transport of memory: hostile bytes in any pieces close it and never raise."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, ConnectionLimits, Endpoint
+from aerobee.remoting.frame import FrameDecoder, encode_frame
+
+
+class MemoryTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def good(opaque: int) -> bytes:
+    return encode_frame(RemotingCommand(1, {"k": "v"}, b"body", opaque=opaque))
+
+
+def opaques(data: bytes) -> list[int]:
+    decoder = FrameDecoder()
+    decoder.feed(data)
+    found = []
+    while (command := decoder.next_frame()) is not None:
+        found.append(command.opaque)
+    assert decoder.unused == 0
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 1000), max_size=5),
+    st.binary(max_size=80),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3),
+    st.integers(1, 200),
+)
+def test_hostile_bytes_after_good_frames_close_the_connection_at_most(
+    numbers: list[int], tail: bytes, changes: list[tuple[int, int]], step: int
+) -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        limits = ConnectionLimits(frame_bytes_max=10_000)
+        connection = Connection(
+            Endpoint({1: lambda c, request: request.reply(body=request.body)}, limits=limits)
+        )
+        connection.connection_made(transport)
+        mutated = bytearray(good(7) + tail)
+        for at, value in changes:
+            mutated[at % len(mutated)] = value
+        stream = b"".join(good(number) for number in numbers) + bytes(mutated)
+        for at in range(0, len(stream), step):
+            connection.data_received(stream[at : at + step])
+        answered = opaques(bytes(transport.written))
+        assert answered[: len(numbers)] == numbers
+        assert connection.is_open != transport.is_closed
+        connection.connection_lost(None)
+
+    asyncio.run(run())
