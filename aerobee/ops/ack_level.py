@@ -1,0 +1,34 @@
+"""What an acknowledgement means, one sentence for each level; docs/acknowledgements.md is held to these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SENTENCES: Mapping[tuple[bool, bool], str] = {
+    # (sync flush, sync replication)
+    (False, False): "async flush: survives a crash of the broker process",
+    (True, False): "sync flush: survives power loss of the broker's machine",
+    (False, True): "sync replication: survives loss of the broker's machine, if one in-sync replica lives",
+    (True, True): "sync flush and sync replication: survives power loss, and loss of the broker's machine",
+}
+UNKNOWN = "unknown: the broker did not tell its settings"
+
+
+def ack_sentence(flush_disk_type: str, broker_role: str, in_sync_replicas: int = 1) -> str:
+    """The sentence for a broker's settings.
+
+    A SYNC_MASTER that waits for no more than itself (inSyncReplicas 1, RocketMQ's default) replicates asynchronously.
+    """
+    return SENTENCES[flush_disk_type == "SYNC_FLUSH", broker_role == "SYNC_MASTER" and in_sync_replicas > 1]
+
+
+def ack_sentence_of(config: Mapping[str, str]) -> str:
+    """The same from the settings that a broker reports."""
+    if "flushDiskType" not in config:
+        return UNKNOWN
+    replicas = config.get("inSyncReplicas", "1")
+    return ack_sentence(
+        config["flushDiskType"],
+        config.get("brokerRole", "ASYNC_MASTER"),
+        int(replicas) if replicas.isdecimal() else 1,
+    )

@@ -1,0 +1,265 @@
+"""`aerobee bench produce|consume`: rates and latencies from the user's seat, with RocketMQ's letters.
+
+    -t topic   -w sends under way at a time   -s body bytes   -n nameserver
+
+Each rate is printed with the ack level of the brokers: a rate without it compares nothing. The client shares the
+machine's cores with whatever runs there, and is itself the limit when it uses a whole core, which is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from aerobee.client import ConsumeFrom, Producer, ProducerConfig, PullConsumer, PullConsumerConfig, SendResult
+from aerobee.errors import AerobeeError
+from aerobee.message import Message
+from aerobee.ops.failure import UnhealthyError, explain
+from aerobee.ops.latency import LatencyHistogram
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+from aerobee.ops.send import ack_of
+
+TOPIC = "BenchmarkTest"
+REPORT_EVERY_S = 0.5
+ERRORS_MAX = 100  # then the run ends: a broken cluster gives no rate
+CLIENT_BOUND = 0.9  # share of a core above which the client is taken for the limit
+
+NameServersLetter = Annotated[
+    str,
+    typer.Option(
+        "--nameserver",
+        "-n",
+        envvar=["AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR"],
+        metavar="HOST:PORT[;…]",
+        help="Where the NameServers listen.",
+    ),
+]
+Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
+
+app = typer.Typer(name="bench", help="Measure rates and latencies: produce, consume.", no_args_is_help=True)
+
+
+@app.command("produce")
+def produce(
+    workers: Annotated[
+        int, typer.Option("--workers", "-w", min=1, max=10_000, help="Sends under way at a time.")
+    ] = 64,
+    size: Annotated[int, typer.Option("--size", "-s", min=0, max=4_194_304, help="Body bytes.")] = 128,
+    topic: Topic = TOPIC,
+    nameserver: NameServersLetter = NAMESERVER_DEFAULT,
+    count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages.")] = 0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="End after this time; 0: until Ctrl-C.")
+    ] = 10.0,
+    batch: Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Messages in one request.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Send as fast as the answers come."""
+    out = Output(as_json)
+    run(lambda stop: _produce(stop, out, workers, size, topic, nameserver, count, seconds, batch))
+
+
+@app.command("consume")
+def consume(
+    topic: Topic = TOPIC,
+    nameserver: NameServersLetter = NAMESERVER_DEFAULT,
+    count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages.")] = 0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="End after this time; 0: until Ctrl-C.")
+    ] = 10.0,
+    first: Annotated[bool, typer.Option("--from-first", help="Read what is stored already.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read as fast as messages come; the latency is from the sender's clock to here."""
+    out = Output(as_json)
+    run(lambda stop: _consume(stop, out, topic, nameserver, count, seconds, first))
+
+
+async def _produce(
+    stop: Stop,
+    out: Output,
+    workers: int,
+    size: int,
+    topic: str,
+    nameserver: str,
+    count: int,
+    seconds: float,
+    batch: int,
+) -> None:
+    message = Message(topic, os.urandom(size))
+    histogram = LatencyHistogram()
+    meter = _Meter(count, seconds)
+    brokers: set[str] = set()
+
+    async def worker(producer: Producer) -> None:
+        while not meter.over:
+            began = time.perf_counter()
+            try:
+                if batch == 1:
+                    results: tuple[SendResult, ...] = (await producer.send(message),)
+                else:
+                    results = await producer.send_batch([message] * batch)
+            except AerobeeError as error:
+                meter.fail(error)
+                continue
+            histogram.add(time.perf_counter() - began)
+            meter.done += len(results)
+            meter.body_bytes += size * len(results)
+            brokers.add(results[0].queue.broker_name)
+
+    async with Producer(
+        nameserver, "aerobee-bench", config=ProducerConfig(in_flight_max=max(workers, 1))
+    ) as producer:
+        first = await producer.send(
+            message
+        )  # the route, the connection, and a topic that may have to be created
+        brokers.add(first.queue.broker_name)
+        ack = await ack_of(nameserver, brokers)
+        out.note(f"sending {size} bytes to {topic}, {workers} under way; {ack}")
+        meter.begin()
+
+        async def all_workers() -> None:
+            async with asyncio.TaskGroup() as group:
+                for number in range(workers):
+                    group.create_task(worker(producer), name=f"bench-{number}")
+
+        await _run_with_progress(stop, out, all_workers(), meter, histogram, "sent")
+    _report(
+        out, meter, histogram, "sent", {"workers": workers, "size": size, "batch": batch, "topic": topic}, ack
+    )
+
+
+async def _consume(
+    stop: Stop, out: Output, topic: str, nameserver: str, count: int, seconds: float, first: bool
+) -> None:
+    histogram = LatencyHistogram()
+    meter = _Meter(count, seconds)
+    config = PullConsumerConfig(
+        auto_commit=False, consume_from=ConsumeFrom.FIRST if first else ConsumeFrom.LAST
+    )
+    async with PullConsumer(nameserver, "aerobee-bench", config=config) as consumer:
+        queues = await consumer.queues(topic)
+        await consumer.assign(queues)
+        for queue in queues:
+            await (consumer.seek_to_begin(queue) if first else consumer.seek_to_end(queue))
+        ack = await ack_of(nameserver, {queue.broker_name for queue in queues})
+        out.note(f"reading {topic}, {len(queues)} queues; {ack}")
+        meter.begin()
+
+        async def read() -> None:
+            while not meter.over:
+                messages = await consumer.poll(timeout_s=REPORT_EVERY_S)
+                now_ms = time.time() * 1000
+                for message in messages:
+                    histogram.add((now_ms - message.born_timestamp) / 1000)
+                    meter.body_bytes += len(message.stored_body)
+                meter.done += len(messages)
+
+        await _run_with_progress(stop, out, read(), meter, histogram, "received")
+    _report(out, meter, histogram, "received", {"topic": topic, "queues": len(queues)}, ack)
+
+
+class _Meter:
+    """When a run ends, and what it did."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._count = count
+        self._seconds = seconds
+        self._began = time.perf_counter()
+        self._cpu_began = time.process_time()
+        self.done = 0
+        self.body_bytes = 0
+        self.errors = 0
+        self.last_error: BaseException | None = None
+
+    def begin(self) -> None:
+        self._began = time.perf_counter()
+        self._cpu_began = time.process_time()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._began
+
+    @property
+    def cpu_share(self) -> float:
+        """Of one core, used by this process since begin()."""
+        return (time.process_time() - self._cpu_began) / max(self.elapsed_s, 1e-9)
+
+    @property
+    def over(self) -> bool:
+        if self._count and self.done >= self._count:
+            return True
+        return bool(self._seconds) and self.elapsed_s >= self._seconds
+
+    def fail(self, error: BaseException) -> None:
+        """Count a failure; raises when there are too many to go on."""
+        self.errors += 1
+        self.last_error = error
+        if self.errors >= ERRORS_MAX:
+            raise UnhealthyError(
+                f"{self.errors} sends failed, the last: {explain(error).sentence}"
+            ) from error
+
+
+async def _run_with_progress(
+    stop: Stop, out: Output, work: Any, meter: _Meter, histogram: LatencyHistogram, verb: str
+) -> None:
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    ) as progress:
+        line = progress.add_task("starting", total=None)
+
+        async def show() -> None:
+            while True:
+                before, moment = meter.done, time.perf_counter()
+                await asyncio.sleep(REPORT_EVERY_S)
+                rate = (meter.done - before) / (time.perf_counter() - moment)
+                progress.update(
+                    line,
+                    description=f"{meter.done:,} {verb}, {rate:,.0f}/s, p50 {histogram.percentile_ms(50):.2f} ms, "
+                    f"p99 {histogram.percentile_ms(99):.2f} ms, {meter.errors} errors",
+                )
+
+        shown = asyncio.create_task(show(), name="bench-progress")
+        try:
+            await stop.or_done(work)
+        finally:
+            meter_seconds = meter.elapsed_s
+            shown.cancel()
+            await asyncio.gather(shown, return_exceptions=True)
+            out.note(f"{meter_seconds:.2f} s measured")
+
+
+def _report(
+    out: Output, meter: _Meter, histogram: LatencyHistogram, verb: str, shape: dict[str, Any], ack: str
+) -> None:
+    seconds = meter.elapsed_s
+    document = shape | {
+        verb: meter.done,
+        "errors": meter.errors,
+        "seconds": round(seconds, 3),
+        "per_second": round(meter.done / seconds, 1),
+        "mib_per_second": round(meter.body_bytes / seconds / 2**20, 3),
+        **histogram.summary(),
+        "client_cpu_share": round(meter.cpu_share, 3),
+        "ack": ack,
+    }
+    out.facts(document)
+    if meter.last_error is not None:
+        out.note(f"{meter.errors} failed, the last: {explain(meter.last_error).sentence}", style="yellow")
+    if meter.cpu_share > CLIENT_BOUND:
+        out.note("this client used a whole core: the brokers may be able to do more")

@@ -1,0 +1,113 @@
+"""`aerobee cluster`: list the brokers, describe each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.client.results import BrokerInfo
+from aerobee.errors import AerobeeError
+from aerobee.ops.ack_level import ack_sentence_of
+from aerobee.ops.failure import explain
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+
+app = typer.Typer(name="cluster", help="Clusters and their brokers: list, describe.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_clusters(
+    cluster: ClusterName = None, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """List the brokers that are registered, with their rates."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            rows = [await _row(admin, info) for info in await admin.brokers(cluster)]
+        out.table(
+            rows,
+            {
+                "cluster": "cluster",
+                "broker": "broker",
+                "id": "id",
+                "address": "address",
+                "version": "version",
+                "in_tps": "in/s",
+                "out_tps": "out/s",
+                "disk": "disk",
+                "state": "state",
+            },
+            empty="no broker is registered; start one with `aerobee broker -n ADDRESS` or `aerobee up`",
+        )
+
+    run(command)
+
+
+@app.command("describe")
+def describe_cluster(
+    cluster: ClusterName = None, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Show each broker's state: rates, disk, log, and what its acknowledgement means."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        documents = []
+        async with Admin(nameserver) as admin:
+            for info in await admin.brokers(cluster):
+                document = await _row(admin, info)
+                if document["state"] == "up":
+                    runtime = await admin.broker_runtime(info.address)
+                    config = await admin.broker_config(info.address)
+                    document |= {"ack": ack_sentence_of(config), "runtime": runtime}
+                documents.append(document)
+        if as_json:
+            out.document(documents)
+            return
+        if not documents:
+            out.say("no broker is registered; start one with `aerobee broker -n ADDRESS` or `aerobee up`")
+        for document in documents:
+            runtime = document.pop("runtime", {})
+            out.facts(document, title=f"{document['cluster']} / {document['broker']}")
+            for key in sorted(runtime):
+                out.say(f"    {key:<44} {runtime[key]}", style="dim")
+            out.say("")
+
+    run(command)
+
+
+async def _row(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "cluster": info.cluster,
+        "broker": info.broker_name,
+        "id": info.broker_id,
+        "address": info.address,
+    }
+    try:
+        runtime = await admin.broker_runtime(info.address)
+    except AerobeeError as error:
+        return row | {
+            "version": None,
+            "in_tps": None,
+            "out_tps": None,
+            "disk": None,
+            "state": explain(error).sentence,
+        }
+    return row | {
+        "version": runtime.get("brokerVersionDesc"),
+        "in_tps": first_rate(runtime.get("putTps")),
+        "out_tps": first_rate(runtime.get("getTransferredTps")),
+        "disk": first_rate(runtime.get("commitLogDiskRatio")),
+        "state": "up",
+    }
+
+
+def first_rate(text: str | None) -> float | None:
+    """The first number of "10s 60s 600s" values; None when there is none."""
+    try:
+        return float((text or "").split()[0])
+    except (IndexError, ValueError):
+        return None

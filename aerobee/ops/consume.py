@@ -1,0 +1,216 @@
+"""`aerobee consume`: print messages as they come, with a group that keeps its place or without one.
+
+Without --group every queue of the topic is read and nothing is kept at the broker: like `tail -f`. With --group this
+process becomes a member: queues are shared with the other members, and the place is committed after the printing, so
+that a message is printed at least once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import ConsumeFrom, PullConsumer, PullConsumerConfig, ReceivedMessage
+from aerobee.errors import UsageError
+from aerobee.message import MessageQueue
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
+from aerobee.ops.output import Output, body_text
+from aerobee.ops.run import Stop, run
+from aerobee.ops.send import find_queue
+
+GROUPLESS = "aerobee-consume"
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: "first", "last", "time" with ms, or "offset" with an offset."""
+
+    kind: str
+    value: int = 0
+
+
+def register(app: typer.Typer) -> None:
+    app.command("consume")(consume)
+
+
+def consume(
+    topic: TopicArgument,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", help="first, last, a time (2026-11-21T10:00:00, 15m for 15 minutes ago), offset:N."
+        ),
+    ] = "last",
+    tags: Annotated[str, typer.Option("--tags", "-t", help="Only these tags: 'A || B'.")] = "*",
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="End after so many messages; 0 never ends.")
+    ] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="Wait for more, or end at the end.")
+    ] = True,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Join this group and commit.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show queue, offset, tag, keys and time.")
+    ] = False,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Print the bodies of a topic's messages, one a line, as they arrive."""
+    out = Output(as_json)
+    begin = parse_start(start, time.time_ns() // 1_000_000)
+    if group is not None and (queue is not None or begin.kind == "offset"):
+        raise UsageError("a group shares all queues: --queue and --from offset:N go without --group")
+
+    async def command(stop: Stop) -> None:
+        reader = _Reader(out, verbose=verbose, limit=count)
+        config = PullConsumerConfig(
+            auto_commit=False, consume_from=_consume_from(begin), consume_timestamp_ms=begin.value
+        )
+        async with PullConsumer(nameserver, group or GROUPLESS, config=config) as consumer:
+            if group is None:
+                await _assign(consumer, topic, tags, queue, begin)
+            else:
+                await consumer.subscribe(topic, tags)
+            await stop.or_done(_read(consumer, reader, commit=group is not None, follow=follow))
+        if not as_json:
+            out.note(f"{reader.printed} messages")
+
+    run(command)
+
+
+def parse_start(text: str, now_ms: int) -> Start:
+    """Raises UsageError saying which forms are taken."""
+    if text in ("first", "last"):
+        return Start(text)
+    if text.startswith("offset:"):
+        number = text.removeprefix("offset:")
+        if not number.isdecimal():
+            raise UsageError(f"--from {text!r}: write offset: and a number, for example offset:120")
+        return Start("offset", int(number))
+    try:
+        return Start("time", time_ms(text, now_ms))
+    except UsageError:
+        raise UsageError(
+            f"--from {text!r}: write first, last, offset:N, a time like 2026-11-21T10:00:00, "
+            "or 15m for 15 minutes ago"
+        ) from None
+
+
+def message_document(message: ReceivedMessage) -> dict[str, Any]:
+    """A message as one JSON document. `encoding` says how `body` is written: utf-8 or hex."""
+    body, encoding = body_text(message.body)
+    return {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue_id": message.queue.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": dict(message.properties),
+        "born_timestamp": message.born_timestamp,
+        "born_host": host_text(message.born_host),
+        "store_timestamp": message.store_timestamp,
+        "store_host": host_text(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "body": body,
+        "encoding": encoding,
+    }
+
+
+class _Reader:
+    """Prints messages and counts them; `done` when the limit is reached."""
+
+    def __init__(self, out: Output, *, verbose: bool, limit: int) -> None:
+        self._out = out
+        self._verbose = verbose
+        self._limit = limit
+        self.printed = 0
+
+    @property
+    def done(self) -> bool:
+        return bool(self._limit) and self.printed >= self._limit
+
+    def show(self, messages: Sequence[ReceivedMessage]) -> dict[MessageQueue, int]:
+        """Print up to the limit; return the next offset of each queue that something was printed of."""
+        next_offsets: dict[MessageQueue, int] = {}
+        stdout = sys.stdout.buffer
+        for message in messages:
+            if self.done:
+                break
+            if self._out.as_json:
+                self._out.line(message_document(message), "")
+            else:
+                if self._verbose:
+                    stdout.write(_head(message).encode())
+                stdout.write(message.body + b"\n")
+            self.printed += 1
+            next_offsets[message.queue] = message.queue_offset + 1
+        stdout.flush()
+        return next_offsets
+
+
+async def _assign(consumer: PullConsumer, topic: str, tags: str, queue: str | None, begin: Start) -> None:
+    queues = await consumer.queues(topic)
+    chosen = (find_queue(queues, queue, topic),) if queue is not None else queues
+    await consumer.assign(chosen, tags)
+    for each in chosen:
+        if begin.kind == "first":
+            await consumer.seek_to_begin(each)
+        elif begin.kind == "last":
+            await consumer.seek_to_end(each)
+        elif begin.kind == "time":
+            await consumer.seek_to_time(each, begin.value)
+        else:
+            await consumer.seek(each, begin.value)
+
+
+async def _read(consumer: PullConsumer, reader: _Reader, *, commit: bool, follow: bool) -> None:
+    while not reader.done:
+        messages = await consumer.poll(timeout_s=POLL_S)
+        printed = reader.show(messages)
+        if commit and printed:
+            await consumer.commit(printed)
+        if not messages and not follow and await _at_end(consumer):
+            return
+
+
+async def _at_end(consumer: PullConsumer) -> bool:
+    assigned = consumer.assigned
+    for queue in assigned:
+        position = consumer.position(queue)
+        if position is None or position < await consumer.end_offset(queue):
+            return False
+    return bool(assigned)
+
+
+def _consume_from(begin: Start) -> ConsumeFrom:
+    return {"first": ConsumeFrom.FIRST, "time": ConsumeFrom.TIMESTAMP}.get(begin.kind, ConsumeFrom.LAST)
+
+
+def host_text(host: tuple[str, int]) -> str:
+    """("ip", port) as text, an IPv6 address in brackets."""
+    ip, port = host
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def _head(message: ReceivedMessage) -> str:
+    parts = [
+        f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
+        time_text(message.store_timestamp),
+    ]
+    if message.tag:
+        parts.append(f"tag={message.tag}")
+    if message.keys:
+        parts.append(f"keys={','.join(message.keys)}")
+    return "[" + " ".join(parts) + "] "

@@ -1,0 +1,396 @@
+"""`aerobee doctor`: dial every address that the cluster advertises from here, and say what fails and what to do.
+
+The commonest first-day failure is a broker that registers an address which its clients cannot reach; it shows as a
+time-out in the client, far from its cause. Each check is one Finding; a check that depends on a failed one is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.client.results import BrokerInfo
+from aerobee.errors import AerobeeError
+from aerobee.ops.ack_level import ack_sentence_of
+from aerobee.ops.cluster import first_rate
+from aerobee.ops.failure import ExitCode, explain
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+
+DIAL_TIMEOUT_S = 3.0
+SKEW_MAX_S = 5.0  # brokers tell their age in whole seconds, so less cannot be seen
+DISK_WARNING = 0.75  # RocketMQ's diskMaxUsedSpaceRatio: retention deletes early above
+DISK_FULL = 0.90  # diskSpaceWarningLevelRatio: writes are refused above
+REGISTRATION_AGE_MAX_S = 90.0  # a broker registers each 30 s and is forgotten after 120 s
+_AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
+MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check: `level` is ok, warn or fail; `advice` says what to do about the latter two."""
+
+    part: str
+    check: str
+    level: str
+    detail: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """One attempt to open a TCP connection. `problem` is empty when it worked."""
+
+    milliseconds: float
+    problem: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show also what is well in full.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check from here whether every part of the cluster can be reached and is well."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> list[Finding]:
+        return await examine(split_addresses(nameserver))
+
+    findings = run(command)
+    failed = [finding for finding in findings if finding.level == "fail"]
+    if as_json:
+        out.document({"healthy": not failed, "findings": findings})
+    else:
+        for finding in findings:
+            mark, style = MARKS[finding.level]
+            out.say(f"{mark} {finding.part}  {finding.check}: {finding.detail}", style=style)
+            if finding.advice:
+                out.say(f"    → {finding.advice}")
+        warned = sum(finding.level == "warn" for finding in findings)
+        out.say(
+            f"{len(findings)} checks, {len(failed)} failed, {warned} to look at"
+            if failed or warned
+            else f"{len(findings)} checks, all is well",
+            style="bold",
+        )
+    raise typer.Exit(int(ExitCode.REFUSED if failed else ExitCode.DONE))
+
+
+def split_addresses(text: str) -> list[str]:
+    """ "host:port;host:port" as a list."""
+    return [piece.strip() for piece in text.replace(",", ";").split(";") if piece.strip()]
+
+
+async def examine(nameservers: list[str]) -> list[Finding]:
+    """Run all checks."""
+    findings: list[Finding] = []
+    known: dict[str, tuple[BrokerInfo, ...]] = {}
+    for address in nameservers:
+        found, brokers = await _examine_nameserver(address)
+        findings += found
+        if brokers is not None:
+            known[address] = brokers
+    if not known:
+        return findings
+    everything = sorted({info for brokers in known.values() for info in brokers}, key=_place)
+    if not everything:
+        findings.append(
+            Finding(
+                part="cluster",
+                check="brokers",
+                level="fail",
+                detail="no broker is registered",
+                advice="start one with `aerobee broker -n "
+                + ";".join(nameservers)
+                + "`; a broker that runs already "
+                "names the wrong nameservers in namesrvAddr",
+            )
+        )
+    for info in everything:
+        absent = [address for address, brokers in known.items() if info not in brokers]
+        if absent:
+            findings.append(
+                Finding(
+                    part=_name(info),
+                    check="registration",
+                    level="fail",
+                    detail=f"{info.address} is not registered at {', '.join(absent)}",
+                    advice="clients of that NameServer do not find it: name every NameServer in the broker's "
+                    "namesrvAddr, and check that the broker's machine reaches it",
+                )
+            )
+    for found in await asyncio.gather(*(_examine_broker(info, list(known)) for info in everything)):
+        findings += found
+    return findings
+
+
+async def dial(address: str) -> Dial:
+    """Open a TCP connection and close it."""
+    host, _, port = address.rpartition(":")
+    began = time.perf_counter()
+    try:
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except TimeoutError:
+        return Dial(DIAL_TIMEOUT_S * 1000, f"no answer within {DIAL_TIMEOUT_S:.0f} s")
+    except (OSError, ValueError, OverflowError) as error:
+        return Dial((time.perf_counter() - began) * 1000, str(getattr(error, "strerror", None) or error))
+    milliseconds = (time.perf_counter() - began) * 1000
+    writer.close()
+    try:
+        await writer.wait_closed()
+    except OSError:
+        return Dial(milliseconds, "the connection breaks as soon as it is open")
+    return Dial(milliseconds)
+
+
+async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[BrokerInfo, ...] | None]:
+    part = f"nameserver {address}"
+    dialled = await dial(address)
+    if dialled.problem:
+        return [
+            Finding(
+                part=part,
+                check="dial",
+                level="fail",
+                detail=dialled.problem,
+                advice="nothing answers there: start it (`aerobee up` or `aerobee nameserver`), or correct the "
+                "address (-n, AEROBEE_NAMESRV_ADDR)",
+            )
+        ], None
+    try:
+        async with Admin(address) as admin:
+            brokers = await admin.brokers()
+    except AerobeeError as error:
+        return [
+            Finding(
+                part=part,
+                check="request",
+                level="fail",
+                detail=explain(error).sentence,
+                advice="the port is open but no NameServer answers: is it a broker's port, or another program's?",
+            )
+        ], None
+    detail = f"answers in {dialled.milliseconds:.1f} ms, {len(brokers)} brokers are registered"
+    return [Finding(part=part, check="dial", level="ok", detail=detail)], brokers
+
+
+async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Finding]:
+    part = _name(info)
+    dialled = await dial(info.address)
+    if dialled.problem:
+        return [_unreachable(part, "advertised address", info.address, dialled)]
+    findings = [
+        Finding(
+            part=part,
+            check="advertised address",
+            level="ok",
+            detail=f"{info.address} answers in {dialled.milliseconds:.1f} ms",
+        )
+    ]
+    try:
+        async with Admin(nameservers) as admin:
+            runtime = await admin.broker_runtime(info.address)
+            config = await admin.broker_config(info.address)
+    except AerobeeError as error:
+        return [
+            *findings,
+            Finding(
+                part=part,
+                check="request",
+                level="fail",
+                detail=explain(error).sentence,
+                advice="the port is open but no broker answers there: does another program listen on it?",
+            ),
+        ]
+    findings += runtime_findings(part, runtime, config, time.time())
+    findings += await _examine_listeners(part, info, config)
+    findings += await _examine_routes(part, info, nameservers)
+    return findings
+
+
+def runtime_findings(
+    part: str, runtime: Mapping[str, str], config: Mapping[str, str], now_s: float
+) -> list[Finding]:
+    """What a broker's own figures say: version, clock, disk, registration; core."""
+    findings = [
+        Finding(
+            part=part,
+            check="version",
+            level="ok",
+            detail=f"{runtime.get('brokerVersionDesc', 'unknown')}; {ack_sentence_of(config)}",
+        )
+    ]
+    skew_s = clock_skew_s(runtime, now_s)
+    if skew_s is not None:
+        off = abs(skew_s) > SKEW_MAX_S
+        findings.append(
+            Finding(
+                part=part,
+                check="clock",
+                level="warn" if off else "ok",
+                detail=f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} this machine"
+                if off
+                else "agrees with this machine",
+                advice="delays, retention and `--from` times follow the broker's clock: run NTP on both"
+                if off
+                else "",
+            )
+        )
+    findings += _disk_findings(part, runtime)
+    if runtime.get("brokerActive", "true").lower() == "false":
+        findings.append(
+            Finding(
+                part=part,
+                check="state",
+                level="fail",
+                detail="the broker is not active: it takes no requests of clients",
+                advice="it is starting, stopping, or isolated; its log says which",
+            )
+        )
+    for key, value in sorted(runtime.items()):
+        if key.startswith("registeredAt_"):
+            findings.append(
+                _registration_finding(part, key.removeprefix("registeredAt_"), value, now_s + (skew_s or 0))
+            )
+    return findings
+
+
+def _disk_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
+    findings = []
+    for key, what in (("commitLogDiskRatio", "commit log"), ("consumeQueueDiskRatio", "consume queues")):
+        ratio = first_rate(runtime.get(key))
+        if ratio is None or ratio < 0:
+            continue
+        level = "fail" if ratio >= DISK_FULL else "warn" if ratio >= DISK_WARNING else "ok"
+        advice = {
+            "fail": "the broker refuses messages above 90 %: free space, or lower fileReservedTime",
+            "warn": "above 75 % old messages are deleted early; above 90 % new ones are refused",
+            "ok": "",
+        }[level]
+        findings.append(
+            Finding(
+                part=part, check=f"disk of the {what}", level=level, detail=f"{ratio:.0%} used", advice=advice
+            )
+        )
+    return findings
+
+
+def _registration_finding(part: str, nameserver: str, value: str, now_s: float) -> Finding:
+    registered_ms = int(value) if value.isdecimal() else 0
+    age_s = now_s - registered_ms / 1000
+    good = registered_ms > 0 and age_s <= REGISTRATION_AGE_MAX_S
+    return Finding(
+        part=part,
+        check=f"registration at {nameserver}",
+        level="ok" if good else "fail",
+        detail=f"{max(age_s, 0):.0f} s ago" if registered_ms else "it never succeeded",
+        advice="" if good else "the broker does not reach that NameServer; it is forgotten there after 120 s",
+    )
+
+
+def clock_skew_s(runtime: Mapping[str, str], now_s: float) -> float | None:
+    """How far the broker's clock is ahead of ours, from its boot time and its age; None when it tells neither."""
+    boot = runtime.get("bootTimestamp", "")
+    age = _AGE.search(runtime.get("runtime", ""))
+    if not boot.isdecimal() or age is None:
+        return None
+    days, hours, minutes, seconds = (int(part) for part in age.groups())
+    its_now_s = int(boot) / 1000 + ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return its_now_s - now_s
+
+
+def advertised_listeners(config: Mapping[str, str]) -> dict[str, str]:
+    """Listener name -> "host:port" that a broker tells clients; empty when it has none with a name."""
+    listeners = dict(_named(config.get("listeners", "")))
+    listeners.update(_named(config.get("advertisedListeners", "")))
+    return {name: address for name, address in listeners.items() if not address.startswith(("0.0.0.0:", ":"))}
+
+
+def _named(text: str) -> list[tuple[str, str]]:
+    pieces = [piece.strip().partition("://") for piece in text.replace(";", ",").split(",") if "://" in piece]
+    return [(name, address) for name, _, address in pieces]
+
+
+async def _examine_listeners(part: str, info: BrokerInfo, config: Mapping[str, str]) -> list[Finding]:
+    findings = []
+    for name, address in advertised_listeners(config).items():
+        if address == info.address:
+            continue
+        dialled = await dial(address)
+        if dialled.problem:
+            finding = _unreachable(part, f"listener {name}", address, dialled)
+            # A client is only told the addresses of the listener through which it asked: another one may be closed to us.
+            findings.append(
+                Finding(
+                    part=part, check=finding.check, level="warn", detail=finding.detail, advice=finding.advice
+                )
+            )
+        else:
+            findings.append(
+                Finding(
+                    part=part,
+                    check=f"listener {name}",
+                    level="ok",
+                    detail=f"{address} answers in {dialled.milliseconds:.1f} ms",
+                )
+            )
+    return findings
+
+
+async def _examine_routes(part: str, info: BrokerInfo, nameservers: list[str]) -> list[Finding]:
+    """The topic that bears the broker's name is always there: can its route be read at each NameServer?"""
+    findings = []
+    for address in nameservers:
+        try:
+            async with Admin(address) as admin:
+                await admin.topic_route(info.broker_name)
+        except AerobeeError as error:
+            findings.append(
+                Finding(
+                    part=part,
+                    check=f"route at {address}",
+                    level="fail",
+                    detail=explain(error).sentence,
+                    advice="the broker registered without its topics; restart it, and look into its log",
+                )
+            )
+        else:
+            findings.append(Finding(part=part, check=f"route at {address}", level="ok", detail="readable"))
+    return findings
+
+
+def _unreachable(part: str, check: str, address: str, dialled: Dial) -> Finding:
+    host = address.rpartition(":")[0]
+    if host.startswith("127.") or host in ("localhost", "::1"):
+        why = "it advertises a loopback address, which only clients on its own machine reach, or it is down there"
+    else:
+        why = "it is down, a firewall is between, or it advertises an address of a network that is not yours"
+    return Finding(
+        part=part,
+        check=check,
+        level="fail",
+        detail=f"{address}: {dialled.problem}",
+        advice=f"{why}; clients are told exactly this address: set brokerIP1, or listeners and advertisedListeners, "
+        "to one that they reach",
+    )
+
+
+def _name(info: BrokerInfo) -> str:
+    return f"broker {info.broker_name}" + (f" (id {info.broker_id})" if info.broker_id else "")
+
+
+def _place(info: BrokerInfo) -> tuple[str, str, int, str]:
+    return info.cluster, info.broker_name, info.broker_id, info.address

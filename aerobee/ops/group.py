@@ -1,0 +1,307 @@
+"""`aerobee group`: list, describe, lag, reset, delete."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import Admin, PullConsumer
+from aerobee.errors import ConsumerNotOnline, SubscriptionGroupNotExist, UsageError
+from aerobee.message import MessageQueue, check_group_name
+from aerobee.ops.failure import NotFound
+from aerobee.ops.options import (
+    NAMESERVER_DEFAULT,
+    AsJson,
+    GroupArgument,
+    NameServers,
+    Yes,
+    ask,
+    time_ms,
+    time_text,
+)
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+from aerobee.ops.topic import require_topic
+
+SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-", "CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER",
+                 "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")  # fmt: skip
+
+app = typer.Typer(
+    name="group", help="Consumer groups: list, describe, lag, reset, delete.", no_args_is_help=True
+)
+
+
+@app.command("list")
+def list_groups(
+    all_groups: Annotated[bool, typer.Option("--all", "-a", help="Also the brokers' own groups.")] = False,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the consumer groups that brokers know."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            infos = await admin.groups()
+        rows: dict[str, dict[str, Any]] = {}
+        for info in infos:
+            if not all_groups and info.name.startswith(SYSTEM_GROUPS):
+                continue
+            row = rows.setdefault(
+                info.name,
+                {
+                    "group": info.name,
+                    "consume": info.consume_enabled,
+                    "broadcast": info.broadcast_enabled,
+                    "orderly": info.orderly,
+                    "retries": info.retry_count_max,
+                    "brokers": [],
+                },
+            )
+            row["brokers"].append(info.broker_address)
+        out.table(
+            [rows[name] for name in sorted(rows)],
+            {
+                "group": "group",
+                "consume": "may consume",
+                "broadcast": "may broadcast",
+                "orderly": "orderly",
+                "retries": "retries",
+                "brokers": "brokers",
+            },
+            empty="there is no consumer group yet; it appears when a consumer joins",
+        )
+
+    run(command)
+
+
+@app.command("describe")
+def describe_group(
+    group: GroupArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Show a group's settings, its members and what they ask for."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            settings = [info for info in await admin.groups() if info.name == group]
+            try:
+                online = await admin.consumer_connections(group)
+            except ConsumerNotOnline:
+                online = None
+        if not settings and online is None:
+            raise NotFound(f"group {group} is not known to any broker; `aerobee group list` shows which are")
+        members = [
+            {
+                "client_id": member.client_id,
+                "address": member.address,
+                "language": member.language,
+                "version": member.version,
+            }
+            for member in (online.connections if online else ())
+        ]
+        subscriptions = [
+            {"topic": item.topic, "expression": item.expression, "type": item.expression_type}
+            for item in (online.subscriptions if online else ())
+        ]
+        document: dict[str, Any] = {
+            "group": group,
+            "brokers": [info.broker_address for info in settings],
+            "consume_enabled": all(info.consume_enabled for info in settings),
+            "retry_count_max": settings[0].retry_count_max if settings else None,
+            "model": online.message_model if online else None,
+            "type": online.consume_type if online else None,
+            "members": members,
+            "subscriptions": subscriptions,
+        }
+        if as_json:
+            out.document(document)
+            return
+        out.facts({key: value for key, value in document.items() if key not in ("members", "subscriptions")})
+        out.say("")
+        out.table(
+            members,
+            {"client_id": "member", "address": "address", "language": "language", "version": "version"},
+            empty="no member is online",
+        )
+        if subscriptions:
+            out.say("")
+            out.table(
+                subscriptions,
+                {"topic": "topic", "expression": "expression", "type": "type"},
+                empty="no subscription",
+            )
+
+    run(command)
+
+
+@app.command("lag")
+def group_lag(
+    group: GroupArgument,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a group is behind, for each queue and in total."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            try:
+                progress = await admin.consumer_progress(group, topic)
+            except SubscriptionGroupNotExist:
+                raise NotFound(
+                    f"group {group} is not known to any broker; `aerobee group list` shows which are"
+                ) from None
+        rows = [
+            {
+                "topic": row.queue.topic,
+                "broker": row.queue.broker_name,
+                "queue_id": row.queue.queue_id,
+                "broker_offset": row.broker_offset,
+                "consumer_offset": row.consumer_offset,
+                "lag": row.lag,
+                "last_consumed": time_text(row.last_timestamp_ms),
+                "member": row.client_id or None,
+            }
+            for row in progress.queues
+        ]
+        if as_json:
+            out.document(
+                {"group": group, "lag": progress.lag, "consume_tps": progress.consume_tps, "queues": rows}
+            )
+            return
+        out.table(
+            rows,
+            {
+                "topic": "topic",
+                "broker": "broker",
+                "queue_id": "queue",
+                "broker_offset": "broker offset",
+                "consumer_offset": "consumer offset",
+                "lag": "lag",
+                "last_consumed": "last consumed",
+                "member": "member",
+            },
+            empty=f"group {group} has no offsets yet: it never consumed",
+        )
+        out.say(f"lag {progress.lag}, {progress.consume_tps:.2f} a second")
+
+    run(command)
+
+
+@app.command("reset")
+def reset_group(
+    group: GroupArgument,
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
+    to: Annotated[
+        str, typer.Option("--to", help="first, last, a time (2026-11-21T10:00:00, 15m), or offset:N.")
+    ],
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only (with offset:N).")
+    ] = None,
+    yes: Yes = False,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Move a group to another place; members that are online follow at once."""
+    out = Output(as_json)
+    check_group_name(group)
+    if queue is not None and not to.startswith("offset:"):
+        raise UsageError("--queue goes with --to offset:N; a time holds for all queues")
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            ask(f"Move group {group} of topic {topic} to {to}?", yes)
+            if to.startswith("offset:"):
+                offsets = await _reset_to_offset(nameserver, admin, group, topic, to, queue)
+            else:
+                offsets = await admin.reset_offsets(group, topic, timestamp_ms=reset_time(to))
+        rows = [
+            {"broker": place.broker_name, "queue_id": place.queue_id, "offset": offset}
+            for place, offset in sorted(offsets.items())
+        ]
+        out.table(
+            rows,
+            {"broker": "broker", "queue_id": "queue", "offset": "new offset"},
+            empty=f"topic {topic} has no queue for group {group}",
+            title=f"group {group}, topic {topic}",
+        )
+
+    run(command)
+
+
+def reset_time(text: str) -> int:
+    """The timestamp of a reset: 0 is the begin, -1 the end."""
+    if text == "first":
+        return 0
+    if text == "last":
+        return -1
+    return time_ms(text, time.time_ns() // 1_000_000)
+
+
+async def _reset_to_offset(
+    nameserver: str, admin: Admin, group: str, topic: str, to: str, queue: str | None
+) -> dict[MessageQueue, int]:
+    """Commit an offset for queues of a group without members: members would write their own over it."""
+    number = to.removeprefix("offset:")
+    if not number.isdecimal():
+        raise UsageError(f"--to {to!r}: write offset: and a number, for example offset:120")
+    try:
+        online = (await admin.consumer_connections(group)).connections
+    except ConsumerNotOnline:
+        online = ()
+    if online:
+        raise UsageError(
+            f"group {group} has {len(online)} members online, which keep their own place: stop them, or reset by time"
+        )
+    async with PullConsumer(nameserver, group) as consumer:
+        queues = await consumer.queues(topic)
+        chosen = [place for place in queues if queue in (None, f"{place.broker_name}/{place.queue_id}")]
+        if not chosen:
+            exist = ", ".join(f"{place.broker_name}/{place.queue_id}" for place in queues[:16])
+            raise UsageError(f"queue {queue!r} of topic {topic} does not exist; write one of: {exist}")
+        await consumer.assign(chosen)
+        offsets: dict[MessageQueue, int] = {}
+        for place in chosen:
+            first, end = await consumer.begin_offset(place), await consumer.end_offset(place)
+            if not first <= int(number) <= end:
+                raise UsageError(
+                    f"offset {number} is outside of queue {place.broker_name}/{place.queue_id}, "
+                    f"which holds {first} to {end}"
+                )
+            offsets[place] = int(number)
+        await consumer.commit(offsets)
+    return offsets
+
+
+@app.command("delete")
+def delete_group(
+    group: GroupArgument,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="Its place stays at the brokers.")
+    ] = False,
+    yes: Yes = False,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group's settings and its place in every topic."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            if group not in {info.name for info in await admin.groups()}:
+                raise NotFound(
+                    f"group {group} is not known to any broker; `aerobee group list` shows which are"
+                )
+            ask(f"Delete group {group}{'' if keep_offsets else ' with its offsets'}?", yes)
+            await admin.delete_group(group, clean_offsets=not keep_offsets)
+        out.document({"group": group, "deleted": True}, f"group {group} is deleted")
+
+    run(command)

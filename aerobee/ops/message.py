@@ -1,0 +1,159 @@
+"""`aerobee message`: find stored messages by id, key, or place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from aerobee.client import Admin, PullConsumer, ReceivedMessage
+from aerobee.errors import QueryNotFound
+from aerobee.ops.consume import message_document
+from aerobee.ops.failure import NotFound
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+from aerobee.ops.send import find_queue
+from aerobee.ops.topic import require_topic
+
+app = typer.Typer(
+    name="message", help="Stored messages: by id, unique key, key, or offset.", no_args_is_help=True
+)
+
+
+@app.command("id")
+def by_id(
+    message_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id that the sender or the broker gave.")
+    ],
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Needed for the sender's id.")] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show the message with this id, of either kind."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            try:
+                message = await admin.message(message_id, topic)
+            except QueryNotFound:
+                raise NotFound(
+                    f"no message has the id {message_id}; retention may have removed it"
+                    + ("" if topic else ", and the sender's id is found with --topic only")
+                ) from None
+        show_message(out, message)
+
+    run(command)
+
+
+@app.command("unique-key")
+def by_unique_key(
+    topic: TopicArgument,
+    unique_key: Annotated[str, typer.Argument(metavar="ID", help="The id that the sender gave.")],
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show the message that the sender gave this id (UNIQ_KEY)."""
+    by_id(unique_key, topic, nameserver, as_json)
+
+
+@app.command("key")
+def by_key(
+    topic: TopicArgument,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="One of the message's keys.")],
+    since: Annotated[
+        str | None, typer.Option("--since", help="Stored after this time (2026-11-21T10:00, 15m).")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Stored before this time.")] = None,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=64, help="At most so many of each broker.")
+    ] = 32,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the messages with this key, through the index."""
+    out = Output(as_json)
+    now_ms = time.time_ns() // 1_000_000
+    begin_ms = time_ms(since, now_ms) if since else 0
+    end_ms = time_ms(until, now_ms) if until else now_ms + 86_400_000  # a broker's clock may be ahead
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            try:
+                messages: Sequence[ReceivedMessage] = await admin.messages_by_key(
+                    topic, key, count_max=count, begin_ms=begin_ms, end_ms=end_ms
+                )
+            except QueryNotFound:
+                messages = ()
+        if not messages:
+            raise NotFound(
+                f"no message of topic {topic} has the key {key!r} in that time; keys match exactly"
+            )
+        if as_json:
+            out.document([message_document(message) for message in messages])
+            return
+        out.table(
+            [
+                {
+                    "message_id": message.message_id,
+                    "place": f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
+                    "stored": time_text(message.store_timestamp),
+                    "body": _short(message.body),
+                }
+                for message in messages
+            ],
+            {"message_id": "id", "place": "queue@offset", "stored": "stored", "body": "body"},
+            empty="",
+        )
+
+    run(command)
+
+
+@app.command("offset")
+def by_offset(
+    topic: TopicArgument,
+    queue: Annotated[str, typer.Argument(metavar="BROKER/ID", help="The queue.")],
+    offset: Annotated[int, typer.Argument(min=0, help="The place in the queue.")],
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show the message at one place of a queue."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin, PullConsumer(nameserver, "aerobee-message") as consumer:
+            await require_topic(admin, topic)
+            place = find_queue(await consumer.queues(topic), queue, topic)
+            first, end = await consumer.begin_offset(place), await consumer.end_offset(place)
+            if not first <= offset < end:
+                holds = f"holds {first} to {end - 1}" if end > first else "is empty"
+                raise NotFound(
+                    f"queue {place.broker_name}/{place.queue_id} of topic {topic} {holds}, not offset {offset}"
+                )
+            message = await admin.message_at(place, offset)
+        show_message(out, message)
+
+    run(command)
+
+
+def show_message(out: Output, message: ReceivedMessage) -> None:
+    """All of one message, the body last."""
+    document = message_document(message)
+    if out.as_json:
+        out.document(document)
+        return
+    body = document.pop("body")
+    for key in ("born_timestamp", "store_timestamp"):
+        document[key] = time_text(document[key])
+    out.facts(document)
+    out.say("")
+    out.say(body)
+
+
+def _short(body: bytes) -> str:
+    text = body[:60].decode(errors="replace").replace("\n", " ")
+    return text + ("…" if len(body) > 60 else "")

@@ -1,0 +1,143 @@
+"""What a command prints: tables and sentences for people, JSON for programs.
+
+With --json standard output carries JSON only: one document (`document`, `table`) or one document a line
+(`line`). Notes, progress and questions go to standard error in both forms, so that a pipe stays clean.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
+
+
+class Output:
+    """One command's output. `as_json` chooses the form; every method works in both."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.console = Console(soft_wrap=True, highlight=False)
+        self.notes = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def table(
+        self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str, title: str = ""
+    ) -> None:
+        """Print rows. `columns` maps a row's key to its heading; JSON shows all keys of each row.
+
+        `empty` is the sentence shown when there is no row.
+        """
+        if self.as_json:
+            self._write(list(rows))
+            return
+        if not rows:
+            self.say(empty)
+            return
+        table = Table(
+            title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+        )
+        for key, heading in columns.items():
+            numeric = all(isinstance(row.get(key), (int, float)) for row in rows)
+            table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(cell_text(row.get(key)) for key in columns))
+        # A pipe has no width: nothing may be folded or cut there.
+        width = None if self.console.is_terminal else 10_000
+        self.console.print(table, width=width, markup=False)
+
+    def facts(self, document: Mapping[str, Any], *, title: str = "") -> None:
+        """Print one object: a line a key, or one JSON document."""
+        if self.as_json:
+            self._write(dict(document))
+            return
+        if title:
+            self.console.print(title, style="bold", markup=False)
+        width = max((len(key) for key in document), default=0)
+        for key, value in document.items():
+            self.console.print(f"{key.replace('_', ' '):<{width}}  {cell_text(value)}", markup=False)
+
+    def document(self, document: Any, sentence: str = "") -> None:
+        """Print the document as JSON, or the sentence."""
+        if self.as_json:
+            self._write(document)
+        elif sentence:
+            self.say(sentence)
+
+    def line(self, document: Mapping[str, Any], text: str) -> None:
+        """One of many results: a JSON document on a line of its own, or the text; flushed at once."""
+        if self.as_json:
+            self._write(dict(document))
+        else:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def say(self, sentence: str, *, style: str = "") -> None:
+        """A sentence of the result, left out with --json."""
+        if not self.as_json:
+            self.console.print(sentence, style=style, markup=False)
+
+    def note(self, sentence: str, *, style: str = "dim") -> None:
+        """A remark beside the result, on standard error."""
+        self.notes.print(sentence, style=style, markup=False)
+
+    def _write(self, document: Any) -> None:
+        sys.stdout.write(to_json(document) + "\n")
+        sys.stdout.flush()
+
+
+def to_json(document: Any) -> str:
+    """JSON on one line. Dataclasses are objects, bytes are text when they are UTF-8, else hex."""
+    return orjson.dumps(document, default=_plain, option=JSON_OPTIONS).decode()
+
+
+def cell_text(value: object) -> str:
+    """How a value reads in a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(cell_text(part) for part in value) or "-"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={cell_text(part)}" for key, part in value.items()) or "-"
+    return str(value)
+
+
+def size_text(byte_count: float) -> str:
+    """Bytes with a binary unit, three digits or so."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(byte_count) < 1024:
+            return f"{byte_count:.0f} {unit}" if unit == "B" else f"{byte_count:.1f} {unit}"
+        byte_count /= 1024
+    return f"{byte_count:.1f} TiB"
+
+
+def body_text(body: bytes) -> tuple[str, str]:
+    """Return (text, encoding): "utf-8", or "hex" when the bytes are no text."""
+    try:
+        return body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return body.hex(), "hex"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return body_text(bytes(value))[0]
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, (int, str)):
+        return int(value) if isinstance(value, int) else str(value)
+    return str(value)

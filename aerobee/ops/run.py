@@ -1,0 +1,102 @@
+"""Run a command's coroutine: uvloop when installed, and Ctrl-C that first asks and then forces.
+
+The first SIGINT or SIGTERM sets `Stop`; the command ends what it does and returns. The second one cancels the
+command's task, or ends the process at once where `on_force` says so. A command that never looks at `Stop` is
+cancelled by the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+try:
+    import uvloop
+except ImportError:  # optional: the extra "fast"
+    uvloop = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """Ctrl-C ended a command before its work was done."""
+
+
+class Stop:
+    """Becomes true when the user asks to stop.
+
+    `taken` is set by a command that ends by itself on the first signal; `on_force` is called on the second.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.taken = False
+        self.on_ask: Callable[[], object] | None = None
+        self.on_force: Callable[[], object] | None = None
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Ask to stop, as the first signal does."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until the user asks to stop. From here on the first signal no longer cancels."""
+        self.taken = True
+        await self._event.wait()
+
+    async def or_done(self, work: Awaitable[T]) -> T | None:
+        """Await `work` until it is done or the user asks to stop; then it is cancelled and None returned."""
+        self.taken = True
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            return None
+        finally:
+            stopped.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def run(command: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
+    """Run to the end and return the result. Raises Interrupted when a signal cancelled the command."""
+
+    async def supervised() -> T:
+        stop = Stop()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def on_signal() -> None:
+            if not stop:
+                stop.set()
+                if stop.on_ask is not None:
+                    stop.on_ask()
+                if stop.taken:
+                    return
+            elif stop.on_force is not None:
+                stop.on_force()
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            return await command(stop)
+        except asyncio.CancelledError:
+            if stop:
+                raise Interrupted from None
+            raise
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    factory = None if uvloop is None else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(supervised())

@@ -1,0 +1,398 @@
+"""`aerobee send`: one message from an argument, or many from a file or standard input, one a line.
+
+Many lines travel at the same time (--in-flight), each waits for its answer. Lines enter a queue in the order of the
+file as long as no send fails; --order-key or --queue puts all of them into one queue. A line whose send failed for a
+reason that passes is sent again until --retry-for is over: such a line may be stored twice, never not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import Admin, Producer, ProducerConfig, SendResult, SendStatus
+from aerobee.errors import AerobeeError, SendFailed, UsageError
+from aerobee.message import Message, MessageQueue
+from aerobee.ops.ack_level import UNKNOWN, ack_sentence_of
+from aerobee.ops.failure import ExitCode, explain
+from aerobee.ops.lines import open_lines, read_all, read_lines
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+RETRY_PAUSE_S = 0.5
+PROGRESS_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What all messages of one call share."""
+
+    topic: str
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    queue: str | None
+    order_key: str | None
+    delay_level: int
+
+    def message(self, body: bytes) -> Message:
+        return Message(
+            self.topic,
+            body,
+            tag=self.tag,
+            keys=self.keys,
+            properties=self.properties,
+            delay_level=self.delay_level,
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened so far. `line` counts from 1."""
+
+    sent: int = 0
+    body_bytes: int = 0
+    repeated: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    queues: Counter[str] = field(default_factory=Counter)
+    brokers: set[str] = field(default_factory=set)
+    failed_line: int = 0
+    failure: BaseException | None = None
+
+    def count(self, result: SendResult, size: int) -> None:
+        self.sent += 1
+        self.body_bytes += size
+        self.statuses[result.status.value] += 1
+        self.queues[f"{result.queue.broker_name}/{result.queue.queue_id}"] += 1
+        self.brokers.add(result.queue.broker_name)
+
+    def fail(self, line: int, error: BaseException) -> None:
+        if self.failure is None or line < self.failed_line:
+            self.failed_line, self.failure = line, error
+
+
+def register(app: typer.Typer) -> None:
+    app.command("send")(send)
+
+
+def send(
+    topic: TopicArgument,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="The body; without it, lines are read.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Send each line of this file.")] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="The file, or standard input, is one message.")
+    ] = False,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", help="The messages' tag.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", "-k", help="An index key; may be repeated.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue.")] = None,
+    order_key: Annotated[
+        str | None, typer.Option("--order-key", help="Equal keys go to the same queue.")
+    ] = None,
+    delay_level: Annotated[
+        int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: 1 to 18.")
+    ] = 0,
+    group: Annotated[str, typer.Option("--group", help="The producer group.")] = "aerobee-send",
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", min=1, max=10_000, help="Sends under way at a time.")
+    ] = 64,
+    from_line: Annotated[int, typer.Option("--from-line", min=1, help="Leave out the lines before.")] = 1,
+    retry_for: Annotated[
+        float, typer.Option("--retry-for", min=0, help="Seconds for which a line that failed is tried again.")
+    ] = 60.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds for one send.")] = 3.0,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Send messages: TEXT, or each line of --file or of standard input."""
+    out = Output(as_json)
+    if text is not None and (file is not None or whole):
+        raise UsageError("give either TEXT or --file, not both")
+    shape = Shape(
+        topic=topic,
+        tag=tag,
+        keys=tuple(key or ()),
+        properties=parse_properties(properties or []),
+        queue=queue,
+        order_key=order_key,
+        delay_level=delay_level,
+    )
+    shape.message(b"")  # names and values are checked before anything is opened
+    config = ProducerConfig(send_timeout_s=timeout, in_flight_max=in_flight)
+
+    async def command(stop: Stop) -> int:
+        async with Producer(nameserver, group, config=config) as producer:
+            if text is not None or whole:
+                body = text.encode() if text is not None else await _whole_body(file)
+                return await _send_one(producer, nameserver, shape, body, out)
+            return await _send_lines(
+                producer,
+                nameserver,
+                shape,
+                file,
+                stop,
+                out,
+                in_flight=in_flight,
+                first=from_line,
+                retry_for=retry_for,
+            )
+
+    raise typer.Exit(run(command))
+
+
+def parse_properties(texts: list[str]) -> dict[str, str]:
+    """`name=value` texts. Raises UsageError."""
+    properties: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name or not value:
+            raise UsageError(f"--property {text!r}: write --property NAME=VALUE, both not empty")
+        properties[name] = value
+    return properties
+
+
+def find_queue(queues: tuple[MessageQueue, ...], text: str, topic: str) -> MessageQueue:
+    """The queue that `broker/id`, or `id` when one broker has it, names. Raises UsageError listing what exists."""
+    broker, _, number = text.rpartition("/")
+    found = [
+        queue
+        for queue in queues
+        if number.isdecimal() and queue.queue_id == int(number) and broker in ("", queue.broker_name)
+    ]
+    if len(found) == 1:
+        return found[0]
+    exist = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in sorted(queues)[:16])
+    problem = "is on several brokers" if found else "does not exist"
+    raise UsageError(f"queue {text!r} of topic {topic} {problem}; write BROKER/ID, one of: {exist}")
+
+
+async def ack_of(nameserver: str, brokers: set[str]) -> str:
+    """What the acknowledgements of these brokers mean; never fails, for the messages are sent already."""
+    sentences: dict[str, list[str]] = {}
+    try:
+        async with Admin(nameserver) as admin:
+            for info in await admin.brokers():
+                if info.broker_name in brokers and info.broker_id == 0:
+                    sentence = ack_sentence_of(await admin.broker_config(info.address))
+                    sentences.setdefault(sentence, []).append(info.broker_name)
+    except AerobeeError:
+        return UNKNOWN
+    if len(sentences) == 1:
+        return next(iter(sentences))
+    return "; ".join(f"{', '.join(names)}: {sentence}" for sentence, names in sentences.items()) or UNKNOWN
+
+
+async def _whole_body(file: Path | None) -> bytes:
+    if file is None:
+        return await read_all(sys.stdin.fileno(), BODY_BYTES_MAX)
+    descriptor = open_lines(file)
+    try:
+        return await read_all(descriptor, BODY_BYTES_MAX)
+    finally:
+        os.close(descriptor)
+
+
+async def _destination(producer: Producer, shape: Shape) -> dict[str, Any]:
+    if shape.queue is not None:
+        return {"queue": find_queue(await producer.queues(shape.topic), shape.queue, shape.topic)}
+    if shape.order_key is not None:
+        return {"key": shape.order_key}
+    return {}
+
+
+async def _send_one(producer: Producer, nameserver: str, shape: Shape, body: bytes, out: Output) -> int:
+    result = await producer.send(shape.message(body), **await _destination(producer, shape))
+    ack = await ack_of(nameserver, {result.queue.broker_name})
+    place = f"{result.queue.broker_name}/{result.queue.queue_id} at offset {result.queue_offset}"
+    out.document(
+        {
+            "status": result.status.value,
+            "message_id": result.message_id,
+            "offset_message_id": result.offset_message_id,
+            "topic": shape.topic,
+            "broker": result.queue.broker_name,
+            "queue_id": result.queue.queue_id,
+            "queue_offset": result.queue_offset,
+            "ack": ack,
+        },
+        f"sent {result.message_id} to {shape.topic}, queue {place} ({ack})",
+    )
+    if result.status is not SendStatus.SEND_OK:
+        out.note(
+            f"{result.status.value}: stored, but less safely than the broker's settings ask", style="yellow"
+        )
+    return int(ExitCode.DONE)
+
+
+async def _send_lines(
+    producer: Producer,
+    nameserver: str,
+    shape: Shape,
+    file: Path | None,
+    stop: Stop,
+    out: Output,
+    *,
+    in_flight: int,
+    first: int,
+    retry_for: float,
+) -> int:
+    if file is None and sys.stdin.isatty():
+        out.note(f"each line you type becomes a message to {shape.topic}; Ctrl-D ends")
+    descriptor = sys.stdin.fileno() if file is None else open_lines(file)
+    tally = Tally()
+    began = time.monotonic()
+    try:
+        destination = await _destination(producer, shape)
+        lines = read_lines(descriptor)
+        await stop.or_done(
+            _pump(producer, shape, destination, lines, tally, out, in_flight, first, retry_for, began)
+        )
+    finally:
+        if file is not None:
+            os.close(descriptor)
+    seconds = time.monotonic() - began
+    ack = await ack_of(nameserver, tally.brokers) if tally.sent else ""
+    return _summary(shape, tally, seconds, ack, stopped=bool(stop), out=out)
+
+
+async def _pump(
+    producer: Producer,
+    shape: Shape,
+    destination: dict[str, Any],
+    lines: AsyncIterator[bytes],
+    tally: Tally,
+    out: Output,
+    in_flight: int,
+    first: int,
+    retry_for: float,
+    began: float,
+) -> None:
+    """Keep up to `in_flight` sends under way. Ends at the first line that failed for good."""
+    under_way: set[asyncio.Task[None]] = set()
+    warned = False
+    last_note = began
+    number = 0
+
+    def warn(error: BaseException) -> None:
+        nonlocal warned
+        if not warned:
+            warned = True
+            out.note(f"trying again for {retry_for:.0f} s: {explain(error).sentence}", style="yellow")
+
+    async def one(line_number: int, message: Message) -> None:
+        try:
+            result = await _send_until(producer, message, destination, tally, retry_for, warn)
+        except AerobeeError as error:
+            tally.fail(line_number, error)
+        else:
+            tally.count(result, len(message.body))
+
+    try:
+        async for line in lines:
+            number += 1
+            if number < first:
+                continue
+            if tally.failure is not None:
+                break
+            task = asyncio.create_task(one(number, shape.message(line)), name=f"send-line-{number}")
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+            # The first one fetches the route alone, so that the others enter their queues in the order of the file.
+            if tally.sent == 0 or len(under_way) >= in_flight:
+                await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            now = time.monotonic()
+            if now - last_note >= PROGRESS_EVERY_S and sys.stderr.isatty():
+                last_note = now
+                out.note(f"{tally.sent} sent, {tally.sent / (now - began):.0f} a second")
+        while under_way:
+            await asyncio.wait(under_way)
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+async def _send_until(
+    producer: Producer,
+    message: Message,
+    destination: dict[str, Any],
+    tally: Tally,
+    retry_for: float,
+    warn: Callable[[BaseException], None],
+) -> SendResult:
+    """Send, and again while the failure is one that passes. A first line that fails is not repeated: more likely the
+    address is wrong than that a cluster which never answered comes up."""
+    deadline = time.monotonic() + retry_for
+    while True:
+        try:
+            return await producer.send(message, **destination)
+        except AerobeeError as error:
+            if tally.sent == 0 or not _passes(error) or time.monotonic() >= deadline:
+                raise
+            warn(error)
+            tally.repeated += 1
+        await asyncio.sleep(RETRY_PAUSE_S)
+
+
+def _passes(error: AerobeeError) -> bool:
+    if isinstance(error, SendFailed):
+        return any(isinstance(cause, AerobeeError) and cause.retriable for _, cause in error.attempts)
+    return error.retriable
+
+
+def _summary(shape: Shape, tally: Tally, seconds: float, ack: str, *, stopped: bool, out: Output) -> int:
+    failure = explain(tally.failure) if tally.failure is not None else None
+    document: dict[str, Any] = {
+        "topic": shape.topic,
+        "sent": tally.sent,
+        "body_bytes": tally.body_bytes,
+        "seconds": round(seconds, 3),
+        "statuses": dict(tally.statuses),
+        "queues": dict(sorted(tally.queues.items())),
+        "tries_repeated": tally.repeated,
+        "ack": ack,
+    }
+    sentence = f"sent {tally.sent} messages to {shape.topic} in {seconds:.2f} s, {len(tally.queues)} queues"
+    if tally.sent:
+        sentence += f" ({ack})"
+    if failure is not None:
+        document["failed_line"] = tally.failed_line
+        document |= failure.as_document()
+    out.document(document, sentence)
+    less_safe = {name: count for name, count in tally.statuses.items() if name != SendStatus.SEND_OK.value}
+    for name, count in less_safe.items():
+        out.note(
+            f"{count} with {name}: stored, but less safely than the broker's settings ask", style="yellow"
+        )
+    if tally.repeated:
+        out.note(f"{tally.repeated} tries were repeated: messages among them may be stored twice")
+    if failure is not None:
+        with contextlib.suppress(BrokenPipeError):
+            out.notes.print("[bold red]error:[/] ", end="")
+            out.notes.print(f"line {tally.failed_line} was not stored: {failure.sentence}", markup=False)
+            if failure.advice:
+                out.note(f"hint:  {failure.advice}")
+            out.note(
+                f"hint:  go on with --from-line {tally.failed_line} (lines after it may be stored already)"
+            )
+        return int(failure.exit_code)
+    return int(ExitCode.INTERRUPTED if stopped else ExitCode.DONE)

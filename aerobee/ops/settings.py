@@ -1,0 +1,170 @@
+"""Where a server's settings come from: profile, file, environment, flags; the later wins.
+
+A key that is neither Aerobee's nor RocketMQ's is refused with file, line and the nearest key that exists. A key of
+RocketMQ's that this version does not use is named in a note, so that a broker.conf can be taken as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aerobee.broker.config import BrokerConfig
+from aerobee.config import (
+    Setting,
+    build,
+    environment_settings,
+    read_properties,
+    unknown_keys,
+)
+from aerobee.errors import ConfigError
+from aerobee.nameserver.config import NameServerConfig
+from aerobee.ops.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
+from aerobee.remoting.tls import ClientAuth, ServerTls, TlsFiles, TlsMode
+from aerobee.store.config import StoreConfig
+
+PROFILES: Mapping[str, Mapping[str, str]] = {
+    "development": {},
+    # A typing error in a topic's or group's name must not create it, and a power loss must not eat an answer.
+    "production": {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"},
+}
+
+
+def _key(name: str) -> dict[str, str]:
+    return {"key": name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The `tls.*` keys of TlsSystemConfig (RocketMQ). TLS is served on the same port as plain connections."""
+
+    mode: TlsMode = field(default=TlsMode.PERMISSIVE, metadata=_key("tls.server.mode"))
+    test_mode: bool = field(default=True, metadata=_key("tls.test.mode.enable"))  # self-signed without files
+    key_path: str = field(default="", metadata=_key("tls.server.keyPath"))
+    key_password: str = field(default="", metadata=_key("tls.server.keyPassword"))
+    cert_path: str = field(default="", metadata=_key("tls.server.certPath"))
+    trust_cert_path: str = field(default="", metadata=_key("tls.server.trustCertPath"))
+    auth_client: bool = field(default=False, metadata=_key("tls.server.authClient"))
+    need_client_auth: ClientAuth = field(
+        default=ClientAuth.NONE, metadata=_key("tls.server.need.client.auth")
+    )
+
+    def server_tls(self) -> ServerTls:
+        """Raises ConfigError for files that cannot be used."""
+        files = TlsFiles(
+            key_path=self.key_path,
+            key_password=self.key_password,
+            cert_path=self.cert_path,
+            trust_cert_path=self.trust_cert_path,
+            verify_peer=self.auth_client,
+        )
+        return ServerTls(files, mode=self.mode, client_auth=self.need_client_auth, test_mode=self.test_mode)
+
+
+BROKER_KINDS: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, TlsSettings)
+NAMESERVER_KINDS: tuple[type[Any], ...] = (NameServerConfig, TlsSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerSettings:
+    """All that a NameServer process needs."""
+
+    server: NameServerConfig
+    tls: TlsSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """All that a broker process needs."""
+
+    broker: BrokerConfig
+    store: StoreConfig
+    tls: TlsSettings
+
+
+def broker_settings(
+    *,
+    path: str | None = None,
+    profile: str = "development",
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, Setting] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    note: Callable[[str], None] = lambda _: None,
+) -> BrokerSettings:
+    """Read a broker's settings. `assignments` are `key=value` of --set. Raises ConfigError."""
+    settings = _gather(path, profile, assignments, flags or {}, environ, BROKER_KINDS, BROKER_KEYS, note)
+    return BrokerSettings(
+        build(BrokerConfig, settings), build(StoreConfig, settings), build(TlsSettings, settings)
+    )
+
+
+def nameserver_settings(
+    *,
+    path: str | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, Setting] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    note: Callable[[str], None] = lambda _: None,
+) -> NameServerSettings:
+    """Read a NameServer's settings. Raises ConfigError."""
+    settings = _gather(
+        path, "development", assignments, flags or {}, environ, NAMESERVER_KINDS, NAMESERVER_KEYS, note
+    )
+    return NameServerSettings(build(NameServerConfig, settings), build(TlsSettings, settings))
+
+
+def _gather(
+    path: str | None,
+    profile: str,
+    assignments: Sequence[str],
+    flags: Mapping[str, Setting],
+    environ: Mapping[str, str],
+    kinds: Iterable[type[Any]],
+    rocketmq_keys: frozenset[str],
+    note: Callable[[str], None],
+) -> dict[str, Setting]:
+    kinds = tuple(kinds)
+    if profile not in PROFILES:
+        raise ConfigError(f"--profile is {profile!r}: it is one of {', '.join(PROFILES)}")
+    settings = {key: Setting(value, f"--profile {profile}") for key, value in PROFILES[profile].items()}
+    written = read_properties(path) if path is not None else {}
+    written.update(_assigned(assignments))
+    _refuse_unknown(written, kinds, rocketmq_keys, note)
+    in_file = {key: setting for key, setting in written.items() if setting.source != "--set"}
+    settings.update(in_file)
+    if "NAMESRV_ADDR" in environ:
+        settings.setdefault("namesrvAddr", Setting(environ["NAMESRV_ADDR"], "environment NAMESRV_ADDR"))
+    settings.update(environment_settings(environ, kinds))
+    settings.update({key: setting for key, setting in written.items() if setting.source == "--set"})
+    settings.update(flags)
+    return settings
+
+
+def _assigned(assignments: Sequence[str]) -> dict[str, Setting]:
+    settings: dict[str, Setting] = {}
+    for text in assignments:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(
+                f"--set {text!r}: write --set KEY=VALUE, for example --set flushDiskType=SYNC_FLUSH"
+            )
+        settings[key.strip()] = Setting(value.strip(), "--set")
+    return settings
+
+
+def _refuse_unknown(
+    written: Mapping[str, Setting],
+    kinds: Iterable[type[Any]],
+    rocketmq_keys: frozenset[str],
+    note: Callable[[str], None],
+) -> None:
+    unused: list[str] = []
+    for unknown in unknown_keys(written, kinds):
+        if unknown.key in rocketmq_keys:
+            unused.append(f"{unknown.key} ({unknown.source})")
+        else:
+            raise ConfigError(f"{unknown}; `-p` prints every key with its value")
+    if unused:
+        note("keys of RocketMQ without effect in this version: " + ", ".join(unused))

@@ -1,0 +1,241 @@
+"""`aerobee topic`: list, create, delete, describe, stats."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.errors import TopicNotExist, UsageError
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
+from aerobee.ops.failure import NotFound
+from aerobee.ops.options import (
+    NAMESERVER_DEFAULT,
+    AsJson,
+    ClusterName,
+    NameServers,
+    TopicArgument,
+    Yes,
+    ask,
+    time_text,
+)
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+
+PERMS = {"rw": 6, "r": 4, "w": 2}
+ATTRIBUTE_TYPE = "message.type"
+
+app = typer.Typer(name="topic", help="Topics: list, create, delete, describe, stats.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_topics(
+    all_topics: Annotated[
+        bool, typer.Option("--all", "-a", help="Also retry, dead-letter and system topics.")
+    ] = False,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics that the NameServer knows."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            names = await admin.topics(cluster)
+            system = set(await admin.system_topics())
+        rows = [
+            {"topic": name, "kind": topic_kind(name, system)}
+            for name in names
+            if all_topics or topic_kind(name, system) == "user"
+        ]
+        out.table(
+            rows,
+            {"topic": "topic", "kind": "kind"} if all_topics else {"topic": "topic"},
+            empty="there is no topic yet; `aerobee topic create NAME`, or just send to one (`--all` shows system topics)",
+        )
+
+    run(command)
+
+
+@app.command("create")
+def create_topic(
+    topic: TopicArgument,
+    queues: Annotated[
+        int, typer.Option("--queues", "-q", min=1, max=65_536, help="Queues on each broker.")
+    ] = 8,
+    perm: Annotated[str, typer.Option("--perm", help="rw, r or w.")] = "rw",
+    order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered.")] = False,
+    message_type: Annotated[
+        str | None, typer.Option("--type", help="NORMAL, FIFO, DELAY, TRANSACTION or MIXED.")
+    ] = None,
+    broker: Annotated[
+        str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
+    ] = None,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic, or change its queues and permissions."""
+    out = Output(as_json)
+    if perm not in PERMS:
+        raise UsageError(f"--perm {perm!r}: it is one of {', '.join(PERMS)}")
+    check_topic_name(topic)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            addresses = await admin.create_topic(
+                topic,
+                queue_count=queues,
+                perm=PERMS[perm],
+                order=order,
+                attributes={f"+{ATTRIBUTE_TYPE}": message_type.upper()} if message_type else None,
+                cluster=cluster,
+                broker=broker,
+            )
+        out.document(
+            {"topic": topic, "queues": queues, "perm": perm, "brokers": list(addresses)},
+            f"topic {topic} has {queues} queues at each of {', '.join(addresses)}",
+        )
+
+    run(command)
+
+
+@app.command("delete")
+def delete_topic(
+    topic: TopicArgument,
+    yes: Yes = False,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic with its messages."""
+    out = Output(as_json)
+    check_topic_name(topic)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            ask(f"Delete topic {topic} with all its messages?", yes)
+            addresses = await admin.delete_topic(topic, cluster=cluster)
+        out.document(
+            {"topic": topic, "deleted_at": list(addresses)},
+            f"topic {topic} is deleted at {', '.join(addresses)}",
+        )
+
+    run(command)
+
+
+@app.command("describe")
+def describe_topic(
+    topic: TopicArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Show a topic's settings at each broker, its groups, and its depth."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            infos = await admin.topic_config(topic)
+            groups = await admin.topic_groups(topic)
+            stats = await admin.topic_stats(topic)
+        names = {info.broker_address: info for info in infos}
+        rows = [
+            {
+                "broker": address,
+                "read_queues": info.read_queue_count,
+                "write_queues": info.write_queue_count,
+                "perm": perm_text(info.perm),
+                "order": info.order,
+                "type": info.message_type,
+            }
+            for address, info in names.items()
+        ]
+        messages = sum(row.max_offset - row.min_offset for row in stats)
+        if as_json:
+            out.document({"topic": topic, "brokers": rows, "groups": list(groups), "messages": messages})
+            return
+        out.table(
+            rows,
+            {
+                "broker": "broker",
+                "read_queues": "read queues",
+                "write_queues": "write queues",
+                "perm": "perm",
+                "order": "order",
+                "type": "type",
+            },
+            empty="no broker has it",
+        )
+        out.say(f"{messages} messages in {len(stats)} queues; consumed by: {', '.join(groups) or 'no group'}")
+
+    run(command)
+
+
+@app.command("stats")
+def topic_stats(
+    topic: TopicArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Show the ends of each queue."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            stats = await admin.topic_stats(topic)
+        rows: list[dict[str, Any]] = [
+            {
+                "broker": row.queue.broker_name,
+                "queue_id": row.queue.queue_id,
+                "min_offset": row.min_offset,
+                "max_offset": row.max_offset,
+                "messages": row.max_offset - row.min_offset,
+                "last_update": time_text(row.last_update_ms),
+            }
+            for row in stats
+        ]
+        out.table(
+            rows,
+            {
+                "broker": "broker",
+                "queue_id": "queue",
+                "min_offset": "min offset",
+                "max_offset": "max offset",
+                "messages": "messages",
+                "last_update": "last message",
+            },
+            empty=f"topic {topic} has no queues",
+        )
+
+    run(command)
+
+
+async def require_topic(admin: Admin, topic: str) -> None:
+    """Raise NotFound, naming topics that look alike."""
+    check_topic_name(topic)
+    try:
+        await admin.topic_route(topic)
+    except TopicNotExist:
+        alike = [name for name in await admin.topics() if name.lower().startswith(topic.lower()[:3])][:5]
+        hint = f"; alike: {', '.join(alike)}" if alike else ""
+        raise NotFound(
+            f"topic {topic} does not exist{hint}; `aerobee topic list` shows what does, "
+            f"`aerobee topic create {topic}` creates it"
+        ) from None
+
+
+def topic_kind(name: str, system: set[str]) -> str:
+    """user, retry, dead letters, or system."""
+    if name.startswith(RETRY_PREFIX):
+        return "retry"
+    if name.startswith(DLQ_PREFIX):
+        return "dead letters"
+    if name in system or name.startswith(("rmq_sys_", "RMQ_SYS_")):
+        return "system"
+    return "user"
+
+
+def perm_text(perm: int) -> str:
+    """6 is rw, 4 is r, 2 is w."""
+    return ("r" if perm & 4 else "") + ("w" if perm & 2 else "") or "none"

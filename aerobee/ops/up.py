@@ -1,0 +1,364 @@
+"""`aerobee up`: a NameServer and brokers on this machine with one command.
+
+The NameServer and the first broker live in this process. A broker uses one core, so each further one is a process of
+its own, started with `aerobee broker`; it drains when its standard input closes, so that none outlives this process.
+Ports: the NameServer's, then the brokers' in steps of 10, as RocketMQ needs neighbours (VIP at -2, HA at +1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from aerobee.broker.broker import Broker
+from aerobee.client import Admin
+from aerobee.config import Setting
+from aerobee.errors import AerobeeError, UsageError
+from aerobee.nameserver import NameServer
+from aerobee.ops.ack_level import ack_sentence
+from aerobee.ops.failure import ExitCode, UnhealthyError
+from aerobee.ops.listening import port_failure, require_directory, require_free_port
+from aerobee.ops.options import AsJson
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+from aerobee.ops.serve import Assignments, LogLevel, set_log_level, start_broker, start_nameserver
+from aerobee.ops.settings import BrokerSettings, NameServerSettings, broker_settings, nameserver_settings
+
+BROKER_PORT_STEP = 10
+BROKERS_MAX = 64
+HEALTHY_WITHIN_S = 30.0  # recovery of a store after a crash takes part of it
+POLL_S = 0.05
+DRAIN_S = 20.0  # longest that a further broker may take to drain before it is killed
+# A throw-away cluster needs no gigabyte files; one on disk keeps RocketMQ's sizes, so that either product opens it.
+EPHEMERAL = {
+    "mappedFileSizeCommitLog": "67108864",
+    "mappedFileSizeConsumeQueue": "600000",
+    "maxHashSlotNum": "50000",
+    "maxIndexNum": "200000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be started: checked settings, nothing opened yet."""
+
+    nameserver: NameServerSettings
+    nameserver_address: str
+    brokers: tuple[BrokerSettings, ...]
+    flags: tuple[Mapping[str, str], ...]  # key -> value of each broker, for those in their own process
+    data: Path
+
+
+def register(app: typer.Typer) -> None:
+    app.command("up")(up)
+
+
+def up(
+    brokers: Annotated[
+        int, typer.Option("--brokers", min=1, max=BROKERS_MAX, help="How many; one uses one core.")
+    ] = 1,
+    port: Annotated[
+        int, typer.Option("--port", help="Port of the first broker; the next one has 10 more.")
+    ] = 10_911,
+    nameserver_port: Annotated[
+        int, typer.Option("--nameserver-port", help="Port of the NameServer.")
+    ] = 9_876,
+    host: Annotated[
+        str, typer.Option("--host", help="Bind to this address; 0.0.0.0 lets other machines in.")
+    ] = ("127.0.0.1"),
+    advertise: Annotated[
+        str | None, typer.Option("--advertise", help="Address that clients are told; --host unless set.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", envvar="AEROBEE_DATA", help="Where messages lie; ~/.local/share/aerobee unless set."
+        ),
+    ] = None,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Keep nothing: a directory that goes at the end.")
+    ] = (False),
+    profile: Annotated[
+        str,
+        typer.Option("--profile", help="development, or production: nothing is created by a typing error."),
+    ] = "development",
+    assignments: Assignments = None,
+    log_level: LogLevel = "warning",
+    as_json: AsJson = False,
+) -> None:
+    """Start a NameServer and brokers here, and stay until Ctrl-C."""
+    out = Output(as_json)
+    if ephemeral and data is not None:
+        raise UsageError("--ephemeral keeps nothing and --data names where to keep it: give one of them")
+    set_log_level(log_level)
+    root = Path(tempfile.mkdtemp(prefix="aerobee-")) if ephemeral else (data or default_data()).absolute()
+    try:
+        plan = make_plan(
+            broker_count=brokers,
+            port=port,
+            nameserver_port=nameserver_port,
+            host=host,
+            advertise=advertise,
+            data=root,
+            ephemeral=ephemeral,
+            profile=profile,
+            assignments=assignments or (),
+            note=out.note,
+        )
+        require_ports(plan)
+        require_directory(root, "--data")
+        run(lambda stop: _serve(plan, stop, out, log_level, ephemeral))
+    finally:
+        if ephemeral:
+            shutil.rmtree(root, ignore_errors=True)
+    out.line({"event": "stopped"}, "stopped cleanly")
+
+
+def default_data() -> Path:
+    """$XDG_DATA_HOME/aerobee, or ~/.local/share/aerobee."""
+    return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "aerobee"
+
+
+def make_plan(
+    *,
+    broker_count: int,
+    port: int,
+    nameserver_port: int,
+    host: str,
+    advertise: str | None,
+    data: Path,
+    ephemeral: bool = False,
+    profile: str = "development",
+    assignments: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    note: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Settle names, ports and directories. Raises ConfigError."""
+    local = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    nameserver_address = f"{local}:{nameserver_port}"
+    nameserver = nameserver_settings(
+        flags={
+            "listenPort": Setting(str(nameserver_port), "--nameserver-port"),
+            "bindAddress": Setting(host, "--host"),
+            "kvConfigPath": Setting(str(data / "namesrv" / "kvConfig.json"), "--data"),
+        },
+        environ={},
+    )
+    flags: list[Mapping[str, str]] = []
+    brokers: list[BrokerSettings] = []
+    for index in range(broker_count):
+        name = f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index + 1}"
+        own = {
+            "brokerName": name,
+            "listenPort": str(port + index * BROKER_PORT_STEP if port else 0),
+            "bindAddress": host,
+            "namesrvAddr": nameserver_address,
+            "storePathRootDir": str(data / name),
+        }
+        if advertise is not None or local == host:
+            own["brokerIP1"] = advertise or host
+        if ephemeral:
+            # --set wins over the small files of a throw-away cluster.
+            own.update({key: value for key, value in EPHEMERAL.items() if not _assigns(assignments, key)})
+        flags.append(own)
+        brokers.append(
+            broker_settings(
+                profile=profile,
+                assignments=assignments,
+                flags={key: Setting(value, "aerobee up") for key, value in own.items()},
+                environ=environ,
+                note=note if index == 0 else lambda _: None,
+            )
+        )
+    return Plan(nameserver, nameserver_address, tuple(brokers), tuple(flags), data)
+
+
+def require_ports(plan: Plan) -> None:
+    """Refuse before anything starts when one of the ports is taken. Raises PortTaken."""
+    server = plan.nameserver.server
+    require_free_port(server.bind_address, server.listen_port, "the NameServer", "--nameserver-port")
+    for settings in plan.brokers:
+        config = settings.broker
+        require_free_port(config.bind_address, config.listen_port, config.broker_name, "--port")
+
+
+async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral: bool) -> None:
+    stop.taken = True
+    started = time.monotonic()
+    nameserver = start_nameserver(plan.nameserver)
+    broker = start_broker(plan.brokers[0])
+    started_parts: list[NameServer | Broker] = []  # a part that did not start has closed itself
+    processes: list[asyncio.subprocess.Process] = []
+
+    def force() -> None:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        out.note("ended at once; the stores recover at their next start", style="")
+        os._exit(int(ExitCode.INTERRUPTED))
+
+    stop.on_force = force
+    try:
+        await _start(nameserver, plan.nameserver.server.listen_port, "the NameServer", "--nameserver-port")
+        started_parts.append(nameserver)
+        await _start(broker, plan.brokers[0].broker.listen_port, plan.brokers[0].broker.broker_name, "--port")
+        started_parts.append(broker)
+        addresses = {plan.brokers[0].broker.broker_name: broker.address}
+        for settings, flags in zip(plan.brokers[1:], plan.flags[1:], strict=True):
+            process = await _spawn(flags, log_level)
+            processes.append(process)
+            addresses[settings.broker.broker_name] = await _ready_address(
+                process, settings.broker.broker_name
+            )
+        await _wait_until_healthy(nameserver.address, list(addresses), stop)
+        if not stop:
+            _say_ready(out, plan, nameserver.address, addresses, ephemeral, time.monotonic() - started)
+            await _stay(processes, stop)
+            out.note("draining; Ctrl-C again ends everything at once")
+    finally:
+        await _drain(processes)
+        for part in reversed(started_parts):
+            await part.stop()
+
+
+async def _start(server: NameServer | Broker, port: int, what: str, change: str) -> None:
+    try:
+        await server.start()
+    except OSError as error:
+        raise port_failure(error, "this machine", port, what, change) from error
+
+
+async def _spawn(flags: Mapping[str, str], log_level: str) -> asyncio.subprocess.Process:
+    arguments = [part for key, value in flags.items() for part in ("--set", f"{key}={value}")]
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "aerobee.ops", "broker", "--json", "--stop-with-stdin", "--log-level", log_level),
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C reaches this process only, which then drains the others in order
+    )
+
+
+async def _ready_address(process: asyncio.subprocess.Process, name: str) -> str:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    try:
+        said = orjson.loads(line)
+        if "error" in said:
+            raise UnhealthyError(f"{name} does not start: {said['error']['message']}")
+        return str(said["address"])
+    except (orjson.JSONDecodeError, KeyError) as error:
+        raise UnhealthyError(f"{name} ended before it was ready; its log above says why") from error
+
+
+async def _wait_until_healthy(nameserver: str, names: Sequence[str], stop: Stop) -> None:
+    """Healthy: each broker is registered, and the route of the topic that bears its name can be read."""
+    deadline = time.monotonic() + HEALTHY_WITHIN_S
+    missing = "no broker is registered"
+    async with Admin(nameserver) as admin:
+        while not stop:
+            try:
+                registered = {info.broker_name for info in await admin.brokers()}
+                absent = [name for name in names if name not in registered]
+                if not absent:
+                    for name in names:
+                        await admin.topic_route(name)
+                    return
+                missing = f"not registered yet: {', '.join(absent)}"
+            except AerobeeError as error:
+                missing = str(error)
+            if time.monotonic() > deadline:
+                raise UnhealthyError(
+                    f"the cluster did not become healthy within {HEALTHY_WITHIN_S:.0f} s: {missing}"
+                )
+            await asyncio.sleep(POLL_S)
+
+
+async def _stay(processes: Sequence[asyncio.subprocess.Process], stop: Stop) -> None:
+    """Until the signal. A further broker that dies ends everything, for its messages are out of reach."""
+    if not processes:
+        await stop.wait()
+        return
+    died = await stop.or_done(_first_exit(processes))
+    if died is not None:
+        raise UnhealthyError(f"a broker process ended with code {died}; its log above says why")
+
+
+async def _first_exit(processes: Sequence[asyncio.subprocess.Process]) -> int:
+    waits = [asyncio.ensure_future(process.wait()) for process in processes]
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def _drain(processes: Sequence[asyncio.subprocess.Process]) -> None:
+    for process in processes:
+        if process.stdin is not None:
+            process.stdin.close()
+    for process in processes:
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _say_ready(
+    out: Output,
+    plan: Plan,
+    nameserver: str,
+    addresses: Mapping[str, str],
+    ephemeral: bool,
+    seconds: float,
+) -> None:
+    store = plan.brokers[0].store
+    ack = ack_sentence(store.flush_disk_type.value, store.broker_role.value)
+    if out.as_json:
+        out.line(
+            {
+                "event": "ready",
+                "nameserver": nameserver,
+                "brokers": dict(addresses),
+                "data": None if ephemeral else str(plan.data),
+                "ack": ack,
+                "seconds": round(seconds, 3),
+            },
+            "",
+        )
+        return
+    out.say(f"Aerobee is up after {seconds:.2f} s.", style="bold green")
+    width = max(len(name) for name in ("NameServer", *addresses))
+    out.say(f"  {'NameServer':<{width}}  {nameserver}")
+    for name, address in addresses.items():
+        out.say(f"  {name:<{width}}  {address}")
+    out.say(f"  {'data':<{width}}  {'kept until it stops' if ephemeral else plan.data}")
+    out.say(f"  {'ack':<{width}}  {ack}")
+    out.say("")
+    out.say("In another terminal:", style="bold")
+    if nameserver != "127.0.0.1:9876":
+        out.say(f"  export AEROBEE_NAMESRV_ADDR={nameserver}")
+    out.say('  aerobee send hello "my first message"')
+    out.say("  aerobee consume hello --from first")
+    out.say("")
+    out.say("Ctrl-C stops it.")
+
+
+def _assigns(assignments: Sequence[str], key: str) -> bool:
+    return any(text.partition("=")[0].strip() == key for text in assignments)
