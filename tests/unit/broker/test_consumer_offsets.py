@@ -1,0 +1,122 @@
+"""The offset table, its file and server-side resets."""
+
+from __future__ import annotations
+
+import pytest
+
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.clock import ManualClock
+from aerobee.errors import StoreError
+from aerobee.remoting import fastjson
+from tests.unit.broker.fakes import MemoryFile
+
+
+def make(file: MemoryFile | None = None) -> ConsumerOffsets:
+    return ConsumerOffsets(clock=ManualClock(), file=file)  # type: ignore[arg-type]
+
+
+def test_a_commit_is_read_back_and_may_go_back() -> None:
+    offsets = make()
+    assert offsets.query("g", "T", 0) is None
+    offsets.commit("g", "T", 0, 10)
+    offsets.commit("g", "T", 0, 4)
+    assert offsets.query("g", "T", 0) == 4
+    assert offsets.query("g", "T", 1) is None
+    assert offsets.topics_of("g") == ["T"]
+    assert offsets.groups_of("T") == ["g"]
+
+
+def test_commits_are_ignored_until_a_reset_is_taken() -> None:
+    offsets = make()
+    told: list[tuple[str, str, int]] = []
+    offsets.on_reset(lambda *where: told.append(where))
+    offsets.commit("g", "T", 0, 10)
+    offsets.assign_reset("g", "T", {0: 2, 1: 0})
+    assert told == [("g", "T", 0), ("g", "T", 1)]
+    assert offsets.has_resets
+    offsets.commit("g", "T", 0, 11)
+    assert offsets.query("g", "T", 0) == 2
+    assert offsets.take_reset("g", "T", 0) == 2
+    assert offsets.take_reset("g", "T", 0) is None
+    offsets.commit("g", "T", 0, 3)
+    assert offsets.query("g", "T", 0) == 3
+    assert offsets.take_reset("g", "T", 1) == 0
+    assert not offsets.has_resets
+
+
+def test_the_file_has_rocketmqs_shape() -> None:
+    file = MemoryFile()
+    offsets = make(file)
+    offsets.commit("g", "T", 0, 3)
+    offsets.commit("g", "%RETRY%g", 0, 1)
+    offsets.note_pull("g", "T", 0, 5)
+    offsets.save()
+    assert file.value is not None
+    assert list(file.value) == ["dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"]
+    assert file.value["groupTopicMap"] == {"g": ["T", "%RETRY%g"]}
+    assert file.value["offsetTable"] == {"T@g": {0: 3}, "%RETRY%g@g": {0: 1}}
+    assert file.value["pullOffsetTable"] == {"T@g": {0: 5}}
+    assert b'"T@g":{\n\t\t\t0:3\n\t\t}' in fastjson.dumps_pretty(file.value)
+
+
+def test_the_file_that_a_broker_of_rocketmq_wrote_is_read(rocketmq_offsets: bytes) -> None:
+    offsets = make(MemoryFile(fastjson.loads_object(rocketmq_offsets, "the file")))
+    offsets.load()
+    assert offsets.query("CG_store", "StoreNormal", 1) == 2
+    assert offsets.query("CG_storeretry", "%RETRY%CG_storeretry", 0) == 1
+    assert offsets.query_pulled("CG_store", "StoreNormal", 0) == 3
+    assert offsets.data_version.timestamp == 1795220398292
+    assert fastjson.loads(fastjson.dumps(offsets.to_dict())) == fastjson.loads(rocketmq_offsets)
+
+
+@pytest.fixture
+def rocketmq_offsets() -> bytes:
+    tabs = "{'dataVersion':{'counter':0,'stateVersion':0,'timestamp':1795220398292},'groupTopicMap':"
+    tabs += (
+        "{'CG_store':['StoreNormal'],'CG_storeretry':['StoreRetry','%RETRY%CG_storeretry']},'offsetTable':"
+    )
+    tabs += "{'StoreNormal@CG_store':{\n\t\t\t0:3,\n\t\t\t1:2\n\t\t},'StoreRetry@CG_storeretry':{0:1},"
+    tabs += (
+        "'%RETRY%CG_storeretry@CG_storeretry':{0:1}},'pullOffsetTable':{'StoreNormal@CG_store':{0:3,1:2}}}"
+    )
+    return tabs.replace("'", '"').encode()
+
+
+def test_a_failed_write_is_repeated() -> None:
+    file = MemoryFile()
+    offsets = make(file)
+    offsets.commit("g", "T", 0, 3)
+    file.failure = StoreError("the disk is full")
+    with pytest.raises(StoreError):
+        offsets.save()
+    file.failure = None
+    offsets.save()
+    offsets.save()
+    assert file.write_count == 1
+
+
+def test_a_broken_file_stops_the_broker_rather_than_losing_offsets() -> None:
+    offsets = make(MemoryFile({"offsetTable": {"T@g": {"0": "many"}}}))
+    with pytest.raises(StoreError, match=r"consumerOffset\.json"):
+        offsets.load()
+
+
+def test_removed_groups_and_topics_leave_nothing() -> None:
+    offsets = make()
+    offsets.commit("g", "T", 0, 3)
+    offsets.commit("g", "U", 0, 3)
+    offsets.commit("h", "T", 0, 3)
+    offsets.assign_reset("g", "T", {0: 0})
+    offsets.remove_topic("T")
+    assert not offsets.has_resets
+    assert (offsets.topics_of("g"), offsets.topics_of("h"), offsets.groups_of("T")) == (["U"], [], [])
+    offsets.remove_group("g")
+    assert offsets.to_dict()["offsetTable"] == {}
+
+
+def test_a_group_takes_over_the_offsets_of_another() -> None:
+    offsets = make()
+    offsets.commit("g", "T", 0, 3)
+    offsets.commit("g", "T", 5, 8)
+    offsets.clone("g", "h", "T")
+    assert offsets.queues_of("h", "T") == {0: 3, 5: 8}

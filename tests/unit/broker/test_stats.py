@@ -1,0 +1,128 @@
+"""Counters and their windows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from aerobee.broker.stats import ITEMS_MAX, BrokerStats, windows_json
+from aerobee.clock import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def stats(clock: ManualClock) -> BrokerStats:
+    stats = BrokerStats(clock=clock, cluster="C")
+    stats.start()
+    return stats
+
+
+def test_an_item_that_was_never_counted_does_not_exist(stats: BrokerStats) -> None:
+    assert stats.windows("TOPIC_PUT_NUMS", "T") is None
+    assert stats.minute_tps("TOPIC_PUT_NUMS", "T") == 0.0
+
+
+def test_the_minute_window_holds_the_last_60_seconds(stats: BrokerStats, clock: ManualClock) -> None:
+    stats.topic_put("T", 6, 600)
+    clock.advance(10)
+    windows = stats.windows("TOPIC_PUT_NUMS", "T")
+    assert windows is not None
+    minute = windows["statsMinute"]
+    assert (minute.sum, minute.tps, minute.average) == (6, 0.6, 1.0)
+    clock.advance(50)
+    assert stats.minute_tps("TOPIC_PUT_NUMS", "T") == pytest.approx(6 / 60)
+    clock.advance(10)
+    assert stats.minute_tps("TOPIC_PUT_NUMS", "T") == 0.0
+    assert stats.windows("TOPIC_PUT_NUMS", "T")["statsHour"].sum == 0  # type: ignore[index]
+
+
+def test_hour_and_day_windows_take_longer_steps(stats: BrokerStats, clock: ManualClock) -> None:
+    stats.topic_put("T", 7, 70)
+    clock.advance(600)
+    windows = stats.windows("TOPIC_PUT_NUMS", "T")
+    assert windows is not None
+    assert windows["statsHour"].sum == 7
+    assert windows["statsDay"].sum == 0
+    clock.advance(3_000)
+    assert stats.windows("TOPIC_PUT_NUMS", "T")["statsDay"].sum == 7  # type: ignore[index]
+    clock.advance(3_600)
+    windows = stats.windows("TOPIC_PUT_NUMS", "T")
+    assert windows is not None
+    assert (windows["statsHour"].sum, windows["statsDay"].sum) == (0, 7)
+
+
+def test_sizes_and_pulls_are_counted_beside_the_messages(stats: BrokerStats, clock: ManualClock) -> None:
+    stats.topic_put("T", 2, 100)
+    stats.group_get("g", "T", 32, 3_200)
+    clock.advance(10)
+    sizes = stats.windows("TOPIC_PUT_SIZE", "T")
+    pulls = stats.windows("GROUP_GET_NUMS", "T@g")
+    assert sizes is not None
+    assert pulls is not None
+    assert (sizes["statsMinute"].sum, sizes["statsMinute"].average) == (100, 50.0)
+    assert (pulls["statsMinute"].sum, pulls["statsMinute"].average) == (32, 32.0)
+    assert stats.windows("BROKER_PUT_NUMS", "C") is not None
+    assert stats.windows("BROKER_PUT_NUMS", "another cluster") is None
+
+
+def test_the_body_of_the_admin_call_has_rocketmqs_form(stats: BrokerStats, clock: ManualClock) -> None:
+    stats.topic_put("T", 1, 10)
+    clock.advance(10)
+    windows = stats.windows("TOPIC_PUT_NUMS", "T")
+    assert windows is not None
+    assert list(windows_json(windows)) == ["statsDay", "statsHour", "statsMinute"]
+    assert windows_json(windows)["statsMinute"] == {"avgpt": 1.0, "sum": 1, "tps": 0.1}
+
+
+def test_rates_appear_when_the_broker_has_run_that_long(stats: BrokerStats, clock: ManualClock) -> None:
+    assert stats.runtime_info()["putTps"] == "  "
+    assert stats.runtime_info()["getTotalTps"] == "0.0 0.0 0.0"
+    stats.topic_put("T", 20, 200)
+    stats.get_miss(5)
+    clock.advance(10)
+    assert stats.runtime_info()["putTps"] == "2.0  "
+    assert stats.runtime_info()["getTotalTps"] == "0.5 0.0 0.0"
+    clock.advance(50)
+    first, second, third = stats.runtime_info()["putTps"].split(" ")
+    assert (first, float(second), third) == ("0.0", pytest.approx(20 / 60), "")
+
+
+def test_totals_of_the_day_move_at_midnight(stats: BrokerStats, clock: ManualClock) -> None:
+    stats.topic_put("T", 3, 30)
+    clock.advance(24 * 3600)
+    info = stats.runtime_info()
+    assert (info["msgPutTotalTodayMorning"], info["msgPutTotalTodayNow"]) == ("3", "3")
+    assert info["runtime"] == "[ 1 days, 0 hours, 0 minutes, 0 seconds ]"
+
+
+def test_put_times_fall_into_buckets(stats: BrokerStats) -> None:
+    for elapsed_ms in (0, 3, 10, 11, 50_000):
+        stats.put_time(elapsed_ms)
+    text = stats.runtime_info()["putMessageDistributeTime"]
+    assert re.findall(r":(\d+) ", text) == ["1", "2", "1", "0", "0", "0", "0", "0", "0", "0", "0", "0", "1"]
+    assert stats.runtime_info()["putMessageEntireTimeMax"] == "50000"
+
+
+def test_deleted_topics_and_groups_are_forgotten(stats: BrokerStats) -> None:
+    stats.topic_put("T", 1, 1)
+    stats.group_get("g", "T", 1, 1)
+    stats.group_get("h", "U", 1, 1)
+    stats.send_back("h", "U")
+    stats.remove_topic("T")
+    assert stats.windows("TOPIC_PUT_NUMS", "T") is None
+    assert stats.windows("GROUP_GET_NUMS", "T@g") is None
+    stats.remove_group("h")
+    assert stats.windows("GROUP_GET_NUMS", "U@h") is None
+    assert stats.windows("SNDBCK_PUT_NUMS", "U@h") is None
+
+
+def test_names_from_peers_cannot_fill_the_memory(stats: BrokerStats) -> None:
+    for index in range(ITEMS_MAX + 5):
+        stats.topic_put(f"T{index}", 1, 1)
+    assert sum(1 for _ in stats.counters("TOPIC_PUT_NUMS")) == ITEMS_MAX
+    assert stats.put_total == ITEMS_MAX + 5
