@@ -1,0 +1,276 @@
+"""Clients come, stay and go: registries and the calls that change them, with captured heartbeats of Java and C++."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.group_table import GroupTable
+from aerobee.broker.heartbeat import HeartbeatCalls
+from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import ManualClock
+from aerobee.errors import MalformedFrame
+from aerobee.remoting import fastjson
+from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from aerobee.remoting.body.subscription import SubscriptionData
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import decode_frame
+from tests.captures import captured
+from tests.unit.broker.fakes import FakeConnection
+
+
+class Clients:
+    """The parts that a heartbeat touches, on a clock that stands still."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = ManualClock()
+        live = LiveConfig(BrokerConfig(broker_name="broker-a", **settings))
+        self.topics = TopicTable(file=None, clock=self.clock)
+        self.groups = GroupTable(clock=self.clock, live=live)
+        self.consumers = ConsumerRegistry(clock=self.clock)
+        self.producers = ProducerRegistry(clock=self.clock)
+        self.calls = HeartbeatCalls(
+            consumers=self.consumers,
+            producers=self.producers,
+            groups=self.groups,
+            topics=self.topics,
+            live=live,
+        )
+
+    def call(self, connection: FakeConnection, request: RemotingCommand) -> RemotingCommand:
+        reply = self.calls.handlers()[request.code](connection, request)  # type: ignore[arg-type]
+        assert isinstance(reply, RemotingCommand)
+        return reply
+
+    def beat(self, connection: FakeConnection, data: HeartbeatData) -> dict[str, str]:
+        reply = self.call(connection, RemotingCommand(34, {}, data.encode(), version=513))
+        assert reply.code == 0
+        return reply.ext or {}
+
+    def members(self, group: str) -> list[str]:
+        reply = self.call(FakeConnection(), RemotingCommand(38, {"consumerGroup": group}))
+        return list(fastjson.loads(reply.body)["consumerIdList"]) if reply.code == 0 else []
+
+
+@pytest.fixture
+def clients() -> Clients:
+    return Clients()
+
+
+def consumer(
+    client_id: str, *topics: str, version: int = 1, model: str = "CLUSTERING", **fields: Any
+) -> HeartbeatData:
+    subscriptions = tuple(SubscriptionData(topic, sub_version=version) for topic in topics)
+    data = ConsumerData("g", message_model=model, subscription_data_set=subscriptions)
+    return HeartbeatData(client_id, (), (data,), **fields)
+
+
+def notices(connection: FakeConnection) -> list[tuple[int, dict[str, str] | None]]:
+    found = [(command.code, command.ext) for command in connection.sent]
+    connection.sent.clear()
+    return found
+
+
+NOTICE = (40, {"consumerGroup": "g"})
+
+
+def test_members_are_told_when_somebody_joins_or_leaves(clients: Clients) -> None:
+    first, second = FakeConnection(), FakeConnection()
+    clients.beat(first, consumer("c1", "T"))
+    assert notices(first) == [NOTICE]
+    clients.beat(second, consumer("c2", "T"))
+    assert (notices(first), notices(second)) == ([NOTICE], [NOTICE])
+    clients.beat(first, consumer("c1", "T"))
+    assert (notices(first), notices(second)) == ([], [])
+    assert clients.members("g") == ["c1", "c2"]
+    reply = clients.call(
+        second, RemotingCommand(35, {"clientID": "c2", "consumerGroup": "g", "producerGroup": ""})
+    )
+    assert (reply.code, reply.ext) == (0, {})
+    assert (notices(first), notices(second)) == ([NOTICE], [])
+    assert clients.members("g") == ["c1"]
+
+
+def test_a_closed_connection_takes_its_members_along_at_once(clients: Clients) -> None:
+    first, second = FakeConnection(), FakeConnection()
+    clients.beat(first, consumer("c1", "T"))
+    clients.beat(second, consumer("c2", "T"))
+    notices(first)
+    second.close("gone")
+    assert notices(first) == [NOTICE]
+    assert clients.members("g") == ["c1"]
+    first.close("gone")
+    assert clients.consumers.group("g") is None
+
+
+def test_a_member_without_heartbeat_for_120_s_is_removed(clients: Clients) -> None:
+    silent, alive = FakeConnection(), FakeConnection()
+    clients.beat(silent, consumer("c1", "T"))
+    clients.beat(alive, consumer("c2", "T"))
+    for _ in range(12):
+        clients.clock.advance(10)
+        clients.beat(alive, consumer("c2", "T"))
+        clients.consumers.scan()
+        assert silent.is_open
+    notices(alive)
+    clients.clock.advance(10)
+    clients.consumers.scan()
+    assert not silent.is_open
+    assert "120 s" in silent.close_reason
+    assert notices(alive) == [NOTICE]
+
+
+def test_broadcasting_members_are_not_told_of_each_other(clients: Clients) -> None:
+    connection = FakeConnection()
+    clients.beat(connection, consumer("c1", "T", model="BROADCASTING"))
+    assert notices(connection) == []
+
+
+def test_the_newer_subscription_wins_and_unnamed_topics_are_dropped(clients: Clients) -> None:
+    connection = FakeConnection()
+    clients.beat(connection, consumer("c1", "T", "U", version=5))
+    notices(connection)
+    newer = SubscriptionData.parse("T", "TagA", sub_version=6)
+    older = SubscriptionData.parse("T", "TagB", sub_version=4)
+    for subscription in (newer, older):
+        data = ConsumerData("g", subscription_data_set=(subscription,))
+        clients.beat(connection, HeartbeatData("c1", (), (data,)))
+    assert clients.consumers.subscription("g", "T") == newer
+    assert clients.consumers.subscription("g", "U") is None
+    assert notices(connection) == [NOTICE]  # of the dropped topic; another version of one is no news
+
+
+def test_a_heartbeat_makes_the_group_and_its_retry_topic(clients: Clients) -> None:
+    clients.beat(FakeConnection(), consumer("c1", "T"))
+    assert clients.groups.get("g") is not None
+    retry = clients.topics.get("%RETRY%g")
+    assert retry is not None
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+
+
+def test_an_unknown_group_is_skipped_when_none_may_be_made() -> None:
+    clients = Clients(auto_create_subscription_group=False)
+    ext = clients.beat(FakeConnection(), consumer("c1", "T"))
+    assert ext["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+    assert clients.consumers.group("g") is None
+    assert clients.topics.get("%RETRY%g") is None
+
+
+async def test_the_first_heartbeat_is_answered_when_the_nameservers_know_the_retry_topic() -> None:
+    clients = Clients()
+    registered = asyncio.Event()
+    calls = HeartbeatCalls(
+        consumers=clients.consumers,
+        producers=clients.producers,
+        groups=clients.groups,
+        topics=clients.topics,
+        live=LiveConfig(BrokerConfig(broker_name="broker-a")),
+        registered=registered.wait,  # type: ignore[arg-type]
+    )
+    connection = FakeConnection()
+    request = RemotingCommand(34, {}, consumer("c1", "T").encode())
+    work = calls.heartbeat(connection, request)  # type: ignore[arg-type]
+    assert asyncio.iscoroutine(work)
+    answered = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    assert not answered.done()
+    assert clients.consumers.group("g") is None
+    registered.set()
+    reply = await answered
+    assert reply is not None
+    assert reply.code == 0
+    assert clients.members("g") == ["c1"]
+    again = calls.heartbeat(connection, request)  # type: ignore[arg-type]
+    assert isinstance(again, RemotingCommand)
+
+
+def test_version_2_asks_for_subscriptions_only_when_they_changed(clients: Clients) -> None:
+    connection = FakeConnection()
+    full = consumer("c1", "T", heartbeat_fingerprint=11)
+    bare = consumer("c1", heartbeat_fingerprint=11, without_sub=True)
+    assert clients.beat(connection, full)["IS_SUB_CHANGE"] == "false"
+    assert clients.beat(connection, bare)["IS_SUB_CHANGE"] == "false"
+    assert clients.consumers.subscription("g", "T") is not None
+    assert clients.beat(connection, consumer("c1", "U", heartbeat_fingerprint=12))["IS_SUB_CHANGE"] == "true"
+    assert clients.beat(connection, consumer("c1", "U"))["IS_SUB_CHANGE"] == "true"  # version 1
+
+
+def test_a_fingerprint_of_subscriptions_that_are_not_known_asks_for_them(clients: Clients) -> None:
+    bare = consumer("c1", heartbeat_fingerprint=11, without_sub=True)
+    assert clients.beat(FakeConnection(), bare)["IS_SUB_CHANGE"] == "true"
+
+
+@pytest.mark.parametrize(
+    "name", ["java-consume-cluster", "java-consume-hbv2", "cpp-consumer", "java-consume-sql"]
+)
+def test_captured_heartbeats_get_the_captured_answers(name: str) -> None:
+    clients = Clients(enable_property_filter=True)
+    connections: dict[int, FakeConnection] = {}
+    questions: dict[tuple[int, int], RemotingCommand] = {}
+    compared = 0
+    for frame in captured(name):
+        if frame.tap != "broker" or (frame.request_code not in (34, 35, 38)):
+            continue
+        command = decode_frame(frame.data)
+        connection = connections.setdefault(frame.connection, FakeConnection())
+        if not frame.is_reply:
+            questions[(frame.connection, command.opaque)] = command
+            continue
+        # In the order of the replies: that is the order in which RocketMQ served them.
+        reply = clients.call(connection, questions.pop((frame.connection, command.opaque)))
+        assert (reply.code, reply.ext) == (command.code, command.ext)
+        if command.body:
+            ours, theirs = fastjson.loads(reply.body), fastjson.loads(command.body)
+            assert sorted(ours["consumerIdList"]) == sorted(theirs["consumerIdList"])
+        compared += 1
+    assert compared >= 5
+
+
+def test_producers_are_known_by_group_and_found_in_turn(clients: Clients) -> None:
+    first, second = FakeConnection("10.0.0.1:1"), FakeConnection("10.0.0.2:2")
+    clients.beat(first, HeartbeatData("p1", (ProducerData("p"),)))
+    clients.beat(second, HeartbeatData("p2", (ProducerData("p"), ProducerData("q"))))
+    found = {clients.producers.channel_of("p").client_id for _ in range(4)}  # type: ignore[union-attr]
+    assert found == {"p1", "p2"}
+    second.close()
+    assert clients.producers.channel_of("q") is None
+    assert [channel.client_id for channel in clients.producers.members("p")] == ["p1"]
+    clients.clock.advance(121)
+    clients.producers.scan()
+    assert clients.producers.members("p") == []
+    assert not first.is_open
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"clientID":[]}', b'{"clientID":"c","consumerDataSet":[{"consumeType":9}]}'],
+)
+def test_a_heartbeat_that_is_none_changes_nothing(clients: Clients, body: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        clients.call(FakeConnection(), RemotingCommand(34, {}, body))
+    assert clients.consumers.groups() == []
+
+
+@pytest.mark.parametrize(
+    ("enabled", "expression_type", "text", "code"),
+    [
+        (True, "TAG", "a || b", 0),
+        (True, "SQL92", "n > 1", 0),
+        (True, "SQL92", "n >", 23),
+        (False, "SQL92", "n > 1", 1),
+    ],
+)
+def test_a_subscription_is_checked_before_a_consumer_starts(
+    enabled: bool, expression_type: str, text: str, code: int
+) -> None:
+    clients = Clients(enable_property_filter=enabled)
+    subscription = SubscriptionData("T", text, expression_type=expression_type)
+    body = fastjson.dumps({"clientId": "c", "group": "g", "subscriptionData": subscription.to_dict()})
+    reply = clients.call(FakeConnection(), RemotingCommand(46, None, body))
+    assert reply.code == code
+    assert bool(reply.remark) == (code != 0)
