@@ -235,6 +235,8 @@ class Connection(asyncio.Protocol):
     async def wait_writable(self, timeout_s: float, request: str = "") -> None:
         """Wait until the peer takes bytes again. Raises RequestTimeout, ConnectionLost."""
         started = self._loop.time()
+        if not self._serving:
+            self._flush()  # what is only queued counts for nothing until the transport had it
         while self._write_paused and self.is_open:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._writable_waiters.append(waiter)
