@@ -1,1 +1,77 @@
-"""Aerobee: a distributed message queue, interchangeable with Apache RocketMQ part by part."""
+"""Aerobee: a distributed message queue, interchangeable with Apache RocketMQ part by part.
+
+The names of the client are here too: `from aerobee import Producer`. They are loaded when they are first asked for,
+because a broker, which imports this package as well, has no use for a client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aerobee.client.admin import Admin
+    from aerobee.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel, ProducerConfig
+    from aerobee.client.producer import Producer
+    from aerobee.client.pull_consumer import PullConsumer
+    from aerobee.client.push_consumer import PushConsumer
+    from aerobee.client.received import ReceivedMessage
+    from aerobee.client.results import SendResult, SendStatus
+    from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
+    from aerobee.client.verdict import RetryLater
+    from aerobee.errors import AerobeeError
+    from aerobee.message import Message, MessageQueue
+
+_HOME = {
+    "Admin": "aerobee.client.admin",
+    "AerobeeError": "aerobee.errors",
+    "ClientConfig": "aerobee.client.config",
+    "ConsumeFrom": "aerobee.client.config",
+    "ConsumerConfig": "aerobee.client.config",
+    "Message": "aerobee.message",
+    "MessageModel": "aerobee.client.config",
+    "MessageQueue": "aerobee.message",
+    "Producer": "aerobee.client.producer",
+    "ProducerConfig": "aerobee.client.config",
+    "PullConsumer": "aerobee.client.pull_consumer",
+    "PushConsumer": "aerobee.client.push_consumer",
+    "ReceivedMessage": "aerobee.client.received",
+    "RetryLater": "aerobee.client.verdict",
+    "SendResult": "aerobee.client.results",
+    "SendStatus": "aerobee.client.results",
+    "SyncAdmin": "aerobee.client.sync",
+    "SyncProducer": "aerobee.client.sync",
+    "SyncPullConsumer": "aerobee.client.sync",
+}
+
+__all__ = [
+    "Admin",
+    "AerobeeError",
+    "ClientConfig",
+    "ConsumeFrom",
+    "ConsumerConfig",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "Producer",
+    "ProducerConfig",
+    "PullConsumer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "RetryLater",
+    "SendResult",
+    "SendStatus",
+    "SyncAdmin",
+    "SyncProducer",
+    "SyncPullConsumer",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'aerobee' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,6 +25,7 @@ from aerobee.client.pull_consumer import PullConsumer
 from aerobee.client.push_consumer import PushConsumer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult, SendStatus
+from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
 from aerobee.client.verdict import RetryLater
 
 __all__ = [
@@ -46,6 +47,9 @@ __all__ = [
     "Selector",
     "SendResult",
     "SendStatus",
+    "SyncAdmin",
+    "SyncProducer",
+    "SyncPullConsumer",
     "average",
     "average_by_circle",
     "by_key",

@@ -302,9 +302,11 @@ class PullConsumer:
         messages: list[ReceivedMessage] = []
         for queue, ready in self._ready.items():
             pull = self._pulls[queue]
-            if not ready or pull.paused:
+            if pull.paused:
                 continue
             process = pull.process
+            if not ready and self._positions[queue] == process.next_offset:
+                continue
             while ready and len(messages) < self.config.poll_count_max:
                 message = ready.popleft()
                 process.finish(message.queue_offset)

@@ -173,20 +173,7 @@ class PushConsumer:
             apply=self._own,
             interval_s=self.config.rebalance_s,
         )
-        self._settings = PullSettings(
-            lite=False,
-            commits=not self._broadcasting,
-            post_subscription=self.config.post_subscription,
-            count_max=self.config.pull_batch_count,
-            bytes_max=self.config.pull_batch_bytes,
-            hold_s=self.config.pull_hold_s,
-            timeout_s=self.config.pull_timeout_s,
-            cached_count_max=self.config.cached_count_max,
-            cached_bytes_max=self.config.cached_bytes_max,
-            span_max=self.config.span_max,
-            pause_after_error_s=self.config.pull_pause_after_error_s,
-            interval_s=self.config.pull_interval_s,
-        )
+        self._settings = _pull_settings(self.config)
         PeerCalls(
             session=self._session,
             group=group,
@@ -392,6 +379,23 @@ class PushConsumer:
             log.warning("group %s: %s is reset to offset %d", self.group, queue, offset)
             self._pulls[queue].restart(offset)
         await self._offsets.save(mine)
+
+
+def _pull_settings(config: ConsumerConfig) -> PullSettings:
+    return PullSettings(
+        lite=False,
+        commits=config.model is MessageModel.CLUSTERING,
+        post_subscription=config.post_subscription,
+        count_max=config.pull_batch_count,
+        bytes_max=config.pull_batch_bytes,
+        hold_s=config.pull_hold_s,
+        timeout_s=config.pull_timeout_s,
+        cached_count_max=config.cached_count_max,
+        cached_bytes_max=config.cached_bytes_max,
+        span_max=config.span_max,
+        pause_after_error_s=config.pull_pause_after_error_s,
+        interval_s=config.pull_interval_s,
+    )
 
 
 def _no_handler(_message: object) -> None:

@@ -39,7 +39,7 @@ class FakeBroker:
 
     async def start(self) -> None:
         await self.server.start([Listener("default", "127.0.0.1", 0)])
-        self.address = "127.0.0.1:%d" % self.server.address_of("default")[1]
+        self.address = f"127.0.0.1:{self.server.address_of('default')[1]}"
 
     async def stop(self) -> None:
         await self.server.stop(go_away=False, drain_s=0.0)
@@ -246,7 +246,7 @@ def until():
 
     async def wait(condition) -> None:
         async with asyncio.timeout(5):
-            while not condition():
+            while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
     return wait

@@ -54,7 +54,7 @@ async def test_send_tries_again_after_a_code_that_another_try_can_mend(broker, c
 async def test_send_gives_up_after_its_tries_and_names_each(broker):
     broker.fail_next = [2] * 10
     async with Producer(broker.address, "PG") as producer:
-        with pytest.raises(SendFailed, match="3 tries.*told to fail") as caught:
+        with pytest.raises(SendFailed, match=r"3 tries.*told to fail") as caught:
             await producer.send(Message("orders", b"hello"))
     assert len(caught.value.attempts) == 3
     assert len(broker.seen(310)) == 3
@@ -176,13 +176,12 @@ async def test_batch_of_several_topics_is_sent_by_topic(broker):
     assert len(broker.seen(320)) == 2
 
 
-async def test_cancelled_send_leaves_nothing_behind(broker):
+async def test_cancelled_send_leaves_nothing_behind(broker, until):
     async with Producer(broker.address, "PG") as producer:
         await producer.queues("orders")
         broker.silent = True
         task = asyncio.create_task(producer.send(Message("orders", b"hello")))
-        while not broker.seen(310):
-            await asyncio.sleep(0.001)
+        await until(lambda: broker.seen(310))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

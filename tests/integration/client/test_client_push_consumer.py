@@ -121,7 +121,7 @@ async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, un
     assert properties["RECONSUME_TIME"] == "1"
     assert properties["MAX_RECONSUME_TIMES"] == "16"
     assert properties["KEYS"] == "k"
-    request = [request for request in broker.seen(310) if request.text("b") == "%RETRY%G"][0]
+    request = next(request for request in broker.seen(310) if request.text("b") == "%RETRY%G")
     assert request.text("a") == "CLIENT_INNER_PRODUCER"
     assert request.text("j") == "1"
     assert request.text("l") == "16"
@@ -302,7 +302,7 @@ async def test_close_ends_every_task(broker, until):
     tasks = asyncio.all_tasks()
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=print, config=FIRST):
         await until(lambda: len(broker.parked) == 5)
-        connections = [c for c in broker.server.connections]
+        connections = list(broker.server.connections)
     assert len(connections) == 1
     await until(lambda: asyncio.all_tasks() == tasks)
 

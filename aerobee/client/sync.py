@@ -1,0 +1,238 @@
+"""A synchronous facade for scripts: the same calls, blocking.
+
+    with SyncProducer("127.0.0.1:9876") as producer:
+        producer.send(Message("orders", b"hello"))
+
+`with` starts one background thread with an event loop of its own, in which the asynchronous client lives; leaving the
+block closes the client and ends the thread. A call may come from any thread but one that runs an event loop: there
+it would block that loop, so it is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from aerobee.client.admin import Admin
+from aerobee.client.config import AdminConfig, ClientConfig, ProducerConfig, PullConsumerConfig
+from aerobee.client.producer import Producer, Selector
+from aerobee.client.pull_consumer import PullConsumer
+from aerobee.client.received import ReceivedMessage
+from aerobee.client.results import SendResult
+from aerobee.errors import UsageError
+from aerobee.message import Message, MessageQueue
+
+T = TypeVar("T")
+
+
+class _Client(Protocol):
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+ClientT = TypeVar("ClientT", bound=_Client)
+
+
+class _LoopThread:
+    """One thread that runs an event loop from start() to stop()."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait for it. An interrupt of the caller cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class _Sync(Generic[ClientT]):
+    """Starts an asynchronous client in a thread of its own and calls it from there."""
+
+    def __init__(self, client: ClientT) -> None:
+        self._client = client
+        self._thread: _LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise UsageError("this client is started already; use one object for each `with`")
+        self._thread = _LoopThread(f"aerobee-{type(self._client).__name__.lower()}")
+        try:
+            self._call(self._client.start())
+        except BaseException:
+            self._thread.stop()
+            self._thread = None
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.call(self._client.close())
+            finally:
+                thread.stop()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        problem = ""
+        if self._thread is None:
+            problem = "this client is not open: use it inside `with`"
+        else:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return self._thread.call(work)
+            problem = (
+                f"an event loop runs in this thread: use {type(self._client).__name__} with `await` instead"
+            )
+        work.close()
+        raise UsageError(problem)
+
+
+class SyncProducer(_Sync[Producer]):
+    """Producer, blocking."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        super().__init__(Producer(nameservers, group, config=config, client=client))
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """See Producer.send."""
+        return self._call(
+            self._client.send(message, queue=queue, selector=selector, key=key, timeout_s=timeout_s)
+        )
+
+    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None, key: object = None) -> None:
+        """See Producer.send_oneway."""
+        self._call(self._client.send_oneway(message, queue=queue, key=key))
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[SendResult, ...]:
+        """See Producer.send_batch."""
+        return self._call(self._client.send_batch(messages, queue=queue, timeout_s=timeout_s))
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See Producer.queues."""
+        return self._call(self._client.queues(topic))
+
+
+class SyncPullConsumer(_Sync[PullConsumer]):
+    """PullConsumer, blocking."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str,
+        *,
+        config: PullConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        super().__init__(PullConsumer(nameservers, group, config=config, client=client))
+
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """See PullConsumer.subscribe."""
+        self._call(self._client.subscribe(topic, expression))
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+        """See PullConsumer.assign."""
+        self._call(self._client.assign(queues, expression))
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """See PullConsumer.queues."""
+        return self._call(self._client.queues(topic))
+
+    def poll(self, timeout_s: float = 1.0) -> list[ReceivedMessage]:
+        """See PullConsumer.poll."""
+        return self._call(self._client.poll(timeout_s))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """See PullConsumer.seek."""
+        self._call(self._client.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """See PullConsumer.seek_to_begin."""
+        self._call(self._client.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """See PullConsumer.seek_to_end."""
+        self._call(self._client.seek_to_end(queue))
+
+    def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """See PullConsumer.seek_to_time."""
+        self._call(self._client.seek_to_time(queue, timestamp_ms))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """See PullConsumer.commit."""
+        self._call(self._client.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """See PullConsumer.committed."""
+        return self._call(self._client.committed(queue))
+
+
+class SyncAdmin(_Sync[Admin]):
+    """Admin, blocking: `with SyncAdmin(addresses) as admin: admin.call(admin.calls.topics())`.
+
+    `calls` is the asynchronous Admin; call() runs one of its calls and returns what it returns.
+    """
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        *,
+        config: AdminConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        super().__init__(Admin(nameservers, config=config, client=client))
+
+    @property
+    def calls(self) -> Admin:
+        return self._client
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a call of `calls` and wait for its result."""
+        return self._call(work)
