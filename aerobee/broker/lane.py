@@ -386,15 +386,15 @@ class LaneCore:
         entries = parse_batch(bytes(body))
         prepared = []
         total = hash_count = 0
+        head = self._heads.get(len(born_host)) or self._head_for(born_host)
+        fixed_size = head.size + len(topic.field) + _SIZE.size
         for entry in entries:
             hashes, code = self._keys_of(topic, entry.properties)
             hash_count += len(hashes)
-            total += 256 + len(topic.field) + len(entry.body) + len(entry.properties)
+            total += fixed_size + len(entry.body) + len(entry.properties)
             prepared.append((entry.body, entry.properties, hashes, code, entry.flag))
-        # All of it must fit one file, and nothing may fail half-way; a batch that crosses files takes the slow way.
-        log, queue, index = self._log, lane_queue.queue, self._index
-        if log.end + total > log.limit or log.end == log.base:
-            raise ValueError
+        # Everything that can fail comes first: room for all of it in one file, and numbers that fit their fields.
+        queue, index = lane_queue.queue, self._index
         if queue.max_offset + len(entries) > queue.room:
             queue.make_room(len(entries))
             if queue.max_offset + len(entries) > queue.room:
@@ -403,6 +403,7 @@ class LaneCore:
             index.make_room(hash_count, now_ms)
         _INT32_CHECK.pack(sys_flag, tries)
         _INT64_CHECK.pack(born_timestamp)
+        self._log.place(total)
         offsets = []
         first = queue.max_offset
         for message_body, message_properties, hashes, code, flag in prepared:

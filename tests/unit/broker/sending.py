@@ -1,0 +1,197 @@
+"""A store, the parts that sending needs, and a connection that remembers what was written to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.group_table import GroupTable
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.lane import Lane
+from aerobee.broker.lock_table import LockTable
+from aerobee.broker.overload import Overload
+from aerobee.broker.parked_pulls import ParkedPulls
+from aerobee.broker.send import SendCalls
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.unique_key import UniqueKeys
+from aerobee.clock import ManualClock
+from aerobee.message import Record, decode_record, pack_host
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import FrameDecoder, decode_frame, encode_frame
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import RealDisk
+from aerobee.store.message_store import MessageStore
+
+SMALL: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 20 * 200,
+    "max_hash_slot_num": 500,
+    "max_index_num": 4_000,
+    "commit_log_reserve_bytes": 65_536,
+}
+
+
+class FakeConnection:
+    """What handlers and the lane use of a connection."""
+
+    def __init__(self, peer: tuple[str, int] = ("10.0.0.1", 43_664)) -> None:
+        self.peer = peer
+        self.remote_address = f"{peer[0]}:{peer[1]}"
+        self.is_open = True
+        self.lane: Any = None
+        self.written: list[bytes] = []
+        self.callbacks: list[Callable[[Any], None]] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def send(self, command: RemotingCommand) -> None:
+        self.write(encode_frame(command))
+
+    def on_close(self, callback: Callable[[Any], None]) -> None:
+        self.callbacks.append(callback)
+
+    def lose(self) -> None:
+        self.is_open = False
+        for callback in self.callbacks:
+            callback(self)
+
+    def replies(self) -> list[RemotingCommand]:
+        """Every reply so far, decoded."""
+        decoder = FrameDecoder()
+        decoder.feed(b"".join(self.written))
+        found = []
+        while (command := decoder.next_frame()) is not None:
+            found.append(command)
+        assert not decoder.unused
+        return found
+
+
+class Sending:
+    """The parts around a store in `path`. Broker `broker-a` of `DefaultCluster` at 127.0.0.2:20911."""
+
+    def __init__(self, path: Path, config: BrokerConfig | None = None, **store_settings: Any) -> None:
+        self.clock = ManualClock()
+        self.store_config = StoreConfig(store_path_root_dir=str(path), **{**SMALL, **store_settings})
+        host = pack_host("127.0.0.2", 20_911)
+        self.store = MessageStore(self.store_config, disk=RealDisk(), clock=self.clock, store_host=host)
+        self.store.load()
+        self.config = config or BrokerConfig(broker_name="broker-a")
+        self.live = LiveConfig(self.config)
+        self.topics = TopicTable(file=None, clock=self.clock)
+        self.topics.create_system_topics(self.config)
+        for name in ("TopicNormal", "TopicOrder", "TopicBatch", "TopicDelay", "TopicReadOnly"):
+            self.topics.put(TopicConfig(name, 4, 4))
+        self.identity = BrokerIdentity(
+            cluster="DefaultCluster",
+            name="broker-a",
+            broker_id=self.config.broker_id,
+            address="127.0.0.2:20911",
+            ha_address="127.0.0.2:20912",
+            store_host=host,
+        )
+        self.stats = BrokerStats(clock=self.clock, cluster="DefaultCluster")
+        self.groups = GroupTable(clock=self.clock, live=self.live)
+        self.locks = LockTable(clock=self.clock)
+        self.soon: list[Callable[[], None]] = []
+        self.parked = ParkedPulls(clock=self.clock, call_soon=self.soon.append)
+        self.store.on_arrival(self.parked.arrived)
+        self.durable = DurableReplies(
+            store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout
+        )
+        self.overload = Overload(
+            clock=self.clock, wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0
+        )
+        self.sends = SendCalls(
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            locks=self.locks,
+            stats=self.stats,
+            live=self.live,
+            identity=self.identity,
+            durable=self.durable,
+            overload=self.overload,
+            unique_keys=UniqueKeys(ip=b"\x7f\0\0\2", process_id=1, salt=2),
+            clock=self.clock,
+            pick_queue=lambda count: 0,
+        )
+        self.lane = Lane(
+            store=self.store,
+            topics=self.topics,
+            stats=self.stats,
+            durable=self.durable,
+            overload=self.overload,
+            parked=self.parked,
+            live=self.live,
+            identity=self.identity,
+            clock=self.clock,
+        )
+
+    def close(self) -> None:
+        asyncio.run(self.store.stop())
+
+    def run_soon(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+    def handle(self, connection: FakeConnection, frame: bytes) -> RemotingCommand | None:
+        """Give a frame to the handler, as if there were no lane."""
+        request = decode_frame(frame)
+        reply = self.sends.handlers()[request.code](connection, request)  # type: ignore[arg-type]
+        assert reply is None or isinstance(reply, RemotingCommand)
+        return reply
+
+    def stored(self) -> list[Record]:
+        """Every record of the log."""
+        records = []
+        at = 0
+        while at < self.store.log.end:
+            data = self.store.read_record(at)
+            if data is None:
+                break
+            records.append(decode_record(data))
+            at += len(data)
+        return records
+
+
+def send_frame(
+    topic: str = "TopicNormal",
+    body: bytes = b"body",
+    *,
+    queue: object = "1",
+    properties: str = "UNIQ_KEY\x01U1\x02WAIT\x01true\x02",
+    opaque: int = 7,
+    flag: int = 0,
+    code: int = 310,
+    **fields: object,
+) -> bytes:
+    """A V2 send request. `fields` are single letters that replace or, with None, remove the usual ones."""
+    ext: dict[str, Any] = {
+        "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": queue, "f": "0", "g": "1700000000000", "h": "0",
+        "i": properties, "j": "0", "k": "false", "m": "true" if code == 320 else "false", "n": "broker-a",
+    }  # fmt: skip
+    ext.update(fields)
+    command = RemotingCommand(
+        code, {key: value for key, value in ext.items() if value is not None}, body, opaque=opaque, flag=flag
+    )
+    return encode_frame(command)
+
+
+def batch_body(*messages: tuple[bytes, str]) -> bytes:
+    """The body of a batch: (body, properties) each."""
+    parts = []
+    for body, properties in messages:
+        text = properties.encode()
+        size = 22 + len(body) + len(text)
+        parts.append(
+            size.to_bytes(4, "big") + bytes(12) + len(body).to_bytes(4, "big") + body
+            + len(text).to_bytes(2, "big") + text
+        )  # fmt: skip
+    return b"".join(parts)
