@@ -106,6 +106,10 @@ class LogFlusher:
         self._thorough_at = 0.0
         self._idle: asyncio.Event | None = None
 
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other settings, from the next flush on."""
+        self._config = config
+
     def start(self) -> None:
         """Begin flushing in the running event loop."""
         self._running = True

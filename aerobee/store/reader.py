@@ -103,6 +103,10 @@ class MessageReader:
         self.memory_bytes = memory_bytes  # the log's youngest bytes, taken for "in memory"
         self._corrects = config.broker_role is not BrokerRole.SLAVE or config.offset_check_in_slave
 
+    def reconfigure(self, config: StoreConfig, memory_bytes: int) -> None:
+        """Go on with other settings."""
+        self._config, self.memory_bytes = config, memory_bytes
+
     def get(
         self,
         queue: AnyQueue | None,

@@ -33,6 +33,11 @@ class Retention:
         self._is_full = False
         self._hours = {int(hour) for hour in config.delete_when.split(";") if hour}
 
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other settings."""
+        self._config = config
+        self._hours = {int(hour) for hour in config.delete_when.split(";") if hour}
+
     def decide(
         self, *, now_ms: int, file_times_ms: Sequence[int], used_ratio: float, manual: bool
     ) -> RetentionDecision:
