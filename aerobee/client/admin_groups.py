@@ -252,12 +252,14 @@ class GroupCalls(AdminCalls):
         timestamp_ms: int | None = None,
         offset: int | None = None,
         queue_id: int | None = None,
+        broker: str | None = None,
         force: bool = True,
     ) -> dict[MessageQueue, int]:
         """Set a group's offsets of a topic and return the new ones.
 
         To what was stored at `timestamp_ms` (-1: to the end), or, for one queue id, to `offset`. Members that are
-        online go on there with their next pull, which may be held for up to 20 s. `force` false: never forwards.
+        online go on there with their next pull, which may be held for up to 20 s. `broker`: this broker's queues only.
+        `force` false: never forwards.
         """
         if (timestamp_ms is None) == (offset is None):
             raise UsageError("give either timestamp_ms (-1: to the end) or offset")
@@ -274,6 +276,8 @@ class GroupCalls(AdminCalls):
         }
         found: dict[MessageQueue, int] = {}
         for broker_name, address in await self._topic_addresses(topic):
+            if broker not in (None, broker_name):
+                continue
             try:
                 answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(fields))
                 found.update(ResetOffsetBody.decode(answer.body).offset_table)
