@@ -82,6 +82,8 @@ def run_cli(arguments: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
+            return int(ExitCode.USAGE)  # the help text has been printed
         failure = _usage_failure(error) or explain(error)
         _show(failure, as_json)
         return int(failure.exit_code)

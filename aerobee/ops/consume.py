@@ -15,15 +15,16 @@ from typing import Annotated, Any
 
 import typer
 
-from aerobee.client import ConsumeFrom, PullConsumer, PullConsumerConfig, ReceivedMessage
-from aerobee.errors import UsageError
+from aerobee.client import Admin, ConsumeFrom, PullConsumer, PullConsumerConfig, ReceivedMessage
+from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
-from aerobee.ops.output import Output, body_text
+from aerobee.ops.output import Output, body_text, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
+from aerobee.ops.topic import missing_topic
 
-GROUPLESS = "aerobee-consume"
+GROUPLESS = "TOOLS_CONSUMER"  # known to every broker, so that nothing is created by looking
 POLL_S = 1.0
 
 
@@ -76,13 +77,17 @@ def consume(
             auto_commit=False, consume_from=_consume_from(begin), consume_timestamp_ms=begin.value
         )
         async with PullConsumer(nameserver, group or GROUPLESS, config=config) as consumer:
-            if group is None:
-                await _assign(consumer, topic, tags, queue, begin)
-            else:
-                await consumer.subscribe(topic, tags)
+            try:
+                if group is None:
+                    await _assign(consumer, topic, tags, queue, begin)
+                else:
+                    await consumer.subscribe(topic, tags)
+            except TopicNotExist:
+                async with Admin(nameserver) as admin:
+                    raise await missing_topic(admin, topic) from None
             await stop.or_done(_read(consumer, reader, commit=group is not None, follow=follow))
         if not as_json:
-            out.note(f"{reader.printed} messages")
+            out.note(plural(reader.printed, "message"))
 
     run(command)
 

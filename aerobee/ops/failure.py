@@ -94,8 +94,7 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.ConnectFailed,
         ExitCode.UNREACHABLE,
-        "check that it runs there, and the address given with -n or AEROBEE_NAMESRV_ADDR; "
-        "`aerobee up` starts a cluster here, `aerobee doctor` dials every part",
+        "`aerobee up` starts a cluster here; -n or AEROBEE_NAMESRV_ADDR name another; `aerobee doctor` dials every part",
     ),
     (
         errors.ConnectionLost,
@@ -132,7 +131,7 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.RequestNotSupported,
         ExitCode.REFUSED,
-        "the peer is of another version or kind; check the address",
+        "the peer is of another kind or version: -n takes a NameServer's address, not a broker's",
     ),
     (errors.RemoteError, ExitCode.REFUSED, ""),
     (

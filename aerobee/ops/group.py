@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from typing import Annotated, Any
 
 import typer
 
-from aerobee.client import Admin, PullConsumer
-from aerobee.errors import ConsumerNotOnline, SubscriptionGroupNotExist, UsageError
+from aerobee.client import Admin
+from aerobee.errors import ConsumerNotOnline, UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import (
@@ -23,6 +24,7 @@ from aerobee.ops.options import (
 )
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
+from aerobee.ops.send import find_queue
 from aerobee.ops.topic import require_topic
 
 SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-", "CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER",
@@ -87,13 +89,12 @@ def describe_group(
 
     async def command(stop: Stop) -> None:
         async with Admin(nameserver) as admin:
+            await require_group(admin, group)
             settings = [info for info in await admin.groups() if info.name == group]
             try:
                 online = await admin.consumer_connections(group)
             except ConsumerNotOnline:
                 online = None
-        if not settings and online is None:
-            raise NotFound(f"group {group} is not known to any broker; `aerobee group list` shows which are")
         members = [
             {
                 "client_id": member.client_id,
@@ -151,12 +152,10 @@ def group_lag(
 
     async def command(stop: Stop) -> None:
         async with Admin(nameserver) as admin:
-            try:
-                progress = await admin.consumer_progress(group, topic)
-            except SubscriptionGroupNotExist:
-                raise NotFound(
-                    f"group {group} is not known to any broker; `aerobee group list` shows which are"
-                ) from None
+            if topic is not None:
+                await require_topic(admin, topic)
+            await require_group(admin, group)
+            progress = await admin.consumer_progress(group, topic)
         rows = [
             {
                 "topic": row.queue.topic,
@@ -219,7 +218,7 @@ def reset_group(
             await require_topic(admin, topic)
             ask(f"Move group {group} of topic {topic} to {to}?", yes)
             if to.startswith("offset:"):
-                offsets = await _reset_to_offset(nameserver, admin, group, topic, to, queue)
+                offsets = await _reset_to_offset(admin, group, topic, to, queue)
             else:
                 offsets = await admin.reset_offsets(group, topic, timestamp_ms=reset_time(to))
         rows = [
@@ -236,6 +235,17 @@ def reset_group(
     run(command)
 
 
+async def require_group(admin: Admin, group: str) -> None:
+    """Raise NotFound, naming groups that look alike."""
+    names = {info.name for info in await admin.groups()}
+    if group not in names:
+        alike = difflib.get_close_matches(group, names, n=3)
+        hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
+        raise NotFound(
+            f"group {group} is not known to any broker{hint}; `aerobee group list` shows which are"
+        )
+
+
 def reset_time(text: str) -> int:
     """The timestamp of a reset: 0 is the begin, -1 the end."""
     if text == "first":
@@ -246,37 +256,27 @@ def reset_time(text: str) -> int:
 
 
 async def _reset_to_offset(
-    nameserver: str, admin: Admin, group: str, topic: str, to: str, queue: str | None
+    admin: Admin, group: str, topic: str, to: str, queue: str | None
 ) -> dict[MessageQueue, int]:
-    """Commit an offset for queues of a group without members: members would write their own over it."""
+    """Move each queue, or one, to an offset that it holds."""
     number = to.removeprefix("offset:")
     if not number.isdecimal():
         raise UsageError(f"--to {to!r}: write offset: and a number, for example offset:120")
-    try:
-        online = (await admin.consumer_connections(group)).connections
-    except ConsumerNotOnline:
-        online = ()
-    if online:
-        raise UsageError(
-            f"group {group} has {len(online)} members online, which keep their own place: stop them, or reset by time"
+    stats = await admin.topic_stats(topic)
+    if queue is not None:
+        place = find_queue(tuple(row.queue for row in stats), queue, topic)
+        stats = tuple(row for row in stats if row.queue == place)
+    for row in stats:
+        if not row.min_offset <= int(number) <= row.max_offset:
+            raise UsageError(
+                f"offset {number} is outside of queue {row.queue.broker_name}/{row.queue.queue_id}, "
+                f"which holds {row.min_offset} to {row.max_offset}; name one queue with --queue BROKER/ID"
+            )
+    offsets: dict[MessageQueue, int] = {}
+    for row in stats:
+        offsets |= await admin.reset_offsets(
+            group, topic, offset=int(number), queue_id=row.queue.queue_id, broker=row.queue.broker_name
         )
-    async with PullConsumer(nameserver, group) as consumer:
-        queues = await consumer.queues(topic)
-        chosen = [place for place in queues if queue in (None, f"{place.broker_name}/{place.queue_id}")]
-        if not chosen:
-            exist = ", ".join(f"{place.broker_name}/{place.queue_id}" for place in queues[:16])
-            raise UsageError(f"queue {queue!r} of topic {topic} does not exist; write one of: {exist}")
-        await consumer.assign(chosen)
-        offsets: dict[MessageQueue, int] = {}
-        for place in chosen:
-            first, end = await consumer.begin_offset(place), await consumer.end_offset(place)
-            if not first <= int(number) <= end:
-                raise UsageError(
-                    f"offset {number} is outside of queue {place.broker_name}/{place.queue_id}, "
-                    f"which holds {first} to {end}"
-                )
-            offsets[place] = int(number)
-        await consumer.commit(offsets)
     return offsets
 
 
@@ -296,10 +296,7 @@ def delete_group(
 
     async def command(stop: Stop) -> None:
         async with Admin(nameserver) as admin:
-            if group not in {info.name for info in await admin.groups()}:
-                raise NotFound(
-                    f"group {group} is not known to any broker; `aerobee group list` shows which are"
-                )
+            await require_group(admin, group)
             ask(f"Delete group {group}{'' if keep_offsets else ' with its offsets'}?", yes)
             await admin.delete_group(group, clean_offsets=not keep_offsets)
         out.document({"group": group, "deleted": True}, f"group {group} is deleted")

@@ -54,7 +54,10 @@ async def read_all(descriptor: int, limit: int) -> bytes:
     while chunk := await _read(descriptor):
         data += chunk
         if len(data) > limit:
-            raise UsageError(f"the input has more than {limit} bytes, too many for one message")
+            raise UsageError(
+                f"the input has more than {limit} bytes, the most that one message may have; "
+                "without --whole each line is a message"
+            )
     return bytes(data)
 
 

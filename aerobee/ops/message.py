@@ -10,7 +10,7 @@ import typer
 
 from aerobee.client import Admin, PullConsumer, ReceivedMessage
 from aerobee.errors import QueryNotFound
-from aerobee.ops.consume import message_document
+from aerobee.ops.consume import GROUPLESS, message_document
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
 from aerobee.ops.output import Output
@@ -125,7 +125,7 @@ def by_offset(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin, PullConsumer(nameserver, "aerobee-message") as consumer:
+        async with Admin(nameserver) as admin, PullConsumer(nameserver, GROUPLESS) as consumer:
             await require_topic(admin, topic)
             place = find_queue(await consumer.queues(topic), queue, topic)
             first, end = await consumer.begin_offset(place), await consumer.end_offset(place)

@@ -14,6 +14,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+LINE_CHARS_MAX = 10_000
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -22,8 +23,9 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self.console = Console(soft_wrap=True, highlight=False)
-        self.notes = Console(stderr=True, soft_wrap=True, highlight=False)
+        # Wider than any screen: lines are never folded or cut by us, a terminal wraps them itself.
+        self.console = Console(width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
+        self.notes = Console(stderr=True, width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
 
     def table(
         self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str, title: str = ""
@@ -46,9 +48,7 @@ class Output:
             table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
             table.add_row(*(cell_text(row.get(key)) for key in columns))
-        # A pipe has no width: nothing may be folded or cut there.
-        width = None if self.console.is_terminal else 10_000
-        self.console.print(table, width=width, markup=False)
+        self.console.print(table, markup=False)
 
     def facts(self, document: Mapping[str, Any], *, title: str = "") -> None:
         """Print one object: a line a key, or one JSON document."""
@@ -112,13 +112,9 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
-def size_text(byte_count: float) -> str:
-    """Bytes with a binary unit, three digits or so."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(byte_count) < 1024:
-            return f"{byte_count:.0f} {unit}" if unit == "B" else f"{byte_count:.1f} {unit}"
-        byte_count /= 1024
-    return f"{byte_count:.1f} TiB"
+def plural(count: int, noun: str) -> str:
+    """ "1 message", "2 messages"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def body_text(body: bytes) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from aerobee.ops.ack_level import UNKNOWN, ack_sentence_of
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.lines import open_lines, read_all, read_lines
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
-from aerobee.ops.output import Output
+from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -371,7 +371,7 @@ def _summary(shape: Shape, tally: Tally, seconds: float, ack: str, *, stopped: b
         "tries_repeated": tally.repeated,
         "ack": ack,
     }
-    sentence = f"sent {tally.sent} messages to {shape.topic} in {seconds:.2f} s, {len(tally.queues)} queues"
+    sentence = f"sent {plural(tally.sent, 'message')} to {shape.topic} in {seconds:.2f} s, {plural(len(tally.queues), 'queue')}"
     if tally.sent:
         sentence += f" ({ack})"
     if failure is not None:

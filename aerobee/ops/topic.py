@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,7 @@ from aerobee.ops.options import (
     ask,
     time_text,
 )
-from aerobee.ops.output import Output
+from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
 
 PERMS = {"rw": 6, "r": 4, "w": 2}
@@ -168,7 +169,10 @@ def describe_topic(
             },
             empty="no broker has it",
         )
-        out.say(f"{messages} messages in {len(stats)} queues; consumed by: {', '.join(groups) or 'no group'}")
+        out.say(
+            f"{plural(messages, 'message')} in {plural(len(stats), 'queue')}; "
+            f"consumed by: {', '.join(groups) or 'no group'}"
+        )
 
     run(command)
 
@@ -217,12 +221,17 @@ async def require_topic(admin: Admin, topic: str) -> None:
     try:
         await admin.topic_route(topic)
     except TopicNotExist:
-        alike = [name for name in await admin.topics() if name.lower().startswith(topic.lower()[:3])][:5]
-        hint = f"; alike: {', '.join(alike)}" if alike else ""
-        raise NotFound(
-            f"topic {topic} does not exist{hint}; `aerobee topic list` shows what does, "
-            f"`aerobee topic create {topic}` creates it"
-        ) from None
+        raise await missing_topic(admin, topic) from None
+
+
+async def missing_topic(admin: Admin, topic: str) -> NotFound:
+    """The failure to raise for a topic that no broker has."""
+    alike = difflib.get_close_matches(topic, await admin.topics(), n=3)
+    hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
+    return NotFound(
+        f"topic {topic} does not exist{hint}; `aerobee topic list` shows what does, "
+        f"`aerobee topic create {topic}` creates it"
+    )
 
 
 def topic_kind(name: str, system: set[str]) -> str:
