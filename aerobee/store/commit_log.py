@@ -238,6 +238,14 @@ class CommitLog:
             assert segment is not None
             segment.file.sync(max(start - base, 0), min(end - base, segment.size))
 
+    def rewrite(self, start: int, end: int) -> None:
+        """Write [start, end) again as it is: a failed sync of an earlier run may have left it only in the cache."""
+        for segment in self.segments:
+            if segment.base < end and segment.end > start:
+                first, last = max(start - segment.base, 0), min(end - segment.base, segment.size)
+                segment.file.reserve(last)
+                segment.file.rewrite(first, last)
+
     def sync(self, start: int, end: int) -> None:
         """Make [start, end) durable in this thread. Raises OSError."""
         bases = self.pin(start, end)

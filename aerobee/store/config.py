@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from aerobee.errors import ConfigError
@@ -76,7 +76,7 @@ class StoreConfig:
     max_transfer_bytes_on_message_in_disk: int = 65_536
     max_filter_message_size: int = 16_000  # bytes of queue entries that one read looks at
 
-    check_crc_on_recover: bool = True
+    check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
     offset_check_in_slave: bool = False
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -98,10 +98,10 @@ class StoreConfig:
                 raise ConfigError(
                     f"{rocketmq_key(name)} is {value!r}: it must be one of {allowed}"
                 ) from error
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int" and (not isinstance(value, int) or isinstance(value, bool)):
-                raise ConfigError(f"{rocketmq_key(field.name)} is {value!r}: it must be a whole number")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.type == "int" and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ConfigError(f"{rocketmq_key(each.name)} is {value!r}: it must be a whole number")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{rocketmq_key(name)} is {getattr(self, name)}: it must be above 0")

@@ -56,6 +56,13 @@ class MappedFile(Protocol):
         """Bring reserved bytes into memory for writing. Best effort."""
         ...
 
+    def rewrite(self, start: int, end: int) -> None:
+        """Write these reserved bytes again as they are, so that the next sync carries them to the disk.
+
+        After a failed sync the system may take pages for clean that never reached the disk.
+        """
+        ...
+
     def sync(self, start: int, end: int) -> None:
         """Make these bytes durable. Raises OSError; then they must not be trusted to be on the disk, ever."""
         ...
@@ -171,6 +178,11 @@ class RealMappedFile:
             # Kernels before 5.14 do not know it: then each page faults at its first use.
             with contextlib.suppress(OSError, ValueError):
                 self.buffer.madvise(_MADV_POPULATE_WRITE, first, end - first)
+
+    def rewrite(self, start: int, end: int) -> None:
+        buffer = self.buffer
+        for at in range(start - start % PAGE_BYTES, end, PAGE_BYTES):
+            buffer[at : at + 1] = buffer[at : at + 1]
 
     def sync(self, start: int, end: int) -> None:
         os.fdatasync(self._descriptor)

@@ -22,7 +22,9 @@ from aerobee.message import (
     TRANSACTION_ROLLBACK,
     tags_code,
 )
+from aerobee.store.zeros import is_zero
 
+SECTOR_BYTES = 512
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _HEAD = struct.Struct(">IIIiiqqiq")
 HEAD_BYTES = _HEAD.size
@@ -111,6 +113,9 @@ def scan_record(data: bytes, physical_offset: int, *, check_crc: bool) -> Scan:
         return Scan(ScanKind.BAD, reason=str(error))
     if at + properties_size != total:
         return Scan(ScanKind.BAD, reason=f"its parts take {at + properties_size} bytes of {total}")
+    text_at = body_at + body_size
+    if b"\0" in data[at:total] and _has_lost_sector(data, physical_offset, text_at, total):
+        return Scan(ScanKind.BAD, reason="a sector of its properties was never written")
     if check_crc and body_size and zlib.crc32(data[body_at : body_at + body_size]) & 0x7FFFFFFF != crc:
         return Scan(ScanKind.BAD, reason="the body does not match its CRC")
     record = DispatchRecord(
@@ -124,6 +129,20 @@ def scan_record(data: bytes, physical_offset: int, *, check_crc: bool) -> Scan:
         data[at:total].decode(errors="surrogateescape"),
     )
     return Scan(ScanKind.RECORD, size=total, record=record)
+
+
+def _has_lost_sector(data: bytes, physical_offset: int, start: int, stop: int) -> bool:
+    """Whether a whole disk sector's share of [start, stop) is zero: no checksum covers topic and properties.
+
+    Files begin at multiples of a sector or the sectors are taken as if they did.
+    """
+    at = start
+    while at < stop:
+        end = min(stop, at + SECTOR_BYTES - (physical_offset + at) % SECTOR_BYTES)
+        if end - at > 3 and is_zero(data[at:end]):
+            return True
+        at = end
+    return False
 
 
 def index_texts(properties: dict[str, str]) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ INDEX_ENTRY_BYTES = INDEX_ENTRY.size
 _INT = struct.Struct(">i")
 _RESERVE_BYTES = 1_048_576
 _CHECK_STEP = 65_536  # entries
+SECTOR_BYTES = 512  # a disk writes at least so many bytes in one piece
 
 
 def key_hash(text: str) -> int:
@@ -158,41 +159,85 @@ class IndexFile:
                 yield physical_offset
             upper, number = number, previous  # chains only lead to smaller numbers
 
-    def cut(self, physical_bound: int) -> bool:
+    def cut(self, physical_bound: int, *, is_trusted: bool) -> bool:
         """Drop the entries of records at or behind the bound and mend the slots.
 
-        Returns False when the entries before it are damaged: then the file cannot be used.
+        `is_trusted`: what the header counts below the bound is known to be on the disk; only slots may be newer.
+        Returns False when entries below the bound are damaged: then the file cannot be used.
         """
-        newest: dict[int, int] = {}
-        count = self._check_entries(physical_bound, newest)
-        if count == 0:
-            return False
-        if count == self.count and self._slots_are(newest):
-            return True
-        slots = array("i", bytes(self.slot_count * 4))
-        for slot, number in newest.items():
-            slots[slot] = number
+        count = self._first_at(physical_bound) if is_trusted else 0
+        slots = array("i", bytes(self.buffer[HEADER_BYTES : self.entries_at]))
         slots.byteswap()
-        self.file.reserve(self.entries_at + max(count, self.count) * INDEX_ENTRY_BYTES)
-        self.buffer[HEADER_BYTES : self.entries_at] = slots.tobytes()
+        if not count or not self._mend_slots(slots, count):
+            slots = array("i", bytes(self.slot_count * 4))
+            count = self._check_entries(physical_bound, slots)
+            if not count:
+                return False
+        used_slots = self.slot_count - slots.count(0)
         stale = self.entries_at + count * INDEX_ENTRY_BYTES
-        rest = bytes(self.buffer[stale : self.entries_at + self.count * INDEX_ENTRY_BYTES])
-        self.buffer[stale : stale + len(rest)] = bytes(len(rest))
-        self.used_slots = len(newest)
+        self.used_slots = used_slots
+        self.reserve(max(count, self.count))
+        slots.byteswap()
+        data = slots.tobytes()
+        if self.buffer[HEADER_BYTES : self.entries_at] != data:
+            self.buffer[HEADER_BYTES : self.entries_at] = data
+        stop = self.entries_at + self.count * INDEX_ENTRY_BYTES
+        if stop > stale:
+            self.buffer[stale:stop] = bytes(stop - stale)
         self.count = count
         if count == 1:
             self.begin_timestamp = self.end_timestamp = 0
             self.begin_physical_offset = self.end_physical_offset = 0
         else:
-            _, self.end_physical_offset, seconds, _ = INDEX_ENTRY.unpack_from(
-                self.buffer, self.entries_at + (count - 1) * INDEX_ENTRY_BYTES
-            )
+            _, self.end_physical_offset, seconds, _ = self._entry(count - 1)
             self.end_timestamp = min(self.end_timestamp, self.begin_timestamp + seconds * 1000 + 999)
         self.write_header()
         self.dirty_from = physical_bound
         return True
 
-    def _check_entries(self, physical_bound: int, newest: dict[int, int]) -> int:
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        return INDEX_ENTRY.unpack_from(self.buffer, self.entries_at + number * INDEX_ENTRY_BYTES)
+
+    def _first_at(self, physical_bound: int) -> int:
+        """Number of the first entry of a record at or behind the bound."""
+        low, high = 1, self.count
+        while low < high:
+            middle = (low + high) // 2
+            # An entry in two sectors may be there by half: then the one before it is missing too.
+            if self._is_before(middle, physical_bound) and (
+                middle == 1 or self._is_before(middle - 1, physical_bound)
+            ):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _is_before(self, number: int, physical_bound: int) -> bool:
+        hash_value, physical_offset, _, _ = self._entry(number)
+        is_there = hash_value > 0 or physical_offset > 0
+        return is_there and self.begin_physical_offset <= physical_offset < physical_bound
+
+    def _mend_slots(self, slots: array[int], count: int) -> bool:
+        """Lead slots that point to entries at or behind `count` back to the newest entry before it.
+
+        Returns False when a chain does not lead there: then only all entries tell.
+        """
+        if max(slots) < count and min(slots) >= 0:
+            return True
+        for slot, number in enumerate(slots):
+            while not 0 <= number < count:
+                at = self.entries_at + number * INDEX_ENTRY_BYTES
+                if not 0 < number < self.entry_count_max:
+                    return False
+                hash_value, _, _, previous = self._entry(number)
+                is_torn = at // SECTOR_BYTES != (at + INDEX_ENTRY_BYTES - 1) // SECTOR_BYTES and previous == 0
+                if is_torn or hash_value <= 0 or hash_value % self.slot_count != slot or previous >= number:
+                    return False
+                number = previous
+            slots[slot] = number
+        return True
+
+    def _check_entries(self, physical_bound: int, newest: array[int]) -> int:
         """Fill `newest` (slot to entry number) from the entries below the bound. Returns the first number behind
         them, 0 when one is damaged.
         """
@@ -207,24 +252,12 @@ class IndexFile:
                 if physical_offset >= physical_bound:
                     return number
                 slot = hash_value % self.slot_count
-                if (
-                    hash_value < 0
-                    or seconds < 0
-                    or physical_offset < last_offset
-                    or previous != newest.get(slot, 0)
-                ):
+                if hash_value < 0 or seconds < 0 or physical_offset < last_offset or previous != newest[slot]:
                     return 0
                 newest[slot] = number
                 last_offset = physical_offset
                 number += 1
         return number
-
-    def _slots_are(self, newest: dict[int, int]) -> bool:
-        slots = array("i", bytes(self.buffer[HEADER_BYTES : self.entries_at]))
-        slots.byteswap()
-        return len(slots) - slots.count(0) == len(newest) and all(
-            slots[slot] == number for slot, number in newest.items()
-        )
 
 
 class KeyIndex:
@@ -382,6 +415,13 @@ class KeyIndex:
             file.dirty_from = -1
             file.pins += 1
         return files
+
+    def rewrite_dirty(self) -> None:
+        """As FilePool.rewrite_dirty."""
+        self.unsynced_names = bool(self.files)
+        for file in (*self._full, *self.files[-1:]):
+            if file.dirty_from >= 0:
+                file.file.rewrite(0, file.entries_at + file.count * INDEX_ENTRY_BYTES)
 
     def unpin(self, files: list[IndexFile]) -> None:
         for file in files:

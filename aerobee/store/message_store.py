@@ -159,6 +159,10 @@ class MessageStore:
         self.last_record_offset = report.last_record_offset
         # What a killed process left may be in the system's cache only: from here on it counts as durable.
         start = max(self.log.min_offset, min(self._checkpoint.log_flushed, self.log.end))
+        if not was_clean:
+            self.log.rewrite(start, self.log.end)
+            self.pool.rewrite_dirty()
+            self.index.rewrite_dirty()
         self.log.sync(start, self.log.end)
         self._disk.sync_dir(self.log.directory)
         self.flushed.reset(self.log.end)
@@ -448,10 +452,14 @@ class MessageStore:
 
     def flush_now(self) -> None:
         """Sync the log in this thread and release who waits. For tests and tools. Raises StoreError."""
+        if self._failure is not None:
+            raise self._failure
         self._flusher.sync_now()
 
     def flush_queues_now(self) -> None:
         """Sync queues and index and write the checkpoint, in this thread. Raises StoreError."""
+        if self._failure is not None:
+            raise self._failure  # what a second sync says is worth nothing
         try:
             bound = self._queue_flusher.sync_all_below(self.log.end)
             self._write_checkpoint(self._next_checkpoint(bound))
@@ -802,8 +810,20 @@ class MessageStore:
 
     def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint != self._checkpoint:
-            write_checkpoint(self._disk, self._checkpoint_path, checkpoint)
-            self._checkpoint = checkpoint
+            try:
+                write_checkpoint(self._disk, self._checkpoint_path, checkpoint)
+            except OSError as error:
+                # The older one stays and holds: the next start only reads more of the log.
+                _logger.warning("the checkpoint %s could not be written: %s", self._checkpoint_path, error)
+            else:
+                self._checkpoint = checkpoint
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other limits, intervals and ratios. Paths, file sizes and roles must be those of before."""
+        self.config = config
+        self._reader.reconfigure(config, self._memory_share())
+        self._flusher.reconfigure(config)
+        self._retention.reconfigure(config)
 
     def _memory_share(self) -> int:
         memory = self.config.memory_bytes

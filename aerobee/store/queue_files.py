@@ -112,6 +112,15 @@ class FilePool:
             file.pins += 1
         return files
 
+    def rewrite_dirty(self) -> None:
+        """Write the dirty files' bytes again: recovery found them in a cache that a failed sync may have spoilt."""
+        for file in self._dirty:
+            self.unsynced_dirs.add(os.path.dirname(file.path))  # its name may be in the cache only as well
+            self.buffer(file)
+            assert file.file is not None
+            if file.reserved:
+                file.file.rewrite(0, file.reserved)
+
     def take_dirty_dirs(self) -> list[str]:
         directories = list(self.unsynced_dirs)
         self.unsynced_dirs.clear()

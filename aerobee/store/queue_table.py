@@ -11,7 +11,7 @@ import os
 from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.dispatch import DispatchRecord, batch_size_of, entry_tags_code
+from aerobee.store.dispatch import SCHEDULE_TOPIC, DispatchRecord, batch_size_of, entry_tags_code
 from aerobee.store.queue_files import FilePool
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
@@ -82,8 +82,8 @@ class QueueTable:
     def redispatch(self, record: DispatchRecord, properties: dict[str, str]) -> str:
         """Give a record of the log its queue entry, unless it has it. Returns what happened:
 
-        "present", "added", "mended" (another entry stood there), or "gap" (entries before it are missing, so
-        the queue must be built again from an older place). Raises StoreFull.
+        "present", "added", "mended" (another entry stood there), "gap" (entries before it are missing, so the queue
+        must be built again from an older place), or "damaged" (its queue offset cannot be right). Raises StoreFull.
         """
         queue = self.any(record.topic, record.queue_id)
         offset = record.queue_offset
@@ -106,18 +106,21 @@ class QueueTable:
             )
             return "added"
         wanted = (record.physical_offset, record.size, code)
-        mended = False
         if offset < queue.max_offset:
             found = queue.entry(offset)
             if found == wanted:
                 return "present"
-            if found is not None and found[:2] == wanted[:2] and record.topic == "SCHEDULE_TOPIC_XXXX":
-                return "present"  # the delay levels may have been others then
             if found is not None and found[0] > record.physical_offset:
                 return "present"  # a later life of the queue, after its topic was deleted and made again
-            queue.cut_offsets_from(offset)
-            is_empty = queue.max_offset == queue.min_offset
-            mended = True
+            if found is not None and found[0] == record.physical_offset:
+                if record.topic == SCHEDULE_TOPIC and found[1] == record.size:
+                    return "present"  # the delay levels may have been others then
+                queue.rewrite_entry(offset, *wanted)
+                return "mended"
+            if offset:
+                return "damaged"
+            queue.cut_offsets_from(0)  # here a later life begins
+            is_empty = True
         if offset > queue.max_offset:
             if not is_empty:
                 return "gap"
@@ -125,7 +128,7 @@ class QueueTable:
         if queue.max_offset >= queue.room:
             queue.make_room()
         queue.append_entry(*wanted)
-        return "mended" if mended else "added"
+        return "added"
 
     def expose_all(self) -> None:
         """Everything that is written becomes visible to consumers."""

@@ -81,6 +81,7 @@ class Recovery:
         self._checkpoint = checkpoint
         self._gap_topics: set[tuple[str, int]] = set()
         self._index_lost = False
+        self._rebuilding = False
         self.report = RecoveryReport(was_clean=was_clean)
 
     def run(self) -> RecoveryReport:
@@ -224,13 +225,31 @@ class Recovery:
                     f"the entry {record.queue_offset} of queue {record.topic} {record.queue_id} did not "
                     f"match the record at {record.physical_offset} and was written again"
                 )
-            elif outcome == "gap":
+            elif outcome == "gap" and not self._rebuilding:
                 self._gap_topics.add((record.topic, record.queue_id))
+            elif outcome in ("gap", "damaged"):
+                self._refuse_record(record)
         if for_index and record.is_indexed:
             texts = index_texts(properties)
             if not self._index.has_room(len(texts)):
                 self._index.make_room(len(texts), record.store_timestamp)
             self._index.add(record.topic, texts, record.physical_offset, record.store_timestamp)
+
+    def _refuse_record(self, record: DispatchRecord) -> None:
+        at = record.physical_offset
+        queue = self._queues.any(record.topic, record.queue_id)
+        text = (
+            f"the record at {self._place(at)} (log bytes {at} to {at + record.size}) says that it is message "
+            f"{record.queue_offset} of queue {record.queue_id} of {record.topic}, but {queue.max_offset} is next there"
+        )
+        if not self._config.truncate_corrupt_log:
+            raise StoreError(
+                f"the commit log is damaged: {text}. Restore the file from a replica or a copy, or start once with "
+                "truncateCorruptLog=true to leave the message out of its queue",
+                path=self._segment_path(at),
+                offset=at,
+            )
+        self.report.notes.append(f"left out of its queue because truncateCorruptLog is set: {text}")
 
     def _judge_end(self, at: int, scan: Scan) -> None:
         """Nothing readable stands at `at`. Say why, or refuse when that cannot be the end of the log."""
@@ -337,6 +356,7 @@ class Recovery:
     def _rebuild_queues(self) -> None:
         """Build queues with missing entries again from the whole log."""
         wanted, self._gap_topics = self._gap_topics, set()
+        self._rebuilding = True
         for topic, queue_id in sorted(wanted):
             queue = self._queues.any(topic, queue_id)
             queue.clear()
@@ -366,18 +386,21 @@ class Recovery:
 
     def _cut_index(self, bound: int) -> None:
         """Drop index entries from the bound on; a damaged file goes, and what it held is built again."""
-        for file in reversed(list(self._index.files)):
-            if file.is_empty:
-                continue
+        is_trusted = self._checkpoint.has_bounds
+        files = [file for file in self._index.files if not file.is_empty]
+        for number, file in enumerate(files):
             if file.begin_physical_offset >= bound:
                 self._index.remove(file)
-            elif file.end_physical_offset < bound and self._checkpoint.has_bounds:
-                continue
-            elif not file.cut(bound):
+            elif is_trusted and number + 1 < len(files) and files[number + 1].begin_physical_offset < bound:
+                continue  # all of it is below the bound, so all of it is on the disk
+            elif not file.cut(bound, is_trusted=is_trusted):
                 self._index_lost = True
                 self.report.index_files_rebuilt += 1
                 self.report.notes.append(f"the index file {file.path} was damaged and is built again")
-                self._index.remove(file)
+                for later in files[number:]:
+                    if later in self._index.files:
+                        self._index.remove(later)
+                return
 
     def _index_end(self) -> int:
         """Records from here on are to be indexed."""

@@ -1,0 +1,286 @@
+"""A disk in memory that fails as disks do, the same way for the same random numbers. Implements store.disk.Disk.
+
+- power_loss() keeps any subset of the 4 KiB pages that were not synced, and some of them only in part, by 512-byte
+  sectors. Names that were created, replaced or removed since the last sync_dir of their directory survive in order
+  up to a random point. Files opened before are dead: what is written to them goes nowhere.
+- crash() is kill -9: nothing is lost, locks are released.
+- A sync that fails leaves pages that count as clean without being on the disk: the next sync succeeds without them.
+- Space is counted when it is reserved; a call can be made to fail with any error.
+- flip_bit() changes what is on the disk and what is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aerobee.errors import StoreLocked
+from aerobee.store.disk import FileLock, MappedFile, WritableBuffer
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+
+
+@dataclass(eq=False, slots=True)
+class _Inode:
+    data: bytearray  # what the processes see
+    durable: bytearray  # what the platter holds
+    mtime_ms: int
+    has_length: bool = False  # its length is durable
+    reserved: int = 0
+    clean: dict[int, bytes] = field(default_factory=dict)  # page number: content wrongly taken for durable
+
+
+class SimulatedMappedFile:
+    """A mapping of one simulated file."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode) -> None:
+        self.path = path
+        self.size = len(inode.data)
+        self.buffer: WritableBuffer = inode.data
+        self._disk = disk
+        self._inode = inode
+
+    def reserve(self, end: int) -> None:
+        self._disk.check("reserve", self.path)
+        end = min(end, self.size)
+        if end > self._inode.reserved:
+            self._disk.take_space(end - self._inode.reserved, self.path)
+            self._inode.reserved = end
+
+    def read(self, start: int, end: int) -> bytes:
+        self._disk.check("read", self.path)
+        return bytes(self.buffer[start:end])
+
+    def is_resident(self, start: int, end: int) -> bool:
+        return self._disk.is_resident
+
+    def prefault(self, start: int, end: int) -> None:
+        return
+
+    def rewrite(self, start: int, end: int) -> None:
+        for page in range(start // PAGE_BYTES, -(-end // PAGE_BYTES)):
+            self._inode.clean.pop(page, None)
+
+    def sync(self, start: int, end: int) -> None:
+        self._disk.sync_inode(self._inode, start, end, self.path)
+
+    def close(self) -> None:
+        return
+
+
+class _SimulatedLock:
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.discard(self._path)
+
+
+_Operation = tuple[str, _Inode | None]  # path, None = removed
+
+
+class SimulatedDisk:
+    """Files by path. `fail` is asked before each call: (call, path) -> errno or 0."""
+
+    def __init__(
+        self, rng: random.Random, *, total_bytes: int = 1 << 30, now_ms: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.total_bytes = total_bytes
+        self.used_bytes = 0
+        self.fail: Callable[[str, str], int] = lambda call, path: 0
+        self.is_resident = True
+        self.power_losses = 0
+        self._rng = rng
+        self._now_ms = now_ms
+        self._names: dict[str, _Inode] = {}
+        self._durable_names: dict[str, _Inode] = {}
+        self._dirs: set[str] = {"/"}
+        self._operations: dict[str, list[_Operation]] = {}
+        self._locks: set[str] = set()
+        self._newest: _Inode | None = None
+
+    # -- faults
+
+    def check(self, call: str, path: str) -> None:
+        """Raise the OSError that is due for this call, if one is."""
+        code = self.fail(call, path)
+        if code:
+            raise OSError(code, os.strerror(code), path)
+
+    def take_space(self, count: int, path: str) -> None:
+        if self.used_bytes + count > self.total_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self.used_bytes += count
+
+    def sync_inode(self, inode: _Inode, start: int, end: int, path: str) -> None:
+        pages = range(start // PAGE_BYTES, min(-(-end // PAGE_BYTES), -(-len(inode.data) // PAGE_BYTES)))
+        try:
+            self.check("sync", path)
+        except OSError:
+            for page in pages:
+                at = page * PAGE_BYTES
+                content = bytes(inode.data[at : at + PAGE_BYTES])
+                if content != inode.durable[at : at + PAGE_BYTES]:
+                    if self._rng.random() < 0.5:
+                        inode.clean[page] = content
+                    else:
+                        inode.durable[at : at + PAGE_BYTES] = content
+            raise
+        for page in pages:
+            at = page * PAGE_BYTES
+            content = bytes(inode.data[at : at + PAGE_BYTES])
+            if inode.clean.get(page) == content:
+                continue
+            inode.clean.pop(page, None)
+            if content != inode.durable[at : at + PAGE_BYTES]:
+                inode.durable[at : at + PAGE_BYTES] = content
+                inode.mtime_ms = self._now_ms()
+        inode.has_length = True
+
+    def crash(self) -> None:
+        """The process dies: locks are gone, files stay as they are."""
+        self._locks.clear()
+
+    def power_loss(self) -> None:
+        """The machine dies: what was not synced survives in part."""
+        rng = self._rng
+        self.power_losses += 1
+        self._locks.clear()
+        for operations in self._operations.values():
+            for path, inode in operations[: rng.randint(0, len(operations))]:
+                self._apply(self._durable_names, path, inode)
+        self._operations.clear()
+        survivors: dict[_Inode, _Inode] = {}
+        for inode in dict.fromkeys(self._durable_names.values()):
+            if not inode.has_length and inode is self._newest and rng.random() < 0.3:
+                survivors[inode] = _Inode(bytearray(), bytearray(), inode.mtime_ms, True)
+                continue
+            for at in range(0, len(inode.data), PAGE_BYTES):
+                self._settle_page(inode, at)
+            survivors[inode] = _Inode(
+                bytearray(inode.durable), inode.durable, inode.mtime_ms, True, inode.reserved
+            )
+        self._durable_names = {path: survivors[inode] for path, inode in self._durable_names.items()}
+        self._names = dict(self._durable_names)
+        self.used_bytes = sum(inode.reserved for inode in set(self._names.values()))
+
+    def _settle_page(self, inode: _Inode, at: int) -> None:
+        content = inode.data[at : at + PAGE_BYTES]
+        if content == inode.durable[at : at + PAGE_BYTES] or at // PAGE_BYTES in inode.clean:
+            return
+        fate = self._rng.random()
+        if fate < 0.4:
+            inode.durable[at : at + PAGE_BYTES] = content
+        elif fate < 0.7:
+            for sector in range(at, min(at + PAGE_BYTES, len(inode.data)), SECTOR_BYTES):
+                if self._rng.random() < 0.5:
+                    inode.durable[sector : sector + SECTOR_BYTES] = inode.data[sector : sector + SECTOR_BYTES]
+
+    def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
+        """Change one bit of a file on the disk."""
+        inode = self._names[path]
+        inode.data[offset] ^= 1 << bit
+        inode.durable[offset] ^= 1 << bit
+
+    def content(self, path: str) -> bytes:
+        """What a process reads now."""
+        return bytes(self._names[path].data)
+
+    @staticmethod
+    def _apply(names: dict[str, _Inode], path: str, inode: _Inode | None) -> None:
+        if inode is None:
+            names.pop(path, None)
+        else:
+            names[path] = inode
+
+    def _rename(self, path: str, inode: _Inode | None) -> None:
+        self._apply(self._names, path, inode)
+        self._operations.setdefault(os.path.dirname(path), []).append((path, inode))
+
+    def _inode(self, path: str) -> _Inode:
+        inode = self._names.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return inode
+
+    # -- Disk
+
+    def create_mapped(self, path: str, size: int) -> MappedFile:
+        self.check("create", path)
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        inode = _Inode(bytearray(size), bytearray(size), self._now_ms())
+        self._newest = inode
+        self._rename(path, inode)
+        return SimulatedMappedFile(self, path, inode)
+
+    def open_mapped(self, path: str) -> MappedFile:
+        self.check("open", path)
+        return SimulatedMappedFile(self, path, self._inode(path))
+
+    def read_file(self, path: str) -> bytes:
+        self.check("read", path)
+        return bytes(self._inode(path).data)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self.check("replace", path)
+        self._rename(path, _Inode(bytearray(data), bytearray(data), self._now_ms(), True))
+        self.sync_dir(os.path.dirname(path))
+
+    def list_dir(self, path: str) -> list[str]:
+        self.check("list", path)
+        prefix = path.rstrip("/") + "/"
+        names = {
+            name[len(prefix) :].split("/")[0]
+            for name in (*self._names, *self._dirs)
+            if name.startswith(prefix)
+        }
+        return sorted(name for name in names if name)
+
+    def exists(self, path: str) -> bool:
+        return path in self._names or path in self._dirs
+
+    def is_dir(self, path: str) -> bool:
+        return path in self._dirs
+
+    def file_size(self, path: str) -> int:
+        return len(self._inode(path).data)
+
+    def mtime_ms(self, path: str) -> int:
+        return self._inode(path).mtime_ms
+
+    def remove(self, path: str) -> None:
+        self.check("remove", path)
+        if path in self._dirs:
+            self._dirs.discard(path)
+            return
+        self.used_bytes -= self._inode(path).reserved
+        self._rename(path, None)
+
+    def make_dirs(self, path: str) -> None:
+        self.check("make_dirs", path)
+        while path not in self._dirs:
+            self._dirs.add(path)
+            path = os.path.dirname(path)
+
+    def sync_dir(self, path: str) -> None:
+        self.check("sync_dir", path)
+        for name, inode in self._operations.pop(path, []):
+            self._apply(self._durable_names, name, inode)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        return self.used_bytes, self.total_bytes
+
+    def lock(self, path: str) -> FileLock:
+        self.check("lock", path)
+        if path in self._locks:
+            raise StoreLocked(
+                f"the store directory {os.path.dirname(path)} is open in another broker", path=path
+            )
+        self._locks.add(path)
+        return _SimulatedLock(self._locks, path)
