@@ -228,7 +228,6 @@ class Broker:
         store.on_arrival(self.schedule.arrived)
         self.offsets.on_reset(self.parked.reset)
         self.overload = Overload(
-            clock=self.clock,
             wait_limit_ms=config.wait_time_mills_in_send_queue,
             pending_limit_bytes=config.pending_reply_bytes_max,
             pending_bytes=lambda: sum(connection.unsent_bytes for connection in self.connections),

@@ -8,25 +8,26 @@ with code 2; pulls and everything else go on, for they relieve the broker.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-
-from aerobee.clock import Clock, Timer
 
 SAMPLE_S = 0.1
 SAMPLES_TO_SHED = 2  # one late timer is a hiccup of the machine, two in a row are load
 
 
 class Overload:
-    """`reason` is empty while all is well, else the remark of the refusals. Sampled ten times a second."""
+    """`reason` is empty while all is well, else the remark of the refusals. Sampled ten times a second.
+
+    It measures the event loop by the loop's own time: a test that moves a Clock ahead has made nobody wait.
+    """
 
     def __init__(
-        self, *, clock: Clock, wait_limit_ms: int, pending_limit_bytes: int, pending_bytes: Callable[[], int]
+        self, *, wait_limit_ms: int, pending_limit_bytes: int, pending_bytes: Callable[[], int]
     ) -> None:
-        self._clock = clock
         self._wait_limit_ms = wait_limit_ms
         self._pending_limit_bytes = pending_limit_bytes
         self._pending_bytes = pending_bytes
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._late_samples = 0
         self.wait_ms = 0
@@ -35,8 +36,9 @@ class Overload:
         self.reason = ""
 
     def start(self) -> None:
-        self._due = self._clock.monotonic() + SAMPLE_S
-        self._timer = self._clock.call_later(SAMPLE_S, self._sample)
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + SAMPLE_S
+        self._timer = loop.call_at(self._due, self._sample)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -62,7 +64,8 @@ class Overload:
             self.reason = ""
 
     def _sample(self) -> None:
-        now = self._clock.monotonic()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         self.observe(max(0, round((now - self._due) * 1000)), self._pending_bytes())
         self._due = now + SAMPLE_S
-        self._timer = self._clock.call_later(SAMPLE_S, self._sample)
+        self._timer = loop.call_at(self._due, self._sample)

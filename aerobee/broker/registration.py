@@ -50,6 +50,7 @@ class _NameserverLink:
         self._wake = asyncio.Event()
         self._changes: dict[str, TopicConfig] = {}
         self._needs_full = True
+        self._is_busy = False
         self._watched: Connection | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -67,7 +68,7 @@ class _NameserverLink:
 
     @property
     def is_settled(self) -> bool:
-        return not self._needs_full and not self._changes
+        return not (self._needs_full or self._changes or self._is_busy)
 
     def settled(self) -> asyncio.Future[None]:
         """A future that is done when the next exchange has succeeded or failed."""
@@ -81,6 +82,7 @@ class _NameserverLink:
     async def run(self) -> None:
         owner = self._owner
         while True:
+            self._is_busy = True
             try:
                 await self._exchange()
                 if self.failure:
@@ -91,6 +93,8 @@ class _NameserverLink:
                     self.failure = str(error)
                     log.warning("registration at nameserver %s failed: %s; trying again", self.address, error)
                 self._needs_full = True
+            finally:
+                self._is_busy = False
             self._tell_waiters()
             if self.failure:
                 # Changes do not shorten the pause while the nameserver is down: they go with the next full one.
@@ -112,7 +116,7 @@ class _NameserverLink:
     async def _exchange(self) -> None:
         """Send what is due. What comes in meanwhile is due the next time."""
         owner = self._owner
-        while not self.is_settled:
+        while self._needs_full or self._changes:
             changes, self._changes = self._changes, {}
             full, self._needs_full = self._needs_full, False
             version = owner.topics.data_version

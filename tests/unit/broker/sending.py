@@ -106,7 +106,7 @@ class Sending:
             store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout
         )
         self.overload = Overload(
-            clock=self.clock, wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0
+            wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0
         )
         self.sends = SendCalls(
             store=self.store,
