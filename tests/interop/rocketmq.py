@@ -30,7 +30,7 @@ CACHE = pathlib.Path(os.environ.get("AEROBEE_INTEROP_DIR", ROOT / ".interop"))
 CLASS_PATH = f"{CACHE / 'classes'}:{CACHE / 'jars'}/*"
 CPP_PYTHON = CACHE / "cpp-venv" / "bin" / "python"
 # Our command line; AEROBEE_INTEROP_CLI may name another one, such as that of an installed wheel.
-AEROBEE = shlex.split(os.environ.get("AEROBEE_INTEROP_CLI", f"{sys.executable} -m aerobee.ops.cli"))
+AEROBEE = shlex.split(os.environ.get("AEROBEE_INTEROP_CLI", f"{sys.executable} -m aerobee.ops"))
 START_TIMEOUT_S = 90.0  # a loaded machine of two cores needs up to 20 s for a broker's JVM
 JAVA = [
     "java", "-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=256m",

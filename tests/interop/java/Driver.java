@@ -298,7 +298,7 @@ public class Driver {
         o.put("broker", m.getBrokerName());
         o.put("queue", m.getQueueId());
         o.put("offset", m.getQueueOffset());
-        o.put("body", new String(m.getBody(), StandardCharsets.UTF_8));
+        o.put("body", m.getBody() == null ? "" : new String(m.getBody(), StandardCharsets.UTF_8));
         o.put("tags", m.getTags());
         o.put("keys", m.getKeys());
         o.put("flag", m.getFlag());
