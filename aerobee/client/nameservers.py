@@ -6,11 +6,11 @@ a client keeps working while all but one are down. Source: NettyRemotingClient.g
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from random import Random
 
-from aerobee.clock import Clock
 from aerobee.errors import ConnectFailed, TransportError, UsageError
 from aerobee.remoting.client import RemotingClient, split_address
 from aerobee.remoting.codes import request_name
@@ -35,12 +35,9 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
 class Nameservers:
     """Asks one nameserver; goes on to the next one when it does not answer."""
 
-    def __init__(
-        self, addresses: Sequence[str], *, remoting: RemotingClient, clock: Clock, random: Random
-    ) -> None:
+    def __init__(self, addresses: Sequence[str], *, remoting: RemotingClient, random: Random) -> None:
         self.addresses = tuple(addresses)
         self._remoting = remoting
-        self._clock = clock
         self._current = random.randrange(len(self.addresses))
 
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> tuple[str, RemotingCommand]:
@@ -48,14 +45,15 @@ class Nameservers:
 
         Raises ConnectFailed, naming each address and what was wrong with it, when none does.
         """
-        began = self._clock.monotonic()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         failures: list[str] = []
         last: TransportError | None = None
         count = len(self.addresses)
         for turn in range(count):
             index = (self._current + turn) % count
             address = self.addresses[index]
-            remaining = timeout_s - (self._clock.monotonic() - began)
+            remaining = timeout_s - (loop.time() - began)
             try_s = max(remaining / (count - turn), TRY_S_MIN)
             try:
                 answer = await self._remoting.invoke(address, command, timeout_s=try_s)
@@ -67,7 +65,7 @@ class Nameservers:
                 log.info("nameserver %s does not answer, using %s", self.addresses[self._current], address)
                 self._current = index
             return address, answer
-        elapsed_s = self._clock.monotonic() - began
+        elapsed_s = loop.time() - began
         name = request_name(command.code)
         raise ConnectFailed(
             f"no nameserver answered {name} within {elapsed_s:.1f} s ({'; '.join(failures)}): "

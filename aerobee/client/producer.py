@@ -110,6 +110,8 @@ class Producer:
     async def start(self) -> None:
         self._session.join_producer(self.group)
         self._session.routes.on_change(self._route_changed)
+        # Deadlines of calls run by the loop's own time, which a test that moves the clock does not move.
+        self._loop = asyncio.get_running_loop()
         await self._session.start()
         self._ids = self._session.unique_ids()
 
@@ -164,7 +166,7 @@ class Producer:
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
-        deadline = self._clock.monotonic() + (timeout_s or self.config.send_timeout_s)
+        deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
         await self._slots.acquire()
         self._in_flight += 1
         try:
@@ -264,7 +266,7 @@ class Producer:
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
-        deadline = self._clock.monotonic() + (timeout_s or self.config.send_timeout_s)
+        deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
         requests = self._split(list(messages))
         results: dict[int, SendResult] = {}
         await self._slots.acquire()
@@ -364,7 +366,7 @@ class Producer:
         tries_left = 1 if fixed is not None else 1 + self.config.retry_count_max
         go_aways = 0
         avoid: str | None = None
-        began = self._clock.monotonic()
+        began = self._loop.time()
         now = began
         while True:
             info = self._publish.get(topic) or await self._info(topic, deadline)
@@ -377,7 +379,7 @@ class Producer:
                 failure = error
             else:
                 if self._faults is not None:
-                    ended = self._clock.monotonic()
+                    ended = self._loop.time()
                     self._faults.record(target.broker_name, (ended - now) * 1000, ended)
                 if (
                     not self.config.retry_when_not_stored_ok
@@ -387,7 +389,7 @@ class Producer:
                 ):
                     return result
                 failure = SendFailed(f"stored by {target.broker_name} with {result.status.value}")
-            now = self._clock.monotonic()
+            now = self._loop.time()
             if isinstance(failure, GoAway) and go_aways < GO_AWAY_TRIES_MAX:
                 go_aways += 1
             else:
@@ -406,7 +408,7 @@ class Producer:
     async def _refresh(self, topic: str, deadline: float) -> None:
         """Ask for the route again; what is known stays when that fails."""
         try:
-            async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+            async with asyncio.timeout(max(0.0, deadline - self._loop.time())):
                 await self._session.routes.refresh(topic)
         except (TimeoutError, AerobeeError) as error:
             log.info("route of topic %s is not refreshed: %s", topic, error)
@@ -457,13 +459,16 @@ class Producer:
         if info is not None:
             return info
         if deadline is None:
-            deadline = self._clock.monotonic() + self.config.send_timeout_s
+            deadline = self._loop.time() + self.config.send_timeout_s
         routes = self._session.routes
-        began = self._clock.monotonic()
+        began = self._loop.time()
         try:
             async with asyncio.timeout(max(0.0, deadline - began)):
                 try:
-                    route, templated = await routes.get(topic), False
+                    known, templated = routes.cached(topic), False
+                    # A route without a queue to write may have been mended since it was fetched.
+                    usable = known is not None and publish_queues(known)
+                    route = known if known is not None and usable else await routes.refresh(topic)
                 except TopicNotExist as missing:
                     routes.watch((topic,))
                     try:
@@ -477,7 +482,7 @@ class Producer:
                     route = from_template(topic, template, self.config.default_topic_queue_count)
                     templated = True
         except TimeoutError as error:
-            elapsed_s = self._clock.monotonic() - began
+            elapsed_s = self._loop.time() - began
             raise RequestTimeout(
                 f"no nameserver gave the route of topic {topic} within {elapsed_s:.1f} s",
                 address=";".join(self._session.nameservers.addresses),

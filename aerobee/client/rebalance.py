@@ -93,10 +93,12 @@ class Rebalancer:
         ids = await first_answer(self._session, self._group, addresses)
         own_id = self._session.client_id
         if own_id not in ids:
-            # The broker does not know us (yet, or any more): others share the queues without us.
-            log.warning("broker does not list %s as a member of %s; sending a heartbeat", own_id, self._group)
-            await self._apply(topic, frozenset())
+            # The broker does not know us yet, or not any more because it was restarted.
             await self._session.heartbeat()
+            ids = await first_answer(self._session, self._group, addresses)
+        if own_id not in ids:
+            log.warning("no broker lists %s as a member of %s: others share its queues", own_id, self._group)
+            await self._apply(topic, frozenset())
             return False
         return await self._apply(topic, frozenset(self._allocation(own_id, queues, ids)))
 

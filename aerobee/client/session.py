@@ -66,9 +66,7 @@ class Session:
             tls=_tls(config),
             on_connect=self._connected,
         )
-        self.nameservers = Nameservers(
-            addresses, remoting=self.remoting, clock=self.clock, random=self.random
-        )
+        self.nameservers = Nameservers(addresses, remoting=self.remoting, random=self.random)
         self.routes = RouteCache(
             self.nameservers,
             clock=self.clock,
