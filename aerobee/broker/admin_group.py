@@ -111,6 +111,8 @@ class AdminGroupCalls:
     def delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """207: forget a group; its offsets too with `cleanOffset`. One that does not exist is deleted already."""
         group = request.text("groupName", "")
+        if not group.strip():
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark="The specified group is blank.")
         if is_system_group(group):
             return request.reply(
                 ResponseCode.INVALID_PARAMETER, remark=f"group {group} belongs to the broker itself and stays"

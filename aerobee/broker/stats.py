@@ -30,6 +30,7 @@ HOUR_STEP_S, HOUR_KEPT = 600, 7
 DAY_STEP_S, DAY_KEPT = 3_600, 25
 RATE_STEP_S, RATE_KEPT = 1, 601
 RATE_WINDOWS_S = (10, 60, 600)
+_SLACK_S = 0.05  # a timer is a little early or late
 ITEMS_MAX = 200_000  # further keys are not counted: names come from peers and must not fill the memory
 
 # Upper ends, in ms, of the buckets of putMessageDistributeTime, and what StoreStatsService calls them.
@@ -332,10 +333,14 @@ class BrokerStats:
         newest = self._rates[-1]
         texts = []
         for window_s in RATE_WINDOWS_S:
-            if len(self._rates) <= window_s:
+            at = (
+                bisect.bisect_right(self._rates, newest.at - window_s + _SLACK_S, key=lambda each: each.at)
+                - 1
+            )
+            if at < 0:
                 texts.append("0.0" if len(names) > 1 else "")
                 continue
-            oldest = self._rates[-1 - window_s]
+            oldest = self._rates[at]
             change = sum(getattr(newest, name) - getattr(oldest, name) for name in names)
             elapsed = newest.at - oldest.at
             texts.append(repr(change / elapsed if elapsed > 0 else 0.0))
