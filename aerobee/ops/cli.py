@@ -1,130 +1,26 @@
-"""The `aerobee` command: puts the command groups together and turns every failure into one sentence.
+"""Entry point of the console script: quiet also when Ctrl-C comes before everything is loaded.
 
-Exit codes and their meaning are in failure.py. A traceback appears with --debug only.
+Loading takes some tenths of a second, and a Ctrl-C in it would show a traceback of the import.
 """
 
 from __future__ import annotations
 
-import logging
 import os
+import signal
 import sys
-import traceback
-from collections.abc import Sequence
-from importlib import metadata
-from typing import Annotated, Any
+from importlib import import_module
+from types import FrameType
 
-import typer
-from rich.console import Console
-
-from aerobee.ops import bench, cluster, consume, doctor, group, message, send, serve, topic, up
-from aerobee.ops.failure import ExitCode, Failure, explain
-from aerobee.ops.output import to_json
-from aerobee.ops.run import Interrupted
-
-app = typer.Typer(
-    name="aerobee",
-    help="A distributed message queue, interchangeable with Apache RocketMQ part by part.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-up.register(app)
-serve.register(app)
-send.register(app)
-consume.register(app)
-doctor.register(app)
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(message.app, name="message")
-app.add_typer(bench.app, name="bench")
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"aerobee {metadata.version('aerobee')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Log everything; show where a failure came from.")
-    ] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    if debug:
-        logging.getLogger().setLevel(logging.DEBUG)
-
-
-def run_cli(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Nothing but a fault of the interpreter is raised."""
-    before_dashes = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    as_json = "--json" in before_dashes
-    debug = "--debug" in before_dashes
-    logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    try:
-        result: Any = app(args=list(arguments), prog_name="aerobee", standalone_mode=False)
-        return result if isinstance(result, int) else int(ExitCode.DONE)
-    except typer.Exit as end:
-        return end.exit_code
-    except (Interrupted, KeyboardInterrupt, typer.Abort):
-        Console(stderr=True).print("interrupted", style="dim")
-        return int(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`). Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.DONE)
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
-            return int(ExitCode.USAGE)  # the help text has been printed
-        failure = _usage_failure(error) or explain(error)
-        _show(failure, as_json)
-        return int(failure.exit_code)
+INTERRUPTED = 130  # as ExitCode.INTERRUPTED
 
 
 def main() -> None:
-    """Entry point of the console script."""
-    sys.exit(run_cli(sys.argv[1:]))
+    """Load the commands, run one, and end with its exit code."""
+    previous = signal.signal(signal.SIGINT, _leave)
+    commands = import_module("aerobee.ops.commands")
+    signal.signal(signal.SIGINT, previous)
+    sys.exit(commands.run_cli(sys.argv[1:]))
 
 
-def _usage_failure(error: Exception) -> Failure | None:
-    """The command line's own complaints: unknown option, missing argument, bad value, no command."""
-    exit_code = getattr(error, "exit_code", None)
-    format_message = getattr(error, "format_message", None)
-    if exit_code is None or format_message is None:
-        return None
-    context = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":
-        # Its message is the help text itself, which was asked for by naming a group without a command.
-        return Failure(
-            exit_code=ExitCode.USAGE,
-            kind="UsageError",
-            sentence="a command is missing",
-            advice=f"`{context.command_path if context else 'aerobee'} --help` lists them",
-        )
-    return Failure(
-        exit_code=ExitCode.USAGE,
-        kind="UsageError",
-        sentence=" ".join(str(format_message()).split()).rstrip("."),
-        advice=f"`{context.command_path if context else 'aerobee'} --help` shows what is taken",
-    )
-
-
-def _show(failure: Failure, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(to_json(failure.as_document()) + "\n")
-        sys.stdout.flush()
-        return
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print("[bold red]error:[/] ", end="")
-    console.print(failure.sentence, markup=False)
-    if failure.advice:
-        console.print("[dim]hint:[/]  ", end="")
-        console.print(failure.advice, markup=False)
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
