@@ -12,6 +12,7 @@ import orjson
 
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
+from aerobee.client.subscription import Subscription
 from aerobee.errors import AerobeeError, MalformedFrame, QueryNotFound
 from aerobee.message import MessageQueue
 from aerobee.remoting.codes import RequestCode
@@ -101,6 +102,19 @@ async def send_back(
         "maxReconsumeTimes": str(retry_count_max if retry_count_max >= 0 else 16),
     }
     await session.invoke(address, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK.value, fields))
+
+
+async def check_subscription(session: Session, group: str, subscription: Subscription, address: str) -> None:
+    """Have a broker parse an expression. Raises RemoteError (code 23) with the broker's reason when it cannot."""
+    body = {
+        "clientId": session.client_id,
+        "group": group,
+        "namespace": "",
+        "subscriptionData": subscription.to_data().to_dict(),
+    }
+    await session.invoke(
+        address, RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG.value, None, orjson.dumps(body))
+    )
 
 
 async def lock_queues(

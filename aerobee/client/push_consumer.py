@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.allocation import Allocation, average
-from aerobee.client.broker_calls import end_offset, offset_for_time
+from aerobee.client.broker_calls import check_subscription, end_offset, offset_for_time
 from aerobee.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
 from aerobee.client.consumption import Consumption, Handler
 from aerobee.client.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
@@ -203,7 +203,8 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group and begin to consume.
 
-        Raises ConnectFailed when no nameserver answers. A topic that does not exist yet is waited for.
+        Raises ConnectFailed when no nameserver answers, RemoteError when a broker refuses an SQL92 expression.
+        A topic that does not exist yet is waited for.
         """
         session = self._session
         await session.start()
@@ -224,11 +225,23 @@ class PushConsumer:
                         log.warning("topic %s does not exist yet; group %s waits for it", topic, self.group)
             # The heartbeat first: a broker answers pulls only of members that it knows.
             await session.heartbeat()
+            await self._check_expressions()
             session.tasks.spawn(self._rebalancer.run(), "consumer-rebalance")
             session.tasks.spawn(self._keep_offsets(), "consumer-offsets")
         except BaseException:
             await session.close()
             raise
+
+    async def _check_expressions(self) -> None:
+        """Have a broker of each topic parse what is not a list of tags, so that a fault shows now and not later."""
+        for subscription in self._subscriptions.values():
+            if subscription.expression_type == "TAG":
+                continue
+            route = self._session.routes.cached(subscription.topic)
+            for broker in () if route is None else route.brokers[:1]:
+                address = self._session.routes.any_address_of(broker.broker_name)
+                if address is not None:
+                    await check_subscription(self._session, self.group, subscription, address)
 
     async def close(self) -> None:
         """Stop pulling, let running handlers end (at most `drain_s`), commit, leave the group."""

@@ -80,6 +80,10 @@ class Rebalancer:
                 # What is owned stays owned: nobody knows better at the moment.
                 log.warning("rebalance of topic %s in group %s: %s", topic, self._group, error)
                 balanced = False
+            except Exception:
+                # The edge of the user's code: an allocation of their own may raise anything.
+                log.exception("allocation of topic %s in group %s failed", topic, self._group)
+                balanced = False
         return balanced
 
     async def _balance(self, topic: str) -> bool:
@@ -100,7 +104,8 @@ class Rebalancer:
             log.warning("no broker lists %s as a member of %s: others share its queues", own_id, self._group)
             await self._apply(topic, frozenset())
             return False
-        return await self._apply(topic, frozenset(self._allocation(own_id, queues, ids)))
+        share = frozenset(self._allocation(own_id, queues, ids))
+        return await self._apply(topic, share.intersection(queues))
 
     def _askable(self, route: TopicRoute) -> list[str]:
         """One address of each broker of the route, the master's where there is one, in random order."""

@@ -15,6 +15,7 @@ from aerobee.message import decode_properties, encode_properties, encode_record,
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.server import Listener, RemotingServer
+from aerobee.remoting.tls import ServerTls, server_tls
 
 Key = tuple[str, int]
 
@@ -22,7 +23,7 @@ Key = tuple[str, int]
 class FakeBroker:
     """Stores messages in lists. `topics` maps a topic to its queue count; `fail_next` holds codes to answer sends with."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ServerTls | None = None) -> None:
         self.topics: dict[str, int] = {"orders": 4, "TBW102": 4}
         self.records: dict[Key, list[bytes]] = defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -34,7 +35,7 @@ class FakeBroker:
         self.silent = False
         self.parked: list[tuple[object, RemotingCommand, Key, int]] = []
         self.server = RemotingServer(
-            clock=SystemClock(), network=AsyncioNetwork(), handlers={}, default=self.handle
+            clock=SystemClock(), network=AsyncioNetwork(), handlers={}, default=self.handle, tls=tls
         )
 
     async def start(self) -> None:
@@ -235,6 +236,14 @@ __all__ = ["FakeBroker", "encode_properties", "record_body", "record_properties"
 @pytest.fixture
 async def broker() -> AsyncIterator[FakeBroker]:
     fake = FakeBroker()
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def tls_broker() -> AsyncIterator[FakeBroker]:
+    fake = FakeBroker(tls=server_tls({}))
     await fake.start()
     yield fake
     await fake.stop()

@@ -23,6 +23,7 @@ from aerobee.client import (
 from aerobee.errors import (
     ConsumerNotOnline,
     QueryNotFound,
+    RemoteError,
     RouteError,
     TopicNotExist,
     UsageError,
@@ -341,3 +342,41 @@ async def test_broker_that_dies_costs_a_send_a_retry_and_no_message():
             await cluster.kill_broker(0)
             results = await asyncio.gather(*sending)
     assert len(results) == 200
+
+
+async def test_sql_expression_that_does_not_parse_is_refused_at_the_start():
+    async with LocalCluster(broker_config={"enable_property_filter": True}) as cluster:
+        await cluster.create_topic("orders", queues=2)
+        with pytest.raises(RemoteError):
+            await cluster.push_consumer("G", {"orders": "sql: a >"}, print).start()
+
+
+async def test_sql_expression_filters_at_the_broker():
+    async with LocalCluster(broker_config={"enable_property_filter": True}) as cluster:
+        await cluster.create_topic("orders", queues=2)
+        seen = []
+        config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+        async with cluster.push_consumer("G", {"orders": "sql: size > 3"}, seen.append, config=config):
+            for size in range(6):
+                await fill(cluster, 1, properties={"size": str(size)})
+            await wait_for(lambda: len(seen) == 2)
+        assert sorted(message.properties["size"] for message in seen) == ["4", "5"]
+
+
+async def test_allocation_of_ones_own_that_fails_is_tried_again(cluster):
+    calls = []
+
+    def allocate(own_id, queues, ids):
+        calls.append(own_id)
+        if len(calls) == 1:
+            raise ValueError("first time")
+        return queues
+
+    async with PushConsumer(
+        cluster.nameserver_address,
+        "G",
+        subscriptions={"orders": "*"},
+        handler=print,
+        allocation=allocate,
+    ) as consumer:
+        await wait_for(lambda: len(consumer.owned) == 3)

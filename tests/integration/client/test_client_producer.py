@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from aerobee.client import Compression, Producer, ProducerConfig, SendStatus
+from aerobee.client import ClientConfig, Compression, Producer, ProducerConfig, SendStatus
 from aerobee.errors import (
     ConnectFailed,
     MessageIllegal,
@@ -201,3 +201,9 @@ async def test_close_says_goodbye(broker, until):
         await producer.send(Message("orders", b"x"))
         await until(lambda: broker.seen(34))
     assert broker.seen(35)[0].ext == {"clientID": producer.client_id, "producerGroup": "PG"}
+
+
+async def test_send_over_tls(tls_broker):
+    async with Producer(tls_broker.address, "PG", client=ClientConfig(tls=True)) as producer:
+        assert (await producer.send(Message("orders", b"secret"))).status is SendStatus.SEND_OK
+    assert tls_broker.bodies("orders") == [b"secret"]
