@@ -270,7 +270,6 @@ class KeyIndex:
         self.unsynced_names = False
         self._config = config
         self._disk = disk
-        self._full: list[IndexFile] = []  # full files with entries that were not synced
         self._spare: IndexFile | None = None
         self._create_lock = threading.Lock()
 
@@ -330,8 +329,6 @@ class KeyIndex:
             file, self._spare = self._spare, None
             if file is None:
                 file = self._create(now_ms)
-        if self.files:
-            self._full.append(self.files[-1])
         self.files.append(file)
         self.unsynced_names = True
 
@@ -404,13 +401,12 @@ class KeyIndex:
 
     def unsynced_from(self) -> int:
         """Physical offset of the oldest record with an unsynced entry; -1: none."""
-        offsets = [file.dirty_from for file in (*self._full, *self.files[-1:]) if file.dirty_from >= 0]
+        offsets = [file.dirty_from for file in self.files if file.dirty_from >= 0]
         return min(offsets, default=-1)
 
     def take_dirty(self) -> list[IndexFile]:
         """Files to sync now, pinned; hand them back with unpin()."""
-        files = [file for file in (*self._full, *self.files[-1:]) if file.dirty_from >= 0]
-        self._full.clear()
+        files = [file for file in self.files if file.dirty_from >= 0]
         for file in files:
             file.dirty_from = -1
             file.pins += 1
@@ -419,7 +415,7 @@ class KeyIndex:
     def rewrite_dirty(self) -> None:
         """As FilePool.rewrite_dirty."""
         self.unsynced_names = bool(self.files)
-        for file in (*self._full, *self.files[-1:]):
+        for file in self.files:
             if file.dirty_from >= 0:
                 file.file.rewrite(0, file.entries_at + file.count * INDEX_ENTRY_BYTES)
 
@@ -432,8 +428,6 @@ class KeyIndex:
     def remove(self, file: IndexFile) -> None:
         """Delete one file."""
         self.files.remove(file)
-        if file in self._full:
-            self._full.remove(file)
         self._disk.remove(file.path)
         self.unsynced_names = True
         if file.pins == 0:
@@ -456,4 +450,3 @@ class KeyIndex:
         for file in self.files:
             file.file.close()
         self.files.clear()
-        self._full.clear()

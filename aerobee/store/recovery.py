@@ -264,9 +264,7 @@ class Recovery:
         elif later is not None and not self._is_lost_write(at, later.physical_offset):
             if self._checkpoint.has_bounds or later.store_timestamp < self._checkpoint.log_timestamp:
                 damage = f"a newer record stands behind it at {later.physical_offset}"
-        elif (
-            self._checkpoint.has_bounds and scan.kind is ScanKind.BAD and not self._is_lost_write(at, at + 1)
-        ):
+        elif self._checkpoint.has_bounds and scan.kind is ScanKind.BAD and not self._is_lost_write(at, None):
             damage = "the bytes are neither a record nor what a power loss leaves behind"
         if damage and not self._config.truncate_corrupt_log:
             stop = later.physical_offset if later is not None else max(durable, at + 1)
@@ -289,24 +287,29 @@ class Recovery:
                 "never acknowledged as durable and are cut"
             )
 
-    def _is_lost_write(self, start: int, stop: int) -> bool:
-        """Whether a sector that was never written lies in [start, stop) or right behind: power loss, not damage."""
+    def _is_lost_write(self, start: int, stop: int | None) -> bool:
+        """Whether a disk sector's share of [start, stop) was never written: a power loss, not damage.
+
+        `stop` None: to the end that the record at `start` claims, and one sector more.
+        """
         segment = self._log.segment_at(start)
         if segment is None:
             return True
-        first = (start - segment.base) // SECTOR_BYTES * SECTOR_BYTES
-        last = min(segment.size, max(stop - segment.base, first + 1) + SECTOR_BYTES)
-        size = int.from_bytes(self._log.read(start, 4), "big")
-        if 0 < size <= self._log.segment_size:
-            last = min(segment.size, max(last, start - segment.base + size))
-        buffer = segment.file.buffer
-        at = start - segment.base
-        for sector in range(first, last, SECTOR_BYTES):
-            begin = max(sector, at)
-            part = buffer[begin : sector + SECTOR_BYTES]
-            # Up to 3 zeros may be the high bytes of a size field.
-            if len(part) > 3 and is_zero(part):
+        buffer, at = segment.file.buffer, start - segment.base
+        if stop is None:
+            size = int.from_bytes(buffer[at : at + 4], "big")
+            last = at + (size if 0 < size <= segment.size - at else 1)
+            last += SECTOR_BYTES - last % SECTOR_BYTES + SECTOR_BYTES
+        else:
+            last = stop - segment.base
+        last = min(last, segment.size)
+        while at < last:
+            end = min(last, at + SECTOR_BYTES - at % SECTOR_BYTES)
+            # Also when only the first bytes of a size field are in question: they may be zero by themselves, but
+            # refusing to start after an ordinary power loss would be worse.
+            if is_zero(buffer[at:end]):
                 return True
+            at = end
         return False
 
     def _newer_record_behind(self, at: int) -> DispatchRecord | None:
