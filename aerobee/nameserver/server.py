@@ -55,10 +55,11 @@ class NameServer:
         self._client = RemotingClient(clock=self._clock, network=network)
         self._notices = MinBrokerNotices(client=self._client, config=self._config)
         self._watched: set[Connection] = set()
+        self._handlers = self._make_handlers()
         self._server = RemotingServer(
             clock=self._clock,
             network=network,
-            handlers=self._handlers(),
+            handlers=self._handlers,
             tls=tls,
             limits=ConnectionLimits(idle_close_s=self._config.value.server_channel_max_idle_time_seconds),
         )
@@ -73,6 +74,11 @@ class NameServer:
     def connection_count(self) -> int:
         """Connections that are open now, of brokers, clients and tools."""
         return len(self._server.connections)
+
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code to handler: what this NameServer serves."""
+        return self._handlers
 
     @property
     def address(self) -> str:
@@ -109,7 +115,7 @@ class NameServer:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.stop()
 
-    def _handlers(self) -> Mapping[int, Handler]:
+    def _make_handlers(self) -> Mapping[int, Handler]:
         registration = RegistrationCalls(
             table=self.table,
             kv_config=self._kv_config,
