@@ -55,6 +55,16 @@ def cluster(kind: str, peers: None, tmp_path_factory: pytest.TempPathFactory) ->
         cluster.stop()
 
 
+@pytest.fixture(scope="session")
+def real(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A NameServer and a broker of RocketMQ."""
+    cluster = Cluster("rocketmq", tmp_path_factory.mktemp("real"))
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
+
+
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, driver: Driver) -> str:
     """A name for a topic that no other test uses."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import Iterator
 
 import pytest
 
@@ -26,16 +25,6 @@ from tests.interop.rocketmq import Cluster, Driver, wait_for
 from tests.interop.test_java_client import bodies, make_group, make_topic, numbered
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.5)
-
-
-@pytest.fixture(scope="session")
-def real(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A NameServer and a broker of RocketMQ."""
-    cluster = Cluster("rocketmq", tmp_path_factory.mktemp("real"))
-    try:
-        yield cluster.start()
-    finally:
-        cluster.stop()
 
 
 async def until(what: str, condition: object) -> None:
