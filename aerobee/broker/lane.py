@@ -21,10 +21,10 @@ its end; RocketMQ writes it again in the order of a hash map, which has no meani
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Container
 from operator import itemgetter
 from typing import Any
+from zlib import crc32
 
 import orjson
 
@@ -63,20 +63,24 @@ from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import encode_frame
 from aerobee.store.config import BrokerRole
 from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES
 from aerobee.store.message_store import MessageStore
 
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _SIZE = struct.Struct(">H")
+_SLOT = struct.Struct(">i")
+_NUMBERS = struct.Struct(">iiq")  # sys flag, reconsume times, born timestamp
+_BATCH = RequestCode.SEND_BATCH_MESSAGE.value
+_LETTERS = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
 _FIELDS: dict[int, Callable[[Any], tuple[Any, ...]]] = {
-    # topic, queue id, sys flag, born timestamp, flag, properties, reconsume times
-    RequestCode.SEND_MESSAGE_V2: itemgetter("b", "e", "f", "g", "h", "i", "j"),
-    RequestCode.SEND_BATCH_MESSAGE: itemgetter("b", "e", "f", "g", "h", "i", "j"),
-    RequestCode.SEND_MESSAGE: itemgetter(
-        "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes"
+    # topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch
+    RequestCode.SEND_MESSAGE_V2.value: _LETTERS,
+    _BATCH: _LETTERS,
+    RequestCode.SEND_MESSAGE.value: itemgetter(
+        "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
     ),
 }
-_BATCH_MARKS: dict[int, str] = {RequestCode.SEND_MESSAGE_V2: "m", RequestCode.SEND_MESSAGE: "batch"}
-_NOT_BATCH = frozenset({"false", "0", "", None, 0})
+_NOT_BATCH = frozenset({"false", "0", 0})
 # A message with one of these is more than a message to store, or the broker would have to replace what it says.
 SPECIAL_PROPERTIES = frozenset(
     {
@@ -186,7 +190,13 @@ class LaneCore:
         self._reply_ext = reply_ext
         self._holds = store.config.is_sync_flush
         self._topics: dict[str, _LaneTopic] = {}
-        self._heads: dict[int, struct.Struct] = {}
+        # Of the burst: what all its records share, and index entries (hash, physical offset) to be written at its end.
+        self._born_host = b""
+        self._host_flags = 0
+        self._head = struct.Struct("")
+        self._now_ms = 0
+        self._index_entries: list[tuple[int, int]] = []
+        self._index_room = 0
         self.touched: dict[str, _LaneTopic] = {}
         self.held: list[str] = []
         self.last_offset = -1  # where the youngest record begins
@@ -203,6 +213,7 @@ class LaneCore:
         Return the encoded replies (Latin-1 text), the position of the first byte not served, and whether a whole
         frame stands there. `born_host` is packed, `now_ms` the store's time.
         """
+        self._begin(born_host, now_ms)
         replies: list[str] = []
         at, size = position, len(data)
         unpack, loads, fields_of = _WORDS.unpack_from, orjson.loads, _FIELDS
@@ -232,10 +243,10 @@ class LaneCore:
                 if (flag and flag != FLAG_ONEWAY) or type(opaque) is not int:
                     break
                 fields = fields_of[code](ext)
-                if code == RequestCode.SEND_BATCH_MESSAGE:
-                    reply = self._batch(fields, data[body_at:end], born_host, now_ms)
-                elif ext.get(_BATCH_MARKS[code]) in _NOT_BATCH:
-                    reply = self._single(fields, data[body_at:end], born_host, now_ms)
+                if code == _BATCH:
+                    reply = self._batch(fields, data[body_at:end])
+                elif fields[7] in _NOT_BATCH:
+                    reply = self._single(fields, data[body_at:end])
                 else:
                     break
                 at = end
@@ -259,31 +270,50 @@ class LaneCore:
                     replies.append(text)
         except _NOT_ORDINARY:
             pass  # the frame at `at` is for the handlers; slow is still True
+        if self._index_entries:
+            self._write_index()
         return "".join(replies), at, slow
 
+    def _begin(self, born_host: bytes, now_ms: int) -> None:
+        """Set what the records of a burst share."""
+        self._now_ms = now_ms
+        if born_host != self._born_host:
+            self._born_host = born_host
+            self._head = struct.Struct(f">IIIiiqqiq{len(born_host)}sq{len(self._store_host)}siqi")
+            self._host_flags = (BORN_HOST_V6 if len(born_host) != 8 else 0) | (
+                STORE_HOST_V6 if len(self._store_host) != 8 else 0
+            )
+        index = self._index
+        if not index.is_enabled:
+            self._index_room = 1 << 30
+        elif index.files:
+            file = index.files[-1]
+            self._index_room = min(file.reserved, file.entry_count_max) - file.count
+        else:
+            self._index_room = 0
+
     def _single(
-        self, fields: tuple[Any, ...], body: bytes | bytearray, born_host: bytes, now_ms: int
+        self, fields: tuple[Any, ...], body: bytes | bytearray
     ) -> tuple[_LaneQueue, int, str, str, bool]:
         """Store one message; return (queue, queue offset, message id, unique key, waits for the disk).
 
         Raises one of _NOT_ORDINARY, and has changed nothing then.
         """
-        topic_name, queue_text, sys_flag, born_timestamp, flag, properties, tries = fields
+        topic_name, queue_text, sys_flag, born_timestamp, flag, properties, tries, _ = fields
         topic = self._topics.get(topic_name) or self._admit(topic_name)
         lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
         # Text to pairs. Each pair has its separator, or this is not ordinary text.
         parts = properties.replace("\x02", "\x01").split("\x01")
-        pairs = dict(zip(parts[::2], parts[1::2]))  # noqa: B905 - a last, empty part has no partner
+        names_and_values = iter(parts)
+        pairs = dict(zip(names_and_values, names_and_values))  # noqa: B905 - a last, empty part has no partner
         if properties.count("\x01") != len(parts) >> 1 or not SPECIAL_PROPERTIES.isdisjoint(pairs):
             raise ValueError
         unique_key = pairs["UNIQ_KEY"]
-        sys_flag = int(sys_flag)
-        if not (unique_key.isascii() and unique_key.isalnum()) or sys_flag & ~_ORDINARY_SYS_FLAG:
+        sys_flag = 0 if sys_flag == "0" else int(sys_flag)
+        if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~_ORDINARY_SYS_FLAG:
             raise ValueError
-        text = properties if len(parts) & 1 else properties + "\x02"
-        stored = (text + self._own_properties).encode()
-        stored_size = len(stored)
-        if stored_size > PROPERTIES_BYTES_MAX or len(body) > self._store.config.max_message_size:
+        stored = ((properties if len(parts) & 1 else properties + "\x02") + self._own_properties).encode()
+        if len(stored) > PROPERTIES_BYTES_MAX or len(body) > self._store.config.max_message_size:
             raise ValueError
         hashes = [topic.key_hash(unique_key)]
         keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
@@ -293,15 +323,16 @@ class LaneCore:
         if tag:
             code, tag_hash = topic.tag(tag)
             hashes.append(tag_hash)
-        queue_offset, offset = self._write(
-            topic, lane_queue, body, stored, hashes, code, int(flag), sys_flag, int(born_timestamp), born_host,
-            now_ms, int(tries),
-        )  # fmt: skip
+        flag = 0 if flag == "0" else int(flag)
+        tries = 0 if tries == "0" else int(tries)
+        queue_offset, offset = self._append(
+            topic, lane_queue, body, stored, hashes, code, flag, sys_flag, int(born_timestamp), tries
+        )
         topic.request_count += 1
         waits = self._holds and pairs.get("WAIT") != "false"
         return lane_queue, queue_offset, f"{self._store_host_hex}{offset:016X}", unique_key, waits
 
-    def _write(
+    def _append(
         self,
         topic: _LaneTopic,
         lane_queue: _LaneQueue,
@@ -312,24 +343,17 @@ class LaneCore:
         flag: int,
         sys_flag: int,
         born_timestamp: int,
-        born_host: bytes,
-        now_ms: int,
         reconsume_times: int,
     ) -> tuple[int, int]:
-        """Write record, queue entry and index entries; return (queue offset, physical offset)."""
-        log, queue, index = self._log, lane_queue.queue, self._index
-        head = self._heads.get(len(born_host)) or self._head_for(born_host)
-        if len(born_host) != 8:
-            sys_flag |= BORN_HOST_V6
-        if len(self._store_host) != 8:
-            sys_flag |= STORE_HOST_V6
+        """Write the record and its queue entry, note its index entries; return (queue offset, physical offset)."""
+        log, queue, now_ms, head = self._log, lane_queue.queue, self._now_ms, self._head
         queue_offset = queue.max_offset
         if queue_offset >= queue.room:
             queue.make_room(1)
-        if not index.has_room(len(hashes)):
-            index.make_room(len(hashes), now_ms)
-        body_size, properties_size = len(body), len(properties)
-        size = head.size + body_size + len(topic.field) + 2 + properties_size
+        if self._index_room < len(hashes):
+            self._make_index_room(len(hashes))
+        body_size, properties_size, field = len(body), len(properties), topic.field
+        size = head.size + body_size + len(field) + 2 + properties_size
         offset = log.end
         if offset + size > log.limit:
             offset = log.place(size)
@@ -337,11 +361,12 @@ class LaneCore:
         record = b"".join(
             (
                 head.pack(
-                    size, MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, lane_queue.queue_id, flag, queue_offset, offset,
-                    sys_flag, born_timestamp, born_host, now_ms, self._store_host, reconsume_times, 0, body_size,
+                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, lane_queue.queue_id, flag, queue_offset, offset,
+                    sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms, self._store_host,
+                    reconsume_times, 0, body_size,
                 ),
                 body,
-                topic.field,
+                field,
                 _SIZE.pack(properties_size),
                 properties,
             )
@@ -350,71 +375,107 @@ class LaneCore:
         log.buffer[at : at + size] = record
         log.end = offset + size
         queue.append_entry(offset, size, tag_code)
-        if index.is_enabled:
-            file = index.files[-1]
-            for value in hashes:
-                file.put(value, offset, now_ms)
+        for value in hashes:
+            self._index_entries.append((value, offset))
+        self._index_room -= len(hashes)
         if self._holds or lane_queue.key in self._waiting:
             self._store.announce(queue, offset, now_ms, tag_code)
         else:
-            queue.readable_max = queue.max_offset  # what announce() does, when nobody waits
+            queue.readable_max = queue_offset + 1  # what announce() does, when nobody waits
+        if not topic.count:
+            self.touched[topic.name] = topic
         topic.count += 1
         topic.byte_count += size
         self.last_offset = offset
-        if not topic.request_count:
-            self.touched[topic.name] = topic
         return queue_offset, offset
 
+    def _make_index_room(self, count: int) -> None:
+        """Take room for `count` entries, in a new index file if need be. Raises StoreFull."""
+        self._write_index()
+        if not self._index.has_room(count):
+            self._index.make_room(count, self._now_ms)
+        self._begin(self._born_host, self._now_ms)
+
+    def _write_index(self) -> None:
+        """Write the index entries of the burst. IndexFile.put() is what this does, an entry at a time."""
+        entries, self._index_entries = self._index_entries, []
+        if not entries or not self._index.is_enabled:
+            return
+        file = self._index.files[-1]
+        if file.count == 1:
+            file.put(*entries.pop(0), self._now_ms)  # the file's first entry sets its beginning
+        seconds = min(max((self._now_ms - file.begin_timestamp) // 1000, 0), 0x7FFFFFFF)
+        buffer, slot_count, number, chains = file.buffer, file.slot_count, file.count, 0
+        at = file.entries_at + number * INDEX_ENTRY_BYTES
+        read, write_entry, write_slot = _SLOT.unpack_from, INDEX_ENTRY.pack_into, _SLOT.pack_into
+        for value, offset in entries:
+            slot_at = HEADER_BYTES + value % slot_count * 4
+            (previous,) = read(buffer, slot_at)
+            if not 0 < previous < number:
+                previous = 0
+                chains += 1
+            write_entry(buffer, at, value, offset, seconds, previous)
+            write_slot(buffer, slot_at, number)
+            number += 1
+            at += INDEX_ENTRY_BYTES
+        file.used_slots += chains
+        file.count = number
+        file.end_timestamp = self._now_ms
+        if entries:
+            file.end_physical_offset = entries[-1][1]
+            if file.dirty_from < 0:
+                file.dirty_from = entries[0][1]
+        file.write_header()
+
     def _batch(
-        self, fields: tuple[Any, ...], body: bytes | bytearray, born_host: bytes, now_ms: int
+        self, fields: tuple[Any, ...], body: bytes | bytearray
     ) -> tuple[_LaneQueue, int, str, str, bool]:
         """Store the messages of a batch, back to back in one file; return as _single does."""
-        topic_name, queue_text, sys_flag, born_timestamp, _, properties, tries = fields
+        topic_name, queue_text, sys_flag, born_timestamp, _, properties, tries, _ = fields
         topic = self._topics.get(topic_name) or self._admit(topic_name)
         lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
-        parts = properties.replace("\x02", "\x01").split("\x01")
-        outer = dict(zip(parts[::2], parts[1::2]))  # noqa: B905
+        names_and_values = iter(properties.replace("\x02", "\x01").split("\x01"))
+        outer = dict(zip(names_and_values, names_and_values))  # noqa: B905
         sys_flag, born_timestamp, tries = int(sys_flag), int(born_timestamp), int(tries)
         unique_key = outer["UNIQ_KEY"]
         if (
             "DELAY" in outer
             or sys_flag & ~_ORDINARY_SYS_FLAG
             or len(body) > self._store.config.max_message_size
-            or not (unique_key.isascii() and unique_key.isalnum())
+            or not (unique_key.isalnum() and unique_key.isascii())
         ):
             raise ValueError
         entries = parse_batch(bytes(body))
-        prepared = []
-        total = hash_count = 0
-        head = self._heads.get(len(born_host)) or self._head_for(born_host)
-        fixed_size = head.size + len(topic.field) + _SIZE.size
-        for entry in entries:
-            hashes, code = self._keys_of(topic, entry.properties)
-            hash_count += len(hashes)
-            total += fixed_size + len(entry.body) + len(entry.properties)
-            prepared.append((entry.body, entry.properties, hashes, code, entry.flag))
+        keys = [self._keys_of(topic, entry.properties) for entry in entries]
+        hash_count = sum([len(hashes) for hashes, _ in keys])
+        fixed_size = self._head.size + len(topic.field) + _SIZE.size
+        total = sum([fixed_size + len(entry.body) + len(entry.properties) for entry in entries])
         # Everything that can fail comes first: room for all of it in one file, and numbers that fit their fields.
-        queue, index = lane_queue.queue, self._index
+        queue = lane_queue.queue
         if queue.max_offset + len(entries) > queue.room:
             queue.make_room(len(entries))
             if queue.max_offset + len(entries) > queue.room:
                 raise ValueError
-        if not index.has_room(hash_count):
-            index.make_room(hash_count, now_ms)
-        _INT32_CHECK.pack(sys_flag, tries)
-        _INT64_CHECK.pack(born_timestamp)
+        if self._index_room < hash_count:
+            self._make_index_room(hash_count)
+        _NUMBERS.pack(sys_flag, tries, born_timestamp)
         self._log.place(total)
-        offsets = []
         first = queue.max_offset
-        for message_body, message_properties, hashes, code, flag in prepared:
-            _, offset = self._write(
-                topic, lane_queue, message_body, message_properties, hashes, code, flag, sys_flag, born_timestamp,
-                born_host, now_ms, tries,
+        message_ids = []
+        for entry, (hashes, code) in zip(entries, keys, strict=True):
+            _, offset = self._append(
+                topic, lane_queue, entry.body, entry.properties, hashes, code, entry.flag, sys_flag, born_timestamp,
+                tries,
             )  # fmt: skip
-            offsets.append(offset)
+            message_ids.append(f"{self._store_host_hex}{offset:016X}")
         topic.request_count += 1
-        message_ids = ",".join([f"{self._store_host_hex}{offset:016X}" for offset in offsets])
-        return lane_queue, first, message_ids, unique_key, self._holds and outer.get("WAIT") != "false"
+        return (
+            lane_queue,
+            first,
+            ",".join(message_ids),
+            unique_key,
+            self._holds and outer.get("WAIT") != "false",
+        )
 
     def _keys_of(self, topic: _LaneTopic, raw: bytes) -> tuple[list[int], int]:
         """Return the index hashes and the tags code of a batch entry's properties."""
@@ -454,12 +515,6 @@ class LaneCore:
         lane_queue = topic.queues[queue_text] = _LaneQueue(queue, queue_id)
         return lane_queue
 
-    def _head_for(self, born_host: bytes) -> struct.Struct:
-        """The record up to its body, for this size of the sender's address."""
-        head = struct.Struct(f">IIIiiqqiq{len(born_host)}sq{len(self._store_host)}siqi")
-        self._heads[len(born_host)] = head
-        return head
-
     def _binary_reply(
         self,
         request: RemotingCommand,
@@ -476,10 +531,6 @@ class LaneCore:
             "queueOffset": str(queue_offset),
         }
         return encode_frame(request.reply(ext=ext)).decode("latin-1")
-
-
-_INT32_CHECK = struct.Struct(">ii")
-_INT64_CHECK = struct.Struct(">q")
 
 
 def _prefix(length: int) -> str:
@@ -533,8 +584,6 @@ class Lane:
                 self._stats.topic_put(topic.name, topic.count, topic.byte_count, topic.request_count)
                 topic.count = topic.byte_count = topic.request_count = 0
             core.touched.clear()
-            if store.index.is_enabled:
-                store.index.files[-1].write_header()
             store.last_store_timestamp, store.last_record_offset = now_ms, core.last_offset
             store.burst_done()
             if replies:
