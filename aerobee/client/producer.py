@@ -410,6 +410,8 @@ class Producer:
         try:
             async with asyncio.timeout(max(0.0, deadline - self._loop.time())):
                 await self._session.routes.refresh(topic)
+        except TopicNotExist:
+            self._publish.pop(topic, None)  # deleted: the next try asks for the template
         except (TimeoutError, AerobeeError) as error:
             log.info("route of topic %s is not refreshed: %s", topic, error)
 

@@ -7,7 +7,6 @@ poll() returns. With `auto_commit` what poll() returned is committed once the ne
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.allocation import Allocation, average
+from aerobee.client.arrival import Arrival
 from aerobee.client.broker_calls import begin_offset, end_offset, offset_for_time
 from aerobee.client.config import ClientConfig, ConsumeFrom, MessageModel, PullConsumerConfig
 from aerobee.client.offset_store import RemoteOffsets
@@ -72,7 +72,7 @@ class PullConsumer:
         self._positions: dict[MessageQueue, int] = {}  # next offset that poll() returns
         self._uncommitted: dict[MessageQueue, int] = {}
         self._offsets = RemoteOffsets(self._session, group)
-        self._arrived: asyncio.Future[None] | None = None
+        self._arrived = Arrival()
         self._committed_at = 0.0
         self._started_ms = 0
         self._rebalancer = Rebalancer(
@@ -134,7 +134,7 @@ class PullConsumer:
             for pull in self._pulls.values():
                 pull.stop()
             self._pulls.clear()
-            self._wake()
+            self._arrived.fire()
             await self._session.close()
 
     async def __aenter__(self) -> Self:
@@ -266,16 +266,12 @@ class PullConsumer:
 
     def _deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
         self._ready[pull.queue].extend(messages)
-        self._wake()
+        self._arrived.fire()
 
     def _moved(self, pull: QueuePull, next_offset: int) -> None:
         self._ready[pull.queue].clear()
         self._positions[pull.queue] = next_offset
         self._uncommitted.pop(pull.queue, None)
-
-    def _wake(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
 
     async def poll(self, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """Return messages that are there, or wait for the first; an empty list after `timeout_s` without one.
@@ -290,12 +286,7 @@ class PullConsumer:
             remaining_s = deadline - self._clock.monotonic()
             if remaining_s <= 0 or not self._session.is_open:
                 return []
-            self._arrived = asyncio.get_running_loop().create_future()
-            timer = self._clock.call_later(remaining_s, self._wake)
-            try:
-                await self._arrived
-            finally:
-                timer.cancel()
+            await self._arrived.wait_at_most(remaining_s, self._clock)
         return messages
 
     def _take_ready(self) -> list[ReceivedMessage]:
@@ -377,7 +368,7 @@ class PullConsumer:
     def resume(self, *queues: MessageQueue) -> None:
         for queue in queues:
             self._owned(queue).resume()
-        self._wake()
+        self._arrived.fire()
 
     async def begin_offset(self, queue: MessageQueue) -> int:
         """The first offset that is stored."""

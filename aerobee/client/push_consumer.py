@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.allocation import Allocation, average
+from aerobee.client.arrival import Arrival
 from aerobee.client.broker_calls import check_subscription, end_offset, offset_for_time
 from aerobee.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
 from aerobee.client.consumption import Consumption, Handler
@@ -49,22 +50,18 @@ class _Stream:
         self._session = session
         self._ready: deque[tuple[QueuePull, ProcessQueue, ReceivedMessage]] = deque()
         self._out: dict[int, tuple[QueuePull, ProcessQueue, ReceivedMessage]] = {}
-        self._arrived: asyncio.Future[None] | None = None
+        self._arrived = Arrival()
         self.closed = False
 
     def deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
         process = pull.process
         self._ready.extend((pull, process, message) for message in messages)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+        self._arrived.fire()
 
     def close(self) -> None:
         self.closed = True
         self._ready.clear()
-        self._wake()
+        self._arrived.fire()
 
     async def next(self) -> ReceivedMessage | None:
         """The next message, None when the consumer is closed."""
@@ -76,8 +73,7 @@ class _Stream:
                 self._out[id(message)] = (pull, process, message)
                 attach(message, self)
                 return message
-            self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
+            await self._arrived.wait()
         return None
 
     def settle(self, message: ReceivedMessage, delay_level: int | None) -> None:
@@ -151,6 +147,7 @@ class PushConsumer:
         }
         self._pulls: dict[MessageQueue, QueuePull] = {}
         self._started_ms = 0
+        self._paused = False
         self._offsets: OffsetStore = RemoteOffsets(self._session, group)
         self._consumption = Consumption(
             self._session,
@@ -283,10 +280,12 @@ class PushConsumer:
 
     def pause(self) -> None:
         """Pull no more until resume(); what is pulled is still handed out."""
+        self._paused = True
         for pull in self._pulls.values():
             pull.pause()
 
     def resume(self) -> None:
+        self._paused = False
         for pull in self._pulls.values():
             pull.resume()
 
@@ -343,6 +342,8 @@ class PushConsumer:
                     moved=self._moved,
                 )
                 self._pulls[queue] = pull
+                if self._paused:
+                    pull.pause()
                 pull.start()
         log.info("group %s takes over %s", self.group, gained)
         return None not in starts

@@ -175,10 +175,11 @@ class Session:
 
     def _connected(self, connection: Connection) -> None:
         # A broker forgets a client with its connection: a new one needs a heartbeat of its own.
-        address = connection.remote_address
-        joined = bool(self._producer_groups or self._consumers)
-        if joined and self.is_open and address not in self._beating_now and address in self._targets():
-            self.tasks.spawn(self._beat(address), "client-heartbeat-on-connect")
+        if not self.is_open or not (self._producer_groups or self._consumers):
+            return
+        for address in self._targets():
+            if self.remoting.connection_to(address) is connection and address not in self._beating_now:
+                self.tasks.spawn(self._beat(address), "client-heartbeat-on-connect")
 
     async def greet(self, address: str) -> None:
         """Send a heartbeat to one broker unless it knows us already."""

@@ -380,3 +380,37 @@ async def test_allocation_of_ones_own_that_fails_is_tried_again(cluster):
         allocation=allocate,
     ) as consumer:
         await wait_for(lambda: len(consumer.owned) == 3)
+
+
+async def test_several_tasks_read_one_consumer(cluster):
+    await fill(cluster, 30)
+    seen = []
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    async with cluster.push_consumer("G", {"orders": "*"}, config=config) as consumer:
+
+        async def read():
+            async for message in consumer:
+                seen.append(message.body)
+                await asyncio.sleep(0)
+
+        readers = [asyncio.create_task(read()) for _ in range(3)]
+        await wait_for(lambda: len(seen) == 30)
+    await asyncio.gather(*readers)
+    assert len(set(seen)) == 30
+
+
+async def test_two_polls_at_a_time_both_end(cluster):
+    async with PullConsumer(cluster.nameserver_address, "G", config=FIRST) as consumer:
+        await consumer.assign(await consumer.queues("orders"))
+        polls = [asyncio.create_task(consumer.poll(0.3)) for _ in range(2)]
+        await fill(cluster, 1)
+        assert sorted(map(len, await asyncio.gather(*polls))) == [0, 1]
+
+
+async def test_deleted_topic_is_created_anew_by_the_next_send(cluster):
+    async with cluster.producer() as producer, Admin(cluster.nameserver_address) as admin:
+        await producer.send(Message("orders", b"x"))
+        await admin.delete_topic("orders")
+        result = await producer.send(Message("orders", b"y"))
+        assert result.status is SendStatus.SEND_OK
+        assert result.queue_offset == 0
