@@ -20,7 +20,7 @@ from aerobee.errors import ConfigError
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.kv_table import KVTable
-from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler
 from aerobee.store.config import StoreConfig
@@ -83,8 +83,9 @@ class AdminBrokerCalls:
         }
 
     def runtime_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """28: counters, rates and fill levels as texts."""
-        return request.reply(body=KVTable(self._info.table()).encode())
+        """28: counters, rates and fill levels as texts. What RocketMQ has not is told to our own clients only."""
+        table = self._info.table(with_extra=request.language == LanguageCode.PYTHON)
+        return request.reply(body=KVTable(table).encode())
 
     def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """26: all settings in force as a properties text, sorted by key."""

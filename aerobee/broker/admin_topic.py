@@ -19,7 +19,7 @@ from aerobee.broker.lock_table import LockTable
 from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
 from aerobee.broker.topic_table import TopicTable, check_creatable
 from aerobee.errors import MalformedFrame, UsageError
-from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 QUEUE_NUMS_MAX = 65_536
 PERM_MAX = 7
+ILLEGAL_NAME_REMARK = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 TOPICS_PER_REQUEST_MAX = 10_000
 QUEUE_ENTRIES_MAX = 10_000  # of one 321; the tool asks for 10 unless told otherwise
 
@@ -119,6 +120,8 @@ class AdminTopicCalls:
 
     def _checked(self, wanted: TopicConfig, attribute_changes: dict[str, str]) -> TopicConfig:
         """Return the config to store. Raises UsageError saying what is allowed."""
+        if wanted.topic_name and not LEGAL_NAME.match(wanted.topic_name):
+            raise UsageError(ILLEGAL_NAME_REMARK)
         check_creatable(self._topics, wanted.topic_name)
         for key, count in (
             ("readQueueNums", wanted.read_queue_nums),

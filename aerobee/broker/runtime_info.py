@@ -71,7 +71,7 @@ class RuntimeInfo:
         self._delivered = delivered
         self._extra = extra
 
-    def table(self) -> dict[str, str]:
+    def table(self, *, with_extra: bool = True) -> dict[str, str]:
         store = self._store
         log_ratio, queue_ratio = store.disk_ratios()
         log_path = store.config.commit_log_dir
@@ -93,7 +93,7 @@ class RuntimeInfo:
                 f"scheduleMessageOffset_{level}": f"{offset},{store.max_offset(SCHEDULE_TOPIC, level - 1)}"
                 for level, offset in sorted(self._delivered().items())
             },
-            **self._extra(),
+            **(self._extra() if with_extra else {}),
         }
 
     def _capacity_text(self, path: str) -> str:

@@ -193,7 +193,7 @@ def comparable(code: int, body: bytes) -> Any:
             re.sub(r"(?<=commitLogDiskRatio_).*|(?<=scheduleMessageOffset_).*", "", key)
             for key in value["table"]
         )
-        return {key for key in keys if not key.startswith(("registeredAt_", "scheduleMessageOffset_"))}
+        return {key for key in keys if not key.startswith("scheduleMessageOffset_")}
     if code == 317:  # one list of groups, each with its topics
         return {key: shape(item) for key, item in value.items() if key != "consumeStatsList"}
     return shape(value)
@@ -239,8 +239,6 @@ async def test_every_captured_request_of_mqadmin_is_answered_as_captured(tool: T
         if code in (208, 300, 203, 315) and expected.code == reply.code == 0:
             # Which groups and queues have offsets depends on what ran before, and an empty table has no shape.
             ours, theirs = (sorted(part) if isinstance(part, dict) else part for part in (ours, theirs))
-        if code == 28:
-            ours, theirs = ours >= theirs or ours ^ theirs, True
         pair = (reply.code, set(reply.ext or ()), ours), (expected.code, set(expected.ext or ()), theirs)
         if pair[0] != pair[1]:
             wrong.append((exchange.label, code, adapted(tool, exchange).ext, *pair, reply.remark))
