@@ -290,7 +290,7 @@ class Recovery:
     def _is_lost_write(self, start: int, stop: int | None) -> bool:
         """Whether a disk sector's share of [start, stop) was never written: a power loss, not damage.
 
-        `stop` None: to the end that the record at `start` claims, and one sector more.
+        `stop` None: to the end that the record at `start` claims.
         """
         segment = self._log.segment_at(start)
         if segment is None:
@@ -298,8 +298,7 @@ class Recovery:
         buffer, at = segment.file.buffer, start - segment.base
         if stop is None:
             size = int.from_bytes(buffer[at : at + 4], "big")
-            last = at + (size if 0 < size <= segment.size - at else 1)
-            last += SECTOR_BYTES - last % SECTOR_BYTES + SECTOR_BYTES
+            last = at + (size if 0 < size <= segment.size - at else 4)
         else:
             last = stop - segment.base
         last = min(last, segment.size)
