@@ -18,7 +18,15 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from aerobee.client import ConsumeFrom, Producer, ProducerConfig, PullConsumer, PullConsumerConfig, SendResult
+from aerobee.client import (
+    Admin,
+    ConsumeFrom,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PullConsumerConfig,
+    SendResult,
+)
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
 from aerobee.ops.consume import GROUPLESS
@@ -29,7 +37,8 @@ from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import ack_of
 
-TOPIC = "BenchmarkTest"
+TOPIC = "aerobee-bench"  # RocketMQ's BenchmarkTest has 1,024 queues, whose files would be what is measured
+QUEUE_COUNT = 8
 REPORT_EVERY_S = 0.5
 ERRORS_MAX = 100  # then the run ends: a broken cluster gives no rate
 CLIENT_BOUND = 0.9  # share of a core above which the client is taken for the limit
@@ -117,6 +126,9 @@ async def _produce(
             meter.body_bytes += size * len(results)
             brokers.add(results[0].queue.broker_name)
 
+    async with Admin(nameserver) as admin:
+        if topic == TOPIC and not await admin.topic_exists(topic):
+            await admin.create_topic(topic, queue_count=QUEUE_COUNT)
     async with Producer(
         nameserver, "aerobee-bench", config=ProducerConfig(in_flight_max=max(workers, 1))
     ) as producer:
