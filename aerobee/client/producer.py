@@ -369,7 +369,13 @@ class Producer:
         began = self._loop.time()
         now = began
         while True:
-            info = self._publish.get(topic) or await self._info(topic, deadline)
+            try:
+                info = self._publish.get(topic) or await self._info(topic, deadline)
+            except AerobeeError as error:
+                if not attempts:
+                    raise
+                attempts.append(("nameserver", error))
+                raise _send_failed(topic, attempts, self._loop.time() - began) from error
             queue = fixed or info.next_queue(avoid=avoid, faults=self._faults, now_s=now)
             target = self._target(info, queue)
             remaining_s = deadline - now
@@ -478,8 +484,9 @@ class Producer:
                     except TopicNotExist:
                         raise RouteError(
                             topic,
-                            f"topic {topic} does not exist and no broker creates topics by itself: create it first, "
-                            f"for example with `aerobee topic create {topic}`",
+                            f"no nameserver knows topic {topic}: either it does not exist and no broker creates topics "
+                            f"by itself (create it first, for example with `aerobee topic create {topic}`), or none "
+                            "of its brokers runs now",
                         ) from missing
                     route = from_template(topic, template, self.config.default_topic_queue_count)
                     templated = True

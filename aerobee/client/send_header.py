@@ -19,6 +19,7 @@ from aerobee.errors import MalformedFrame, UsageError, remote_error
 from aerobee.message import PROPERTIES_BYTES_MAX, Message, MessageQueue
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION, RemotingCommand
+from aerobee.remoting.frame import FRAME_BYTES_MAX
 
 RESERVED_PROPERTIES = frozenset({"UNIQ_KEY", "WAIT", "KEYS", "TAGS", "DELAY"})
 _STATUS = {
@@ -127,6 +128,11 @@ class SendTemplate:
             self._after_opaque,
         )
         header_size = len(header)
+        if header_size + len(body) > FRAME_BYTES_MAX - 8:
+            raise UsageError(
+                f"the message takes {header_size + len(body)} bytes with its properties; peers accept frames of at "
+                f"most {FRAME_BYTES_MAX} bytes"
+            )
         return b"".join((_FRAME_HEAD.pack(4 + header_size + len(body), header_size), header, body))
 
 

@@ -9,9 +9,11 @@ import pytest
 from aerobee import Message, MessageQueue
 from aerobee.client import (
     Admin,
+    Compression,
     ConsumeFrom,
     ConsumerConfig,
     Producer,
+    ProducerConfig,
     PullConsumer,
     PullConsumerConfig,
     PushConsumer,
@@ -21,7 +23,9 @@ from aerobee.client import (
     SyncPullConsumer,
 )
 from aerobee.errors import (
+    AerobeeError,
     ConsumerNotOnline,
+    MessageIllegal,
     QueryNotFound,
     RemoteError,
     RouteError,
@@ -414,3 +418,20 @@ async def test_deleted_topic_is_created_anew_by_the_next_send(cluster):
         result = await producer.send(Message("orders", b"y"))
         assert result.status is SendStatus.SEND_OK
         assert result.queue_offset == 0
+
+
+async def test_broker_that_is_gone_for_good_is_named_with_what_was_wrong(cluster):
+    async with cluster.producer() as producer:
+        await producer.send(Message("orders", b"x"))
+        await cluster.kill_broker(0)
+        with pytest.raises(AerobeeError, match=r"orders.*none of its brokers runs now"):
+            await producer.send(Message("orders", b"x"))
+
+
+async def test_message_beyond_the_frame_limit_is_refused_here(cluster):
+    config = ProducerConfig(body_bytes_max=100 << 20, compression=Compression.NONE)
+    async with cluster.producer(config=config) as producer:
+        with pytest.raises(UsageError, match="frames of at most 16777216"):
+            await producer.send(Message("orders", bytes(17 << 20)))
+        with pytest.raises(MessageIllegal, match="maxMessageSize"):
+            await producer.send(Message("orders", bytes(5 << 20)))
