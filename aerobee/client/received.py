@@ -7,6 +7,7 @@ because most handlers read the body alone: that halves the cost of a pulled mess
 from __future__ import annotations
 
 import ipaddress
+import struct
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -16,7 +17,9 @@ from aerobee.message import (
     BORN_HOST_V6,
     COMPRESSED,
     HEAD_V4,
+    INNER_BATCH,
     MAGIC_V1,
+    NEED_UNWRAP,
     RECORD_BYTES_MIN,
     RETRY_PREFIX,
     STORE_HOST_V6,
@@ -29,6 +32,9 @@ from aerobee.message import (
 
 _unpack_head = HEAD_V4.unpack_from
 _HEAD_BYTES = HEAD_V4.size
+_INNER_BATCH = NEED_UNWRAP | INNER_BATCH
+_ENTRY_HEAD = struct.Struct(">iiiii")
+_ENTRY_BYTES_MIN = _ENTRY_HEAD.size + 2
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
@@ -227,9 +233,48 @@ def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
                 data[topic_end + 2 : at + size],
                 head,
             )
+        if message.sys_flag & _INNER_BATCH == _INNER_BATCH:
+            messages.extend(_unwrap(message))
+            at += message.size_bytes
+            continue
         if is_retry:
             message.topic = message.properties.get("RETRY_TOPIC", message.topic)
         messages.append(message)
+        at += size
+    return messages
+
+
+def _unwrap(batch: ReceivedMessage) -> list[ReceivedMessage]:
+    """The messages of a batch that a queue of type BatchCQ holds as one record; they share its place in the log.
+
+    entry: int32 size | int32 magic | int32 crc | int32 flag | int32 n, body | int16 n, properties
+    """
+    data, base = batch.stored_body, batch.queue_offset
+    messages: list[ReceivedMessage] = []
+    at = 0
+    while at < len(data):
+        if len(data) - at < _ENTRY_BYTES_MIN:
+            raise MalformedRecord(f"{len(data) - at} bytes at {at} of an inner batch are less than an entry")
+        size, _, _, flag, body_size = _ENTRY_HEAD.unpack_from(data, at)
+        body_at = at + _ENTRY_HEAD.size
+        body_end = body_at + body_size
+        if not _ENTRY_BYTES_MIN <= size <= len(data) - at or body_size < 0 or body_end + 2 > at + size:
+            raise MalformedRecord(f"an entry at {at} of an inner batch claims {size} and {body_size} bytes")
+        if body_end + 2 + int.from_bytes(data[body_end : body_end + 2], "big") != at + size:
+            raise MalformedRecord(f"the properties of an entry at {at} of an inner batch do not fit it")
+        offset = base + len(messages)
+        head = batch._head
+        own_head = (size, *head[1:4], flag, offset, head[6], head[7] & ~_INNER_BATCH, *head[8:16], body_size)
+        messages.append(
+            ReceivedMessage(
+                batch.topic,
+                batch.queue,
+                offset,
+                data[body_at:body_end],
+                data[body_end + 2 : at + size],
+                own_head,
+            )
+        )
         at += size
     return messages
 

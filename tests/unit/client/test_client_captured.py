@@ -185,6 +185,26 @@ def test_records_back_to_back_and_of_several_topics():
     assert [m.topic for m in decode_messages(data, MessageQueue("a", "broker", 1))] == ["a", "b"]
 
 
+def test_captured_inner_batches_come_as_single_messages():
+    answer = decode_frame(bytes.fromhex((DATA.parent / "java_batch_queue_pull.hex").read_text()))
+    queue = MessageQueue("StoreBcq", "broker-a", 0)
+    messages = decode_messages(answer.body, queue)
+    assert [message.queue_offset for message in messages] == list(range(8))
+    assert [message.body for message in messages[2:4]] == [b"bcq batch 0 body 2", b"bcq batch 1 body 0"]
+    assert [message.keys for message in messages] == [
+        *(("bcq00",), ("bcq01",), ("bcq02",)),
+        *(("bcq10",), ("bcq11",), ("bcq12",), ("bcq13",)),
+        ("single",),
+    ]
+    assert messages[0].tag == "TagB"
+    outer = answer.body
+    start = outer.index(b"\x00\x00\x00q")
+    for value in (b"\x00\x00\x00\x01", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"):
+        for at in (start, start + 16):
+            with pytest.raises(MalformedRecord):
+                decode_messages(outer[:at] + value + outer[at + 4 :], queue)
+
+
 def test_any_cut_and_any_changed_byte_is_refused_or_read_but_never_an_accident():
     whole = record()
     queue = MessageQueue("orders", "b", 1)
