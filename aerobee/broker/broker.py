@@ -11,7 +11,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from aerobee.broker.admin_broker import AdminBrokerCalls
@@ -109,7 +109,11 @@ class Broker:
         self.consumers = ConsumerRegistry(clock=self.clock, may_notify=self._may_notify)
         self.producers = ProducerRegistry(clock=self.clock)
         self.schedule = Schedule(
-            store=self.store, file=self._file("delayOffset.json"), clock=self.clock, stats=self.stats
+            store=self.store,
+            file=self._file("delayOffset.json"),
+            clock=self.clock,
+            stats=self.stats,
+            run_blocking=self._run_blocking,
         )
         self._handlers: dict[int, Handler] = {}
         self._server = self._make_server(tls)
@@ -118,6 +122,7 @@ class Broker:
         self._lane: Lane | None = None
         self._timers: dict[str, Timer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._config_writer = ThreadPoolExecutor(1, "aerobee-config")
         self._is_started = False
         self.identity: BrokerIdentity
         self.parked: ParkedPulls
@@ -169,6 +174,7 @@ class Broker:
         except BaseException:
             await self._server.stop(go_away=False, drain_s=0)
             await self._vip_server.stop(go_away=False, drain_s=0)
+            self._config_writer.shutdown(wait=False)
             await self.store.stop()
             raise
         self.stats.start()
@@ -176,7 +182,7 @@ class Broker:
         if self._serves_writes:
             self.schedule.start()
         self._every("scan", lambda: SCAN_INTERVAL_S, self._scan)
-        self._every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self.save)
+        self._every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self._save_offsets)
         await self.registration.start(self.config.nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
         log.info("broker %s of %s serves at %s", self.identity.name, self.identity.cluster, self.address)
 
@@ -193,7 +199,8 @@ class Broker:
             await self._vip_server.stop()
         finally:
             self._stop_timers()
-            self.save(force=True)
+            self._config_writer.shutdown(wait=True)
+            self.save()
             await self.store.stop()
 
     async def kill(self) -> None:
@@ -204,18 +211,16 @@ class Broker:
             connection.abort("the broker was killed")
         await self._server.stop(go_away=False, drain_s=0)
         await self._vip_server.stop(go_away=False, drain_s=0)
+        self._config_writer.shutdown(wait=True)
         await self.store.abandon()
 
-    def save(self, *, force: bool = False) -> None:
-        """Write the offsets to disk; groups and topics are written whenever they change."""
-        try:
-            self.offsets.save(force=force)
-            if force:
-                self.groups.save()
-                self.topics.save()
-                self.schedule.save()
-        except AerobeeError as error:
-            log.error("a config file cannot be written: %s", error)
+    def save(self) -> None:
+        """Write every config file now, blocking. While the broker runs it does so by itself, elsewhere."""
+        for part in (self.offsets, self.groups, self.topics, self.schedule):
+            try:
+                part.save()
+            except AerobeeError as error:
+                log.error("a config file cannot be written: %s", error)
 
     # --- wiring
 
@@ -476,6 +481,22 @@ class Broker:
     def _may_notify(self, group: str) -> bool:
         config = self.groups.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
+
+    def _save_offsets(self) -> None:
+        write = self.offsets.prepare_save()
+        if write is not None:
+            self._run_blocking(write)
+
+    def _run_blocking(self, work: Callable[[], None]) -> None:
+        """Run what may wait for the disk in a thread of its own, one after the other."""
+
+        def run() -> None:
+            try:
+                work()
+            except AerobeeError as error:
+                log.error("a config file cannot be written: %s; it is tried again", error)
+
+        self._config_writer.submit(run)
 
     def _scan(self) -> None:
         self.consumers.scan()

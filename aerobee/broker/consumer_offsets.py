@@ -171,6 +171,25 @@ class ConsumerOffsets:
         self._file.write(self.to_dict())
         self._dirty = False
 
+    def prepare_save(self) -> Callable[[], None] | None:
+        """Return a function that writes the table as it is now, for a thread where it may block; None when nothing
+        was committed since the last time. The function raises StoreError; the table is then saved the next time.
+        """
+        file = self._file
+        if file is None or not self._dirty:
+            return None
+        content = self.to_dict()
+        self._dirty = False
+
+        def write() -> None:
+            try:
+                file.write(content)
+            except BaseException:
+                self._dirty = True
+                raise
+
+        return write
+
     def to_dict(self) -> dict[str, Any]:
         """The file's content; also the body of GET_ALL_CONSUMER_OFFSET (43)."""
         return {

@@ -54,7 +54,13 @@ FOUND_CODES = {
 }
 # Of these the code depends on the offset asked for: 0 waits, another one is corrected.
 EMPTY_QUEUE = frozenset({GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE})
-FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
+FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = (
+    1,
+    2,
+    3,
+    4,
+    5,
+)
 COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further
 HOLD_MS_MAX = 300_000
 
@@ -255,6 +261,12 @@ class PullCalls:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic_name}] pulling message is forbidden (perm {topic.perm})",
                 FORBIDDEN_TOPIC,
+            )
+        if not self._groups.is_readable(group_name, topic_name):
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group [{group_name}] is forbidden for topic[{topic_name}]",
+                FORBIDDEN_SUBSCRIPTION,
             )
         queue_id = request.integer("queueId")
         if not 0 <= queue_id < topic.read_queue_nums:

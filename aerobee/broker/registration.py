@@ -12,10 +12,11 @@ A nameserver's order-topic configuration comes back in the reply's body, a slave
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from aerobee.broker.config import LiveConfig
+from aerobee.broker.config import PERM_READ, PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
@@ -31,6 +32,7 @@ from aerobee.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
+RW = PERM_READ | PERM_WRITE
 RETRY_S = 1.0  # between tries at a nameserver that is down
 RECONNECT_S = 0.1  # after a lost connection; a nameserver that closes each one must not be hammered
 QUERY_TIMEOUT_S = 10.0
@@ -123,8 +125,7 @@ class _NameserverLink:
             if full and not owner.force and not await self._is_stale(version):
                 self._watch()
                 continue
-            table: Mapping[str, TopicConfig] = owner.topics.topics if full else changes
-            await self._register(table, version)
+            await self._register(owner.visible(owner.topics.topics if full else changes), version)
             self.registered_version = version
             owner.registered_at_ms[self.address] = owner.clock.now_ms()
             self._watch()
@@ -202,10 +203,12 @@ class Registration:
         self.registered_at_ms: dict[str, int] = {}  # nameserver -> last registration that succeeded
         self._live = live
         self._on_master = on_master
+        self._permission = live.value.broker_permission
         self._links: dict[str, _NameserverLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._started = False
         topics.on_change(self._topics_changed)
+        live.on_change(self._settings_changed)
 
     # What the links read, so that a change of the configuration counts at once.
     @property
@@ -248,6 +251,15 @@ class Registration:
             "brokerAddr": identity.address,
             "clusterName": identity.cluster,
             "brokerId": str(identity.broker_id),
+        }
+
+    def visible(self, table: Mapping[str, TopicConfig]) -> Mapping[str, TopicConfig]:
+        """The topics as clients shall see them: a broker that may not be written or read takes that from each."""
+        allowed = self._live.value.broker_permission
+        if allowed & RW == RW:
+            return table
+        return {
+            name: dataclasses.replace(config, perm=config.perm & allowed) for name, config in table.items()
         }
 
     async def start(self, nameservers: Iterable[str], *, wait_s: float = 0.0) -> None:
@@ -303,6 +315,11 @@ class Registration:
         fields = reply.ext or {}
         if self._on_master is not None and not self.identity.is_master and fields.get("masterAddr"):
             self._on_master(fields["masterAddr"], fields.get("haServerAddr", ""))
+
+    def _settings_changed(self, config: BrokerConfig) -> None:
+        if config.broker_permission != self._permission:
+            self._permission = config.broker_permission
+            self.topics.touch()
 
     def _topics_changed(self, configs: tuple[TopicConfig, ...]) -> None:
         for link in self._links.values():

@@ -73,12 +73,20 @@ class Schedule:
     """Delivers due messages of every level. Belongs to the event loop; only a master runs it."""
 
     def __init__(
-        self, *, store: ScheduleStore, file: ConfigFile | None, clock: Clock, stats: BrokerStats
+        self,
+        *,
+        store: ScheduleStore,
+        file: ConfigFile | None,
+        clock: Clock,
+        stats: BrokerStats,
+        run_blocking: Callable[[Callable[[], None]], object],
     ) -> None:
+        """`run_blocking` runs a function in a thread where it may block, one after the other, and logs its failure."""
         self._store = store
         self._file = file
         self._clock = clock
         self._stats = stats
+        self._run_blocking = run_blocking
         self._delays_ms = store.config.delay_levels_ms()
         self._timers: dict[int, Timer] = {}
         self._due_ms: dict[int, int] = {}  # level -> for when its timer stands
@@ -204,13 +212,9 @@ class Schedule:
             self._store.flushed.when(self._delivered_end, lambda ok: self._write(tree) if ok else None)
 
     def _write(self, tree: dict[str, object]) -> None:
-        if self._file is None or not self._running:
-            return
-        try:
-            self._file.write(tree)
-        except StoreError as error:
-            self._saved = {}
-            log.error("delayOffset.json cannot be written: %s; trying again", error)
+        file = self._file
+        if file is not None and self._running:
+            self._run_blocking(lambda: file.write(tree))
 
 
 def restored(record: Record) -> StoredMessage:

@@ -121,6 +121,10 @@ class TopicTable:
             raise
         return True
 
+    def touch(self) -> None:
+        """Give the unchanged table a new version, so that nameservers take it in again."""
+        self._commit(())
+
     def create_from_template(
         self, topic: str, *, template: str, queue_nums: int, unit_flag: int = 0, allow: bool = True
     ) -> TopicConfig | None:

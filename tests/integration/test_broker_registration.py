@@ -178,3 +178,17 @@ async def test_the_vip_port_serves_as_the_other_one(tmp_path: Path, client: Remo
 def test_wrong_settings_are_refused_with_key_value_and_reason(fields: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         BrokerConfig(**fields)  # type: ignore[arg-type]
+
+
+async def test_a_broker_that_may_not_be_written_takes_the_write_bit_from_its_topics(
+    tmp_path: Path, nameserver: NameServer
+) -> None:
+    broker = make_broker(tmp_path / "store", namesrv_addr=nameserver.address)
+    await broker.start()
+    try:
+        broker.live.replace(broker_permission=4)
+        await broker.registration.settled()
+        assert nameserver.table.topics["BenchmarkTest"]["broker-a"].perm == 4
+        assert broker.topics.topics["BenchmarkTest"].perm == 6
+    finally:
+        await broker.stop()
