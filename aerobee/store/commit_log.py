@@ -316,11 +316,13 @@ class CommitLog:
         self._enter(tail)
         return cleared
 
-    def remove_first(self) -> Segment:
-        """Delete the oldest file. It stays mapped while it is pinned. Never the current one."""
+    def detach_first(self) -> Segment:
+        """Take the oldest file out of the log; the caller removes it from the disk. Never the current one.
+
+        It stays mapped while it is pinned.
+        """
         assert len(self.segments) > 1
         segment = self.segments.pop(0)
-        self._disk.remove(segment.path)
         self._unsynced_names = True
         segment.is_removed = True
         if segment.pins:

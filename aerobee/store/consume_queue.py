@@ -142,6 +142,14 @@ class ConsumeQueue:
         at = offset * ENTRY_BYTES - file.base
         return bytes(self._pool.buffer(file)[at : at + count * ENTRY_BYTES])
 
+    def entries(self, offset: int, count: int) -> list[QueueEntry]:
+        """Up to `count` entries from `offset` on, over files' ends too."""
+        found: list[QueueEntry] = []
+        while len(found) < count and (data := self.read_entries(offset, count - len(found))):
+            found.extend(ENTRY.iter_unpack(data))
+            offset += len(data) // ENTRY_BYTES
+        return found
+
     def next_file_offset(self, offset: int) -> int:
         """First queue offset of the file behind the one that holds `offset`."""
         return (offset // self._entries_per_file + 1) * self._entries_per_file

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -47,6 +48,7 @@ _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
 _ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
 _COUNT_MAX_COLD = 64
 Arrival = Callable[[str, int, int, int], None]
+_OWN_OFFSET = struct.Struct(">q")
 _Read = tuple[Callable[[int, int], bytes], int, int]
 
 
@@ -332,9 +334,9 @@ class MessageStore:
         offset = self.log.place(sum(sizes))
         place = offset
         for part in parts:
-            part = part[:28] + place.to_bytes(8, "big") + part[36:] if place else part
             at = place - self.log.base
             self.log.buffer[at : at + len(part)] = part
+            _OWN_OFFSET.pack_into(self.log.buffer, at + 28, place)
             place += len(part)
         if takes_offset and not isinstance(queue, ConsumeQueue):
             self._append_batch_entries(queue, messages, offset, sizes, codes, now)
@@ -585,17 +587,29 @@ class MessageStore:
                 break
         if not places:
             return
-        pins = [pin for start, size in places for pin in self.log.pin(start, start + size)]
+        await self._warm(places)
+
+    async def _warm(self, places: Sequence[tuple[int, int]]) -> None:
+        """Bring (physical offset, size) into memory in the executor. Deleted ones are left out."""
+        pins: list[int] = []
         reads: list[_Read] = []
         for start, size in places:
             segment = self.log.segment_at(start)
-            assert segment is not None
-            reads.append(
-                (segment.file.read, start - segment.base, min(segment.size, start - segment.base + size))
-            )
+            if segment is not None:
+                pins.extend(self.log.pin(start, min(segment.end, start + size)))
+                at = start - segment.base
+                reads.append((segment.file.read, at, min(segment.size, at + size)))
         future = asyncio.get_running_loop().run_in_executor(self._executor, _read_all, reads)
         future.add_done_callback(lambda _: self.log.unpin(pins))
         await asyncio.shield(future)
+
+    async def read_record_cold(self, physical_offset: int) -> bytes | None:
+        """As read_record, after bringing the record into memory in the executor."""
+        if self.log.end - physical_offset > self.config.hot_read_bytes:
+            await self._warm([(physical_offset, 4)])
+            size = int.from_bytes(self.log.read(physical_offset, 4), "big")
+            await self._warm([(physical_offset, min(size, self.log.segment_size))])
+        return self.read_record(physical_offset)
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None when none does (or it is not readable yet)."""
@@ -650,10 +664,8 @@ class MessageStore:
         The newest `count_max` (at most maxMsgsNumBatch), in log order. Candidates: only hashes are compared.
         """
         count_max = min(count_max, self.config.max_msgs_num_batch)
-        text = f"T#{key}" if index_type == "T" else key
         records: dict[int, bytes] = {}
-        # Some candidates fall away: deleted, not durable yet, or in the right second but outside the range.
-        for offset in self.index.find(topic, text, begin_ms, end_ms, 4 * count_max):
+        for offset in self._candidates(topic, key, count_max, begin_ms, end_ms, index_type):
             record = self.read_record(offset)
             if record is not None and begin_ms <= self._reader.record_time(offset) <= end_ms:
                 records[offset] = record
@@ -664,6 +676,32 @@ class MessageStore:
             len(records),
             self.index.last_timestamp,
             self.index.last_physical_offset,
+        )
+
+    def _candidates(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, index_type: str
+    ) -> list[int]:
+        # Some fall away later: deleted, not durable yet, or in the right second but outside the range.
+        text = f"T#{key}" if index_type == "T" else key
+        return self.index.find(topic, text, begin_ms, end_ms, 4 * count_max)
+
+    async def query_cold(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+        index_type: str = "",
+    ) -> QueryResult:
+        """As query, after bringing the records into memory in the executor."""
+        found = self._candidates(
+            topic, key, min(count_max, self.config.max_msgs_num_batch), begin_ms, end_ms, index_type
+        )
+        await self._warm([(offset, 4096) for offset in found])
+        return self.query(
+            topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms, index_type=index_type
         )
 
     # -- deleting
@@ -680,25 +718,41 @@ class MessageStore:
         return gone
 
     def delete_expired(self, *, manual: bool = True) -> int:
-        """Run retention now. `manual` deletes expired files outside the hours too. Returns files removed."""
-        log = self.log
-        names = [segment.path for segment in log.segments[:-1]]
-        used, total = self._disk.usage(log.directory)
+        """Run retention now. `manual` deletes expired files outside the hours too. Returns files removed.
+
+        Removing large files takes a while: the background task does the same in the executor.
+        """
+        used, total, times = self._look_at_disk()
+        paths = self._expire(used, total, times, manual)
+        for path in paths:
+            self._disk.remove(path)
+        return self._after_expiry(len(paths))
+
+    def _look_at_disk(self) -> tuple[int, int, list[int]]:
+        """Used and total bytes, and when each of the oldest log files was last changed. Any thread."""
+        paths = [segment.path for segment in self.log.segments[:-1][: self.config.delete_file_batch_max]]
+        used, total = self._disk.usage(self.log.directory)
+        return used, total, [self._disk.mtime_ms(path) for path in paths]
+
+    def _expire(self, used: int, total: int, times: list[int], manual: bool) -> list[str]:
+        """Take expired segments out of the log. Returns the files to remove."""
+        ratio = used / total if total else 0.0
         decision = self._retention.decide(
-            now_ms=self._clock.now_ms(),
-            file_times_ms=[self._disk.mtime_ms(path) for path in names[: self.config.delete_file_batch_max]],
-            used_ratio=used / total if total else 0.0,
-            manual=manual,
+            now_ms=self._clock.now_ms(), file_times_ms=times, used_ratio=ratio, manual=manual
         )
+        paths = []
         for _ in range(decision.delete_count):
-            if log.segments[0].end > self.flushed.value:
+            if len(self.log.segments) < 2 or self.log.segments[0].end > self.flushed.value:
                 break
-            log.remove_first()
-        self._set_full(decision.is_full, used / total if total else 0.0)
-        removed = decision.delete_count
-        if decision.delete_count:
-            removed += self._table.delete_before(log.min_offset) + self.index.delete_before(log.min_offset)
-            _logger.info("retention removed %d files; the log begins at %d", removed, log.min_offset)
+            paths.append(self.log.detach_first().path)
+        self._set_full(decision.is_full, ratio)
+        return paths
+
+    def _after_expiry(self, removed: int) -> int:
+        if removed:
+            removed += self._table.delete_before(self.log.min_offset)
+            removed += self.index.delete_before(self.log.min_offset)
+            _logger.info("retention removed %d files; the log begins at %d", removed, self.log.min_offset)
         return removed
 
     def _set_full(self, is_full: bool, ratio: float) -> None:
@@ -776,8 +830,13 @@ class MessageStore:
     async def _clean(self) -> None:
         while True:
             await self._clock.sleep(self.config.clean_resource_interval / 1000)
+            loop = asyncio.get_running_loop()
             try:
-                self.delete_expired(manual=False)
+                used, total, times = await loop.run_in_executor(self._executor, self._look_at_disk)
+                paths = self._expire(used, total, times, False)
+                for path in paths:
+                    await loop.run_in_executor(self._executor, self._disk.remove, path)
+                self._after_expiry(len(paths))
             except OSError as error:
                 _logger.error("retention of %s failed: %s", self.log.directory, error)
 

@@ -124,6 +124,15 @@ class Recovery:
     # -- where to begin
 
     def _settle_empty(self) -> None:
+        durable = self._checkpoint.log_flushed
+        if durable > 0 and not self._config.truncate_corrupt_log:
+            raise StoreError(
+                f"there is no commit log file in {self._log.directory}, but the checkpoint says that the log is "
+                f"durable up to {durable}: restore the files from a replica or a copy, or start once with "
+                "truncateCorruptLog=true to begin with an empty log",
+                path=self._log.directory,
+                offset=0,
+            )
         cut = self._queues.cut_records_from(0)
         for queue in self._queues.queues.values():
             queue.clear()
