@@ -1,0 +1,114 @@
+"""Consume queues on a simulated disk."""
+
+import random
+
+import pytest
+
+from aerobee.errors import StoreError, StoreFull
+from aerobee.store.consume_queue import ENTRY, FILLER, ConsumeQueue
+from aerobee.store.queue_files import FilePool
+from aerobee.testing.simulated_disk import SimulatedDisk
+
+FILE_BYTES = 200  # ten entries
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk(random.Random(1))
+
+
+def new_queue(disk: SimulatedDisk, pool: FilePool | None = None, number: int = 0) -> ConsumeQueue:
+    directory = f"/store/consumequeue/T/{number}"
+    return ConsumeQueue("T", number, directory, FILE_BYTES, pool or FilePool(disk))
+
+
+def fill(queue: ConsumeQueue, count: int) -> None:
+    for _ in range(count):
+        if queue.max_offset >= queue.room:
+            queue.make_room()
+        queue.append_entry(queue.max_offset * 100, 100, 7)
+
+
+def test_entries_come_back_over_files_ends_and_after_a_restart(disk: SimulatedDisk) -> None:
+    fill(new_queue(disk), 25)
+    queue = new_queue(disk)
+    queue.load()
+    assert queue.max_offset == 25
+    assert queue.file_count == 3
+    assert queue.entries(8, 4) == [(at * 100, 100, 7) for at in range(8, 12)]
+    assert queue.entry(25) is None
+    assert queue.max_physical_offset == 2500
+
+
+def test_a_full_last_file_is_no_reason_to_look_further(disk: SimulatedDisk) -> None:
+    fill(new_queue(disk), 20)
+    queue = new_queue(disk)
+    queue.load()
+    assert queue.max_offset == 20
+
+
+def test_a_queue_that_begins_late_starts_with_fillers(disk: SimulatedDisk) -> None:
+    queue = new_queue(disk)
+    queue.start_at(23)
+    fill(queue, 2)
+    assert disk.content("/store/consumequeue/T/0/00000000000000000400")[:60] == FILLER * 3
+    assert queue.entry(22) is None
+    assert queue.entry(23) == (2300, 100, 7)
+
+
+def test_cutting_removes_files_and_clears_entries(disk: SimulatedDisk) -> None:
+    queue = new_queue(disk)
+    fill(queue, 25)
+    assert queue.cut_records_from(1250) == 12
+    assert queue.max_offset == 13
+    assert queue.file_count == 2
+    assert not any(disk.content("/store/consumequeue/T/0/00000000000000000200")[60:])
+    fill(queue, 1)
+    assert queue.entry(13) == (1300, 100, 7)
+
+
+def test_files_below_the_log_go_and_the_first_offset_moves(disk: SimulatedDisk) -> None:
+    queue = new_queue(disk)
+    fill(queue, 25)
+    assert queue.delete_before(1250) == 1
+    assert queue.min_offset == 13
+    assert queue.entry(5) is None
+    assert queue.read_entries(5, 3) == b""
+
+
+def test_no_space_is_store_full_and_changes_nothing(disk: SimulatedDisk) -> None:
+    queue = new_queue(disk)
+    fill(queue, 10)
+    disk.total_bytes = disk.used_bytes
+    with pytest.raises(StoreFull, match="no disk space for the queue"):
+        queue.make_room()
+    assert queue.max_offset == 10
+    disk.total_bytes += 10_000
+    fill(queue, 1)
+    assert queue.entry(10) == (1000, 100, 7)
+
+
+def test_a_missing_file_between_others_is_named(disk: SimulatedDisk) -> None:
+    fill(new_queue(disk), 30)
+    disk.remove("/store/consumequeue/T/0/00000000000000000200")
+    with pytest.raises(StoreError, match="delete the directory"):
+        new_queue(disk).load()
+
+
+def test_many_queues_share_a_few_open_files(disk: SimulatedDisk) -> None:
+    pool = FilePool(disk, 16)
+    queues = [new_queue(disk, pool, number) for number in range(300)]
+    for _ in range(3):
+        for queue in queues:
+            fill(queue, 4)
+            for file in pool.take_dirty():
+                pool.unpin([file])
+            pool.unsynced_queues.clear()
+            queue.unsynced_from = -1
+    assert pool.open_count <= 17
+    assert all(queue.max_offset == 12 for queue in queues)
+    assert all(queue.entry(at) == (at * 100, 100, 7) for queue in queues for at in range(12))
+
+
+def test_an_entry_is_20_bytes_big_endian() -> None:
+    assert ENTRY.pack(1, 2, -1).hex() == "0000000000000001" + "00000002" + "ffffffffffffffff"
