@@ -83,6 +83,7 @@ class QueuePull:
         self._moved = moved
         self._broker_id = MASTER_ID
         self._paused = False
+        self._failing = False
         self._room: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -135,8 +136,15 @@ class QueuePull:
                 await self._room
             try:
                 pause_s = await self._pull()
+                if self._failing:
+                    self._failing = False
+                    log.info("pulls of %s succeed again", self.queue)
             except AerobeeError as error:
-                log.warning("pull of %s: %s", self.queue, error)
+                # Said once, not with each of the tries that follow until one succeeds.
+                log.log(
+                    logging.DEBUG if self._failing else logging.WARNING, "pull of %s: %s", self.queue, error
+                )
+                self._failing = True
                 pause_s = self._settings.pause_after_error_s
                 await self._after_error(error)
             if pause_s > 0:

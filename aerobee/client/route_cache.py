@@ -13,7 +13,7 @@ from aerobee.client.nameservers import Nameservers
 from aerobee.client.publish_route import TopicRoute, parse_route
 from aerobee.client.tasks import Tasks
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, RouteError, TopicNotExist, remote_error
+from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error
 from aerobee.remoting.body.route import MASTER_ID, BrokerData
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -86,7 +86,8 @@ class RouteCache:
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask a nameserver now; callers at the same time share one request.
 
-        Raises TopicNotExist when the nameserver knows no such topic, ConnectFailed when none answers.
+        Raises TopicNotExist when the nameserver knows no such topic, ConnectFailed when none answers, UsageError when
+        the client is closed meanwhile.
         """
         task = self._fetching.get(topic)
         if task is None:
@@ -94,7 +95,13 @@ class RouteCache:
             task.add_done_callback(lambda done: self._fetched(topic, done))
             self._fetching[topic] = task
         # Shielded: a caller that is cancelled takes nothing away from the others.
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if task.cancelled() and current is not None and not current.cancelling():
+                raise UsageError("this client was closed while it asked for a route") from None
+            raise
 
     def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         self._fetching.pop(topic, None)

@@ -207,3 +207,37 @@ async def test_send_over_tls(tls_broker):
     async with Producer(tls_broker.address, "PG", client=ClientConfig(tls=True)) as producer:
         assert (await producer.send(Message("orders", b"secret"))).status is SendStatus.SEND_OK
     assert tls_broker.bodies("orders") == [b"secret"]
+
+
+async def test_close_waits_for_sends_that_are_on_their_way(broker):
+    async with Producer(broker.address, "PG") as producer:
+        await producer.queues("orders")
+        sending = [asyncio.create_task(producer.send(Message("orders", b"x"))) for _ in range(50)]
+        await asyncio.sleep(0)  # each of them runs up to its wait for the answer
+        assert producer._in_flight == 50
+    assert {(await task).status for task in sending} == {SendStatus.SEND_OK}
+
+
+async def test_send_that_waits_for_a_route_fails_when_the_producer_is_closed(broker, until):
+    broker.silent = True
+    producer = Producer(broker.address, "PG", config=ProducerConfig(send_timeout_s=0.2))
+    await producer.start()
+    sending = asyncio.create_task(producer.send(Message("orders", b"x"), timeout_s=5.0))
+    await until(lambda: broker.seen(105))
+    await producer.close()
+    with pytest.raises(UsageError, match="closed"):
+        await sending
+
+
+async def test_more_sends_than_may_be_in_flight_wait_for_their_turn(broker):
+    async with Producer(broker.address, "PG", config=ProducerConfig(in_flight_max=3)) as producer:
+        results = await asyncio.gather(*(producer.send(Message("orders", b"x")) for _ in range(50)))
+    assert len(results) == 50
+
+
+async def test_slow_broker_is_left_alone_with_latency_fault(broker):
+    config = ProducerConfig(latency_fault=True)
+    async with Producer(broker.address, "PG", config=config) as producer:
+        broker.fail_next = [2]
+        result = await producer.send(Message("orders", b"x"))
+        assert result.status is SendStatus.SEND_OK  # the only broker is used all the same
