@@ -13,11 +13,13 @@ from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from aerobee.store.disk import WritableBuffer
 from aerobee.store.stored_message import GetResult, GetStatus
 
 RESULT_BYTES_MAX = 128 * 1024 * 1024
 _SIZE = struct.Struct(">I")
 _OWN_OFFSET = struct.Struct(">q")
+_OWN_PLACE = struct.Struct(">I24xq")  # a record's size and its own physical offset
 _SYS_FLAG_AT = 36
 _STORE_TIME_AT = 56  # with an IPv4 born host; 12 more with IPv6
 
@@ -80,18 +82,25 @@ class _Collected:
             or _SIZE.unpack_from(record)[0] != size
             or _OWN_OFFSET.unpack_from(record, 28)[0] != physical_offset
         ):
-            raise StoreError(
-                f"a queue entry points to {size} bytes at {at} of {segment.path}, but no such record is there: stop "
-                "the broker, delete the consumequeue directory, and start it to have the queues built again",
-                path=segment.path,
-                offset=physical_offset,
-            )
+            raise not_there(self.log, physical_offset, size)
         if accept is not None and not accept(record):
             return
         self.parts.append(record)
         self.bytes += size
         self.count += messages
         self.last_offset = physical_offset
+
+
+def not_there(log: CommitLog, physical_offset: int, size: int) -> StoreError:
+    """The error for a queue entry without its record."""
+    segment = log.segment_at(physical_offset)
+    path = segment.path if segment is not None else log.directory
+    return StoreError(
+        f"a queue entry points to {size} bytes at offset {physical_offset}, in {path}, but no such record is there: "
+        "stop the broker, delete the consumequeue directory, and start it to have the queues built again",
+        path=path,
+        offset=physical_offset,
+    )
 
 
 class MessageReader:
@@ -157,24 +166,57 @@ class MessageReader:
         tag_codes: frozenset[int] | None,
         accept: Accept | None,
     ) -> int:
-        """Returns the next offset; negated, the next file's first, when the queue has a hole at `offset`."""
-        budget = max(self._config.max_filter_message_size // ENTRY_BYTES, found.count_max)
+        """Returns the next offset; negated, the next file's first, when the queue has a hole at `offset`.
+
+        The inner loop is what a pull costs: it does what is_full() and take() do, without a call a message.
+        """
+        config = self._config
+        budget = max(config.max_filter_message_size // ENTRY_BYTES, found.count_max)
         at, stop = offset, min(queue.readable_max, offset + budget)
+        hot_from = self._log.end - found.memory_bytes
+        hot = min(found.count_max, config.max_transfer_count_on_message_in_memory)
+        hot_bytes = min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
+        cold = min(found.count_max, config.max_transfer_count_on_message_in_disk)
+        cold_bytes = min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_disk)
+        parts, check = found.parts, _OWN_PLACE.unpack_from
+        base = end = 0
+        buffer: WritableBuffer = bytearray()
+        # Entries are looked at in pieces: a read that is full after 32 must not copy 800 of them.
+        step = found.count_max if tag_codes is None and accept is None else budget
         while at < stop:
-            entries = queue.read_entries(at, stop - at)
+            entries = queue.read_entries(at, min(stop - at, step))
             if not entries:
                 return at if at > offset else -queue.next_file_offset(offset)
             for physical_offset, size, code in ENTRY.iter_unpack(entries):
-                if tag_codes is not None and code not in tag_codes:
+                if (tag_codes is not None and code not in tag_codes) or (
+                    size == FILLER_SIZE and physical_offset == 0
+                ):
                     at += 1
                     continue
-                if size == FILLER_SIZE and physical_offset == 0:
-                    at += 1
-                    continue
-                if found.is_full(physical_offset, size, 1):
-                    return at
-                found.take(physical_offset, size, 1, accept)
+                count = found.count
+                if count:
+                    if physical_offset >= hot_from:
+                        if count >= hot or found.bytes + size > hot_bytes:
+                            return at
+                    elif count >= cold or found.bytes + size > cold_bytes:
+                        return at
+                if not base <= physical_offset < end:
+                    segment = self._log.segment_at(physical_offset)
+                    if segment is None:
+                        found.removed = True
+                        at += 1
+                        continue
+                    base, end, buffer = segment.base, segment.end, segment.file.buffer
+                place = physical_offset - base
+                record = bytes(buffer[place : place + size])
+                if len(record) != size or size < _SYS_FLAG_AT or check(record) != (size, physical_offset):
+                    raise not_there(self._log, physical_offset, size)
                 at += 1
+                if accept is None or accept(record):
+                    parts.append(record)
+                    found.bytes += size
+                    found.count = count + 1
+                    found.last_offset = physical_offset
         return at
 
     def _collect_batches(
