@@ -1,0 +1,244 @@
+"""The store on a real disk: locks, directories that cannot be used, cold reads, retention, full disks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aerobee.clock import ManualClock, SystemClock
+from aerobee.errors import RecordInvalid, StoreError, StoreFull, StoreLocked, StoreNotWritable
+from aerobee.message import decode_records
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import RealDisk
+from aerobee.store.message_store import MessageStore
+from aerobee.store.stored_message import GetStatus, StoredMessage
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+
+
+def new_store(
+    root: Path, disk: RealDisk | None = None, clock: object = None, **changes: object
+) -> MessageStore:
+    config = StoreConfig(
+        **{  # type: ignore[arg-type]
+            "store_path_root_dir": str(root),
+            "mapped_file_size_commit_log": 65_536,
+            "mapped_file_size_consume_queue": 4_000,
+            "max_hash_slot_num": 100,
+            "max_index_num": 1_000,
+            **changes,
+        }
+    )
+    return MessageStore(config, disk=disk or RealDisk(), clock=clock or SystemClock(), store_host=HOST)  # type: ignore[arg-type]
+
+
+def message(number: int, size: int = 100, topic: str = "T", **changes: object) -> StoredMessage:
+    return StoredMessage(
+        topic=topic,
+        queue_id=0,
+        body=f"{number}:".encode().ljust(size, b"x"),
+        properties=f"UNIQ_KEY\x01K{number}\x02".encode(),
+        born_host=HOST,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+async def test_a_second_opener_in_the_same_process_is_refused(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    with pytest.raises(StoreLocked, match="another storePathRootDir"):
+        new_store(tmp_path).load()
+    await store.stop()
+    again = new_store(tmp_path)
+    again.load()
+    await again.stop()
+
+
+async def test_a_lock_that_java_would_take_excludes_us_and_ours_excludes_java(tmp_path: Path) -> None:
+    # FileChannel.tryLock(0, 1, false) is a POSIX record lock on the first byte.
+    take = "import fcntl,sys; f=open(sys.argv[1],'r+b'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)"
+    store = new_store(tmp_path)
+    store.load()
+    assert (tmp_path / "lock").read_bytes() == b"lock"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", take, str(tmp_path / "lock"), stderr=subprocess.DEVNULL
+    )
+    assert await process.wait() != 0
+    await store.stop()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        take + "; print('held', flush=True); sys.stdin.read()",
+        str(tmp_path / "lock"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    await process.stdout.readline()
+    with pytest.raises(StoreLocked):
+        new_store(tmp_path).load()
+    process.stdin.close()
+    await process.wait()
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="cannot be used"):
+        new_store(tmp_path / "file" / "store").load()
+
+
+async def test_prepared_and_rollback_records_take_no_queue_offset(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    assert store.append(message(1, sys_flag=0x4)).queue_offset == 0
+    assert store.append(message(2, sys_flag=0xC)).queue_offset == 0
+    assert store.append(message(3, sys_flag=0x8)).queue_offset == 0
+    assert store.max_offset("T", 0) == 1
+    assert store.query("T", "K1", count_max=8).count == 1
+    assert store.query("T", "K2", count_max=8).count == 0
+    await store.stop()
+
+
+async def test_a_record_that_no_file_holds_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    for broken in (message(1, 70_000), message(1, topic="t" * 256), message(1, topic="")):
+        with pytest.raises(RecordInvalid):
+            store.append(broken)
+    assert store.appended == 0
+    assert store.append(message(1, 65_536 - 8 - 91 - 1 - 12)).size == 65_528
+    await store.stop()
+
+
+async def test_a_slave_takes_no_messages(tmp_path: Path) -> None:
+    store = new_store(tmp_path, broker_role="SLAVE")
+    store.load()
+    with pytest.raises(StoreNotWritable, match="slave"):
+        store.append(message(1))
+    await store.stop()
+
+
+async def test_cold_data_is_read_by_the_executor_and_equal(tmp_path: Path) -> None:
+    store = new_store(tmp_path, hot_read_bytes=0)
+    store.load()
+    await store.start()
+    for number in range(200):
+        store.append(message(number, 1000))
+    hot = store.get_messages("T", 0, 5, count_max=32)
+    cold = await store.get_messages_cold("T", 0, 5, count_max=32)
+    assert cold == hot
+    assert cold.count == 32
+    assert (await store.query_cold("T", "K7", count_max=8)).count == 1
+    assert await store.read_record_cold(0) == store.read_record(0)
+    assert not store.is_cold("T", 0, 199)
+    await store.stop()
+
+
+async def test_data_beyond_the_memory_share_is_given_in_small_portions_and_sent_to_the_slave(
+    tmp_path: Path,
+) -> None:
+    store = new_store(tmp_path, memory_bytes=100_000)
+    store.load()
+    for number in range(200):
+        store.append(message(number, 1000))
+    old = store.get_messages("T", 0, 0, count_max=32)
+    assert (old.count, old.suggest_slave) == (8, True)
+    young = store.get_messages("T", 0, 180, count_max=32)
+    assert (young.count, young.suggest_slave) == (20, False)
+    await store.stop()
+
+
+async def test_statuses_of_reads_outside_the_queue(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    assert store.get_messages("T", 0, 3, count_max=1).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
+    store.queue("T", 0)
+    assert store.get_messages("T", 0, 3, count_max=1).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    store.append(message(1))
+    assert store.get_messages("T", 0, 1, count_max=1).status is GetStatus.OFFSET_OVERFLOW_ONE
+    badly = store.get_messages("T", 0, 9, count_max=1)
+    assert (badly.status, badly.next_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, 1)
+    refused = store.get_messages("T", 0, 0, count_max=1, tag_codes=frozenset({5}))
+    assert (refused.status, refused.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 1)
+    await store.stop()
+
+
+async def test_expired_files_go_with_their_queue_and_index_files(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    await store.start()
+    for number in range(1000):
+        store.append(message(number, 500))
+    store.flush_now()
+    for segment in store.log.segments[:4]:
+        os.utime(segment.path, (0, 0))
+    assert store.delete_expired() >= 4
+    low = store.min_offset("T", 0)
+    assert store.min_physical_offset == 4 * 65_536
+    assert store.get_messages("T", 0, 0, count_max=1).status is GetStatus.OFFSET_TOO_SMALL
+    first = store.get_messages("T", 0, low, count_max=1)
+    assert next(decode_records(first.body)).queue_offset == low
+    assert len(list((tmp_path / "commitlog").iterdir())) <= len(store.log.segments) + 1
+    await store.stop()
+    store = new_store(tmp_path)
+    store.load()
+    assert store.min_offset("T", 0) == low
+    assert store.max_offset("T", 0) == 1000
+    await store.stop()
+
+
+class FullDisk(RealDisk):
+    used = 50
+
+    def usage(self, path: str) -> tuple[int, int]:
+        return self.used, 100
+
+
+async def test_a_full_disk_refuses_messages_until_there_is_room_again(tmp_path: Path) -> None:
+    disk, clock = FullDisk(), ManualClock()
+    store = new_store(tmp_path, disk, clock)
+    store.load()
+    for used, is_taken in ((50, True), (91, False), (88, False), (85, True), (89, True)):
+        disk.used = used
+        store.delete_expired(manual=False)
+        if is_taken:
+            store.append(message(1))
+        else:
+            with pytest.raises(StoreFull, match="diskSpaceWarningLevelRatio"):
+                store.append(message(1))
+    await store.stop()
+
+
+async def test_a_deleted_topic_begins_at_zero_again_also_after_a_crash(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    for number in range(5):
+        store.append(message(number))
+    assert store.delete_topic("T") == 1
+    assert not (tmp_path / "consumequeue" / "T").exists()
+    for number in range(3):
+        assert store.append(message(10 + number)).queue_offset == number
+    await store.abandon()
+    store = new_store(tmp_path)
+    store.load()
+    assert store.max_offset("T", 0) == 3
+    result = store.get_messages("T", 0, 0, count_max=8)
+    assert [record.body[:3] for record in decode_records(result.body)] == [b"10:", b"11:", b"12:"]
+    await store.stop()
+
+
+async def test_arrivals_are_announced_by_the_append_itself(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    seen: list[tuple[str, int, int, int]] = []
+    store.on_arrival(lambda *arrival: seen.append(arrival))
+    store.append(message(1))
+    store.append_batch([message(2), message(3)])
+    assert [arrival[2] for arrival in seen] == [1, 2, 3]
+    await store.stop()
