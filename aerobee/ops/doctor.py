@@ -22,7 +22,7 @@ from aerobee.ops.ack_level import ack_sentence_of
 from aerobee.ops.cluster import first_rate
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers
-from aerobee.ops.output import Output
+from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
 
 DIAL_TIMEOUT_S = 3.0
@@ -183,7 +183,7 @@ async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[Broker
                 advice="the port is open but no NameServer answers: is it a broker's port, or another program's?",
             )
         ], None
-    detail = f"answers in {dialled.milliseconds:.1f} ms, {len(brokers)} brokers are registered"
+    detail = f"answers in {dialled.milliseconds:.1f} ms, registered: {plural(len(brokers), 'broker')}"
     return [Finding(part=part, check="dial", level="ok", detail=detail)], brokers
 
 

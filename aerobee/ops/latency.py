@@ -40,7 +40,9 @@ class LatencyHistogram:
         return 0.0
 
     def summary(self) -> dict[str, float]:
-        """p50, p99, p99.9 and the longest, in ms."""
+        """p50, p99, p99.9 and the longest, in ms; nothing without samples."""
+        if not self.count:
+            return {}
         return {
             "p50_ms": round(self.percentile_ms(50), 3),
             "p99_ms": round(self.percentile_ms(99), 3),

@@ -40,6 +40,7 @@ BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
 HEALTHY_WITHIN_S = 30.0  # recovery of a store after a crash takes part of it
 POLL_S = 0.05
+NOTE_AFTER_S = 3.0
 DRAIN_S = 20.0  # longest that a further broker may take to drain before it is killed
 # A throw-away cluster needs no gigabyte files; one on disk keeps RocketMQ's sizes, so that either product opens it.
 EPHEMERAL = {
@@ -222,7 +223,7 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
             addresses[settings.broker.broker_name] = await _ready_address(
                 process, settings.broker.broker_name
             )
-        await _wait_until_healthy(nameserver.address, list(addresses), stop)
+        await _wait_until_healthy(nameserver.address, list(addresses), stop, out, broker)
         if not stop:
             _say_ready(out, plan, nameserver.address, addresses, ephemeral, time.monotonic() - started)
             await _stay(processes, stop)
@@ -264,9 +265,12 @@ async def _ready_address(process: asyncio.subprocess.Process, name: str) -> str:
         raise UnhealthyError(f"{name} ended before it was ready; its log above says why") from error
 
 
-async def _wait_until_healthy(nameserver: str, names: Sequence[str], stop: Stop) -> None:
+async def _wait_until_healthy(
+    nameserver: str, names: Sequence[str], stop: Stop, out: Output, broker: Broker
+) -> None:
     """Healthy: each broker is registered, and the route of the topic that bears its name can be read."""
     deadline = time.monotonic() + HEALTHY_WITHIN_S
+    note_at = time.monotonic() + NOTE_AFTER_S
     missing = "no broker is registered"
     async with Admin(nameserver) as admin:
         while not stop:
@@ -280,6 +284,13 @@ async def _wait_until_healthy(nameserver: str, names: Sequence[str], stop: Stop)
                 missing = f"not registered yet: {', '.join(absent)}"
             except AerobeeError as error:
                 missing = str(error)
+            if broker.registration.failures:
+                missing += "; " + "; ".join(
+                    f"{address}: {why}" for address, why in broker.registration.failures.items()
+                )
+            if time.monotonic() > note_at:
+                note_at = deadline + 1
+                out.note(f"waiting: {missing}")
             if time.monotonic() > deadline:
                 raise UnhealthyError(
                     f"the cluster did not become healthy within {HEALTHY_WITHIN_S:.0f} s: {missing}"
