@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 SAMPLE_S = 0.1
+PENDING_EVERY = 10  # samples between two looks at what peers have not read: that asks every connection
 SAMPLES_TO_SHED = 2  # one late timer is a hiccup of the machine, two in a row are load
 
 
@@ -30,6 +31,8 @@ class Overload:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._late_samples = 0
+        self._samples = 0
+        self._last_pending_bytes = 0
         self.wait_ms = 0
         self.wait_max_ms = 0
         self.refused_count = 0
@@ -66,6 +69,9 @@ class Overload:
     def _sample(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self.observe(max(0, round((now - self._due) * 1000)), self._pending_bytes())
+        if self._samples % PENDING_EVERY == 0:
+            self._last_pending_bytes = self._pending_bytes()
+        self._samples += 1
+        self.observe(max(0, round((now - self._due) * 1000)), self._last_pending_bytes)
         self._due = now + SAMPLE_S
         self._timer = loop.call_at(self._due, self._sample)
