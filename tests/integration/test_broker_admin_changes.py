@@ -405,6 +405,25 @@ async def test_settings_change_at_run_time_and_others_are_named(peer: Peer) -> N
     assert broker.store.config.default_query_max_num == 33
 
 
+async def test_a_broker_that_is_made_read_only_says_so_in_every_route(peer: Peer) -> None:
+    await peer.create_topic("T")
+    nameserver = peer.cluster.nameserver_address
+
+    async def perm() -> int:
+        request = RemotingCommand(105, {"topic": "T"})
+        reply = await peer.client.invoke(nameserver, request, timeout_s=5)
+        return int(fastjson.loads(reply.body)["queueDatas"][0]["perm"]) if reply.code == 0 else -1
+
+    for permission in (4, 6):
+        assert (await peer.call(25, None, b"brokerPermission=%d\n" % permission)).code == 0
+        async with asyncio.timeout(5):
+            while True:
+                if await perm() == permission:
+                    break
+                await asyncio.sleep(0.005)
+    assert (await peer.json(351, {"topic": "T"}))["perm"] == 6
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
