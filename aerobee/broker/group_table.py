@@ -68,17 +68,20 @@ class GroupTable:
         config = self.groups.get(group)
         if config is not None:
             return config
-        if not (self._live.value.auto_create_subscription_group or is_system_group(group)):
-            return None
-        try:
-            check_group_name(group)
-        except UsageError as error:
-            log.warning("no group is made: %s", error)
-            return None
-        config = SubscriptionGroupConfig(group)
-        self._change({**self.groups, group: config}, self.forbidden)
-        log.info("group %s was created with defaults", group)
-        return config
+        return self.find_or_create_all((group,)).get(group)
+
+    def find_or_create_all(self, groups: Iterable[str]) -> dict[str, SubscriptionGroupConfig]:
+        """The same for several groups with one write; those that are unknown are missing in the result."""
+        names = tuple(dict.fromkeys(groups))
+        new = {
+            name: SubscriptionGroupConfig(name)
+            for name in names
+            if name not in self.groups and self._may_create(name)
+        }
+        if new:
+            self._change({**self.groups, **new}, self.forbidden)
+            log.info("groups were created with defaults: %s", ", ".join(new))
+        return {name: self.groups[name] for name in names if name in self.groups}
 
     def is_readable(self, group: str, topic: str) -> bool:
         """False when an administrator has forbidden the group to read the topic."""
@@ -152,6 +155,16 @@ class GroupTable:
         """Write the file. Raises StoreError."""
         if self._file is not None:
             self._file.write(self.wrapper().to_dict())
+
+    def _may_create(self, group: str) -> bool:
+        if not (self._live.value.auto_create_subscription_group or is_system_group(group)):
+            return False
+        try:
+            check_group_name(group)
+        except UsageError as error:
+            log.warning("no group is made: %s", error)
+            return False
+        return True
 
     def _change(
         self, groups: dict[str, SubscriptionGroupConfig], forbidden: dict[str, dict[str, int]]

@@ -28,6 +28,8 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.connection import Connection, Handler, Reply
@@ -80,26 +82,36 @@ class HeartbeatCalls:
             raise MalformedFrame("a heartbeat has no clientID")
         if len(data.consumer_data_set) + len(data.producer_data_set) > GROUPS_PER_CLIENT_MAX:
             raise MalformedFrame(f"a heartbeat names more than {GROUPS_PER_CLIENT_MAX} groups")
+        configs = self._groups.find_or_create_all(consumer.group_name for consumer in data.consumer_data_set)
         accepted = []
-        created = False
         for consumer in data.consumer_data_set:
-            config = self._groups.find_or_create(consumer.group_name)
-            if config is None:
+            if consumer.group_name in configs:
+                accepted.append(consumer)
+            else:
                 log.warning(
                     "group %r of client %s is unknown and may not be made",
                     consumer.group_name,
                     data.client_id,
                 )
-                continue
-            accepted.append(consumer)
-            if config.retry_queue_nums > 0 and self._topics.get(RETRY_PREFIX + consumer.group_name) is None:
-                self._topics.create_retry_topic(
-                    consumer.group_name, queue_nums=config.retry_queue_nums, unit=consumer.unit_mode
-                )
-                created = True
-        if created and self._registered is not None:
+        retry_topics = [
+            self._retry_topic(consumer, configs[consumer.group_name])
+            for consumer in accepted
+            if configs[consumer.group_name].retry_queue_nums > 0
+            and self._topics.get(RETRY_PREFIX + consumer.group_name) is None
+        ]
+        self._topics.put_all(retry_topics)
+        if retry_topics and self._registered is not None:
             return self._join_when_registered(connection, request, data, accepted)
         return self._join(connection, request, data, accepted)
+
+    @staticmethod
+    def _retry_topic(consumer: ConsumerData, config: SubscriptionGroupConfig) -> TopicConfig:
+        return TopicConfig(
+            RETRY_PREFIX + consumer.group_name,
+            config.retry_queue_nums,
+            config.retry_queue_nums,
+            topic_sys_flag=SYS_FLAG_UNIT_SUBSCRIPTION if consumer.unit_mode else 0,
+        )
 
     async def _join_when_registered(
         self,

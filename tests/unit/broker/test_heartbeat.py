@@ -153,6 +153,16 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic(clients: Clients) -> No
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
 
 
+def test_many_new_groups_in_one_heartbeat_cost_one_write(clients: Clients) -> None:
+    data = HeartbeatData("c1", (), tuple(ConsumerData(f"g{number}") for number in range(500)))
+    topics_before, groups_before = clients.topics.data_version.counter, clients.groups.data_version.counter
+    clients.beat(FakeConnection(), data)
+    assert clients.topics.data_version.counter == topics_before + 1
+    assert clients.groups.data_version.counter == groups_before + 1
+    assert clients.topics.get("%RETRY%g499") is not None
+    assert clients.members("g0") == ["c1"]
+
+
 def test_an_unknown_group_is_skipped_when_none_may_be_made() -> None:
     clients = Clients(auto_create_subscription_group=False)
     ext = clients.beat(FakeConnection(), consumer("c1", "T"))
