@@ -95,6 +95,11 @@ class _NameserverLink:
                     self.failure = str(error)
                     log.warning("registration at nameserver %s failed: %s; trying again", self.address, error)
                 self._needs_full = True
+            except Exception as error:
+                # The task's outermost edge: a broker that silently never registered again would serve nobody.
+                self.failure = str(error) or type(error).__name__
+                log.exception("registration at nameserver %s failed; trying again", self.address)
+                self._needs_full = True
             finally:
                 self._is_busy = False
             self._tell_waiters()
