@@ -111,8 +111,8 @@ class Disk(Protocol):
         """Remove a file, or an empty directory."""
         ...
 
-    def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents; their names are durable on return. Existing ones are fine."""
+    def make_dirs(self, path: str, *, sync: bool = True) -> None:
+        """Create a directory and its parents; existing ones are fine. With `sync` their names are durable on return."""
         ...
 
     def sync_dir(self, path: str) -> None: ...
@@ -268,7 +268,7 @@ class RealDisk:
         else:
             os.unlink(path)
 
-    def make_dirs(self, path: str) -> None:
+    def make_dirs(self, path: str, *, sync: bool = True) -> None:
         missing = []
         at = os.path.abspath(path)
         while not os.path.isdir(at):
@@ -277,7 +277,8 @@ class RealDisk:
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(directory, 0o755)
-            self.sync_dir(os.path.dirname(directory))
+            if sync:
+                self.sync_dir(os.path.dirname(directory))
 
     def sync_dir(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -69,7 +69,8 @@ class FilePool:
     def create(self, file: QueueFile) -> None:
         """Create the file on the disk. Raises OSError; then nothing is left behind."""
         directory = os.path.dirname(file.path)
-        self.disk.make_dirs(directory)
+        # Not synced here, in the event loop: the next flush does it before it promises anything.
+        self.disk.make_dirs(directory, sync=False)
         mapped = self.disk.create_mapped(file.path, file.size)
         try:
             mapped.reserve(min(file.size, _RESERVE_FIRST_BYTES))
@@ -78,7 +79,7 @@ class FilePool:
             self.disk.remove(file.path)
             raise
         file.reserved = min(file.size, _RESERVE_FIRST_BYTES)
-        self.unsynced_dirs.add(directory)
+        self._name_changed(file)
         self._adopt(file, mapped)
 
     def reserve(self, file: QueueFile, end: int) -> None:
@@ -115,11 +116,17 @@ class FilePool:
     def rewrite_dirty(self) -> None:
         """Write the dirty files' bytes again: recovery found them in a cache that a failed sync may have spoilt."""
         for file in self._dirty:
-            self.unsynced_dirs.add(os.path.dirname(file.path))  # its name may be in the cache only as well
+            self._name_changed(file)  # its name may be in the cache only as well
             self.buffer(file)
             assert file.file is not None
             if file.reserved:
                 file.file.rewrite(0, file.reserved)
+
+    def _name_changed(self, file: QueueFile) -> None:
+        directory = os.path.dirname(file.path)  # of the queue; then of the topic, then of all topics
+        for _ in range(3):
+            self.unsynced_dirs.add(directory)
+            directory = os.path.dirname(directory)
 
     def take_dirty_dirs(self) -> list[str]:
         directories = list(self.unsynced_dirs)

@@ -262,7 +262,7 @@ class SimulatedDisk:
         self.used_bytes -= self._inode(path).reserved
         self._rename(path, None)
 
-    def make_dirs(self, path: str) -> None:
+    def make_dirs(self, path: str, *, sync: bool = True) -> None:
         self.check("make_dirs", path)
         while path not in self._dirs:
             self._dirs.add(path)
