@@ -124,6 +124,7 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._config_writer = ThreadPoolExecutor(1, "aerobee-config")
         self._is_started = False
+        self._is_running = False
         self.identity: BrokerIdentity
         self.parked: ParkedPulls
         self.overload: Overload
@@ -177,6 +178,7 @@ class Broker:
             self._config_writer.shutdown(wait=False)
             await self.store.stop()
             raise
+        self._is_running = True
         self.stats.start()
         self.overload.start()
         if self._serves_writes:
@@ -189,8 +191,12 @@ class Broker:
     async def stop(self) -> None:
         """End in order: unregister, answer what is parked, finish what is being served, flush, close.
 
-        Goes through to the end whatever fails on the way; raises StoreError when the last flush failed.
+        Goes through to the end whatever fails on the way; raises StoreError when the last flush failed. Does nothing
+        for a broker that does not run.
         """
+        if not self._is_running:
+            return
+        self._is_running = False
         await self._end_registration(unregister=True)
         self._pulls.accepting = False
         self.parked.release_all()
@@ -205,6 +211,9 @@ class Broker:
 
     async def kill(self) -> None:
         """End as a process that was killed: nothing is flushed or said to anybody. For tests."""
+        if not self._is_running:
+            return
+        self._is_running = False
         await self._end_registration(unregister=False)
         self._stop_timers()
         for connection in list(self.connections):

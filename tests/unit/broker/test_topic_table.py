@@ -1,0 +1,103 @@
+"""The topic table: RocketMQ's file both ways, versions, notices, and what happens when the disk refuses."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.config import BrokerConfig
+from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import ManualClock
+from aerobee.errors import StoreError, UsageError
+from aerobee.remoting import fastjson
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.store.disk import RealDisk
+
+STORES = Path(__file__).parents[2] / "data" / "store"
+
+
+def table(path: Path) -> TopicTable:
+    topics = TopicTable(file=ConfigFile(path, disk=RealDisk()), clock=ManualClock())
+    topics.load()
+    return topics
+
+
+def rocketmq_topics() -> bytes:
+    with tarfile.open(STORES / "clean-shutdown.tar.gz") as archive:
+        member = archive.extractfile("clean-shutdown/config/topics.json")
+        assert member is not None
+        return member.read()
+
+
+def test_a_file_of_rocketmq_is_read_and_written_again_alike(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    path.write_bytes(rocketmq_topics())
+    topics = table(path)
+    assert topics.get("StoreNormal") == TopicConfig("StoreNormal", 2, 2)
+    assert topics.topics["StoreTimer"].attributes == {"message.type": "DELAY"}
+    topics.save()
+    assert path.read_bytes() == rocketmq_topics()
+
+
+def test_system_topics_are_those_of_rocketmq(tmp_path: Path) -> None:
+    topics = table(tmp_path / "topics.json")
+    topics.create_system_topics(BrokerConfig(broker_name="broker-a", trace_topic_enable=True))
+    theirs: dict[str, Any] = fastjson.loads(rocketmq_topics())["topicConfigTable"]
+    system = {name for name in theirs if not name.startswith(("Store", "%"))}
+    assert set(topics.topics) >= system
+    for name in system:
+        assert topics.topics[name].to_dict() == theirs[name]
+        assert topics.is_system(name)
+    assert topics.data_version.counter == 1, "made with one write"
+
+
+def test_each_change_grows_the_version_and_is_on_disk_before_it_is_told(tmp_path: Path) -> None:
+    topics = table(tmp_path / "topics.json")
+    seen: list[bool] = []
+    topics.on_change(lambda _: seen.append("TopicA" in (tmp_path / "topics.json").read_text()))
+    topics.put(TopicConfig("TopicA"))
+    assert topics.data_version.counter == 1
+    assert topics.delete("TopicA")
+    assert not topics.delete("TopicA")
+    assert topics.data_version.counter == 2
+    assert seen == [True, False]
+    assert json.loads((tmp_path / "topics.json").read_text())["topicConfigTable"] == {}
+
+
+def test_a_change_that_cannot_be_saved_did_not_happen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = table(tmp_path / "topics.json")
+    topics.put(TopicConfig("TopicA"))
+    version = topics.data_version
+
+    def refuse(self: ConfigFile, value: object) -> None:
+        raise StoreError("no space left")
+
+    monkeypatch.setattr(ConfigFile, "write", refuse)
+    with pytest.raises(StoreError):
+        topics.put(TopicConfig("TopicB"))
+    with pytest.raises(StoreError):
+        topics.delete("TopicA")
+    assert set(topics.topics) == {"TopicA"}
+    assert topics.data_version == version
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "t" * 128])
+def test_illegal_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        table(tmp_path / "topics.json").put(TopicConfig(name))
+
+
+def test_an_order_configuration_marks_topics_and_is_no_new_version(tmp_path: Path) -> None:
+    topics = table(tmp_path / "topics.json")
+    topics.put(TopicConfig("TopicA"))
+    version = topics.data_version
+    topics.mark_order_topics({"TopicA": "broker-a:4", "Unknown": "x:1"})
+    assert topics.topics["TopicA"].order
+    assert topics.data_version == version
