@@ -1,0 +1,385 @@
+"""LocalCluster: NameServers and brokers in the caller's event loop, on free ports, with small store files.
+
+Everything is real: sockets on 127.0.0.1, files in a directory that is removed afterwards. Only the clock is special:
+it runs with the system's and jumps when the test says so, for every part of the cluster and for the clients that the
+cluster makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.config import BrokerConfig
+from aerobee.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from aerobee.client.producer import Producer
+from aerobee.client.push_consumer import PushConsumer
+from aerobee.clock import AdvancingClock, Clock, ManualClock
+from aerobee.errors import UsageError
+from aerobee.nameserver.config import NameServerConfig
+from aerobee.nameserver.server import NameServer
+from aerobee.network import AsyncioNetwork, Network
+from aerobee.remoting.client import RemotingClient, checked
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand, boolean_text
+from aerobee.store.config import StoreConfig
+
+log = logging.getLogger("aerobee.testing")
+HOST = "127.0.0.1"
+READY_TIMEOUT_S = 10.0
+# Small enough that a cluster starts in a blink, large enough for any message that a broker takes.
+SMALL_STORE: Mapping[str, Any] = {
+    "mapped_file_size_commit_log": 8 * 1024 * 1024,
+    "mapped_file_size_consume_queue": 20 * 5_000,
+    "max_hash_slot_num": 5_000,
+    "max_index_num": 20_000,
+    "commit_log_reserve_bytes": 1024 * 1024,
+}
+# Brokers report to NameServers every 30 s and are forgotten after 120 s: a jump over both is made in steps, so that
+# what happens in between happens.
+ADVANCE_STEP_S = 5.0
+# Passes of the event loop that a request, its answer and what follows from it take between parts of one process.
+SETTLE_PASSES = 20
+
+
+class LocalCluster:
+    """A cluster for tests: `async with LocalCluster(brokers=2) as cluster: ...`.
+
+    Brokers are counted from 0 and keep their port, name and directory over stop_broker() and start_broker().
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        nameservers: int = 1,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        directory: str | Path | None = None,
+        cluster_name: str = "DefaultCluster",
+        broker_config: Mapping[str, Any] | None = None,
+        store_config: Mapping[str, Any] | None = None,
+        nameserver_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The three `*_config` hold fields of BrokerConfig, StoreConfig and NameServerConfig to be set otherwise.
+
+        `clock`: an AdvancingClock unless given. `directory`: kept afterwards when given, else one that is removed.
+        Starts nothing before start() or `async with`.
+        """
+        if brokers < 0 or nameservers < 1:
+            raise UsageError("a cluster has at least one nameserver and no negative number of brokers")
+        self.clock: Clock = clock or AdvancingClock()
+        self.network: Network = network or AsyncioNetwork()
+        self.cluster_name = cluster_name
+        self._nameserver_fields = dict(nameserver_config or {})
+        self._broker_fields = dict(broker_config or {})
+        self._store_fields = {**SMALL_STORE, **(store_config or {})}
+        self._given_directory = Path(directory) if directory is not None else None
+        self._directory: Path | None = None
+        self._nameservers = [_NameServerNode(f"nameserver-{index}") for index in range(nameservers)]
+        self._brokers = [_BrokerNode(_broker_name(index)) for index in range(brokers)]
+        self._remoting: RemotingClient | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start everything; returns when every broker is known to every nameserver."""
+        if self._directory is not None:
+            raise UsageError("this cluster is started already")
+        self._directory = self._given_directory or Path(tempfile.mkdtemp(prefix="aerobee-"))
+        self._remoting = RemotingClient(clock=self.clock, network=self.network)
+        try:
+            await _all(self.start_nameserver(index) for index in range(len(self._nameservers)))
+            await _all(self.start_broker(index) for index in range(len(self._brokers)))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop everything in order, and remove the directory unless it was given. A second call does nothing."""
+        if self._directory is None:
+            return
+        directory, self._directory = self._directory, None
+        try:
+            for node in self._brokers:
+                if node.broker is not None:
+                    await node.broker.stop()
+                    node.broker = None
+            if self._remoting is not None:
+                await self._remoting.close()
+            for nameserver in self._nameservers:
+                if nameserver.server is not None:
+                    await nameserver.server.stop()
+                    nameserver.server = None
+        finally:
+            if self._given_directory is None:
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    @property
+    def directory(self) -> Path:
+        """Where the brokers' stores are, one directory a broker, named after it."""
+        if self._directory is None:
+            raise UsageError("this cluster is not started: use `async with`, or await start()")
+        return self._directory
+
+    @property
+    def nameserver_addresses(self) -> tuple[str, ...]:
+        """ "host:port" of each nameserver, also of those that are stopped."""
+        return tuple(f"{HOST}:{node.port}" for node in self._nameservers)
+
+    @property
+    def nameserver_address(self) -> str:
+        """All nameservers as clients take them, "host:port;host:port"."""
+        return ";".join(self.nameserver_addresses)
+
+    @property
+    def broker_addresses(self) -> tuple[str, ...]:
+        """ "host:port" of each broker, also of those that are stopped."""
+        return tuple(f"{HOST}:{node.port}" for node in self._brokers)
+
+    @property
+    def broker_names(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self._brokers)
+
+    def broker(self, index: int = 0) -> Broker:
+        """The running broker object. Raises UsageError when it is stopped."""
+        broker = self._brokers[index].broker
+        if broker is None:
+            raise UsageError(f"broker {index} is stopped")
+        return broker
+
+    def nameserver(self, index: int = 0) -> NameServer:
+        """The running nameserver object. Raises UsageError when it is stopped."""
+        server = self._nameservers[index].server
+        if server is None:
+            raise UsageError(f"nameserver {index} is stopped")
+        return server
+
+    # Faults.
+
+    async def stop_broker(self, index: int = 0) -> None:
+        """Stop a broker as an operator would: parked pulls are answered, it unregisters, everything is flushed."""
+        broker = self.broker(index)
+        self._brokers[index].broker = None
+        await broker.stop()
+
+    async def kill_broker(self, index: int = 0) -> None:
+        """End a broker as kill -9 would: connections break, it tells nobody, and writes nothing more."""
+        broker = self.broker(index)
+        node = self._brokers[index]
+        node.broker = None
+        await broker.kill()
+        await self._until(
+            lambda: not any(self._knows(server, node) for server in self._running_nameservers()),
+            f"{node.name} was killed, but a nameserver still has it",
+        )
+
+    async def start_broker(self, index: int = 0) -> None:
+        """Start a broker that was stopped or killed, on its old port and directory; returns when it is routed to."""
+        node = self._brokers[index]
+        if node.broker is not None:
+            raise UsageError(f"broker {index} runs already")
+        broker_config = BrokerConfig(**{**self._default_broker_fields(node), **self._broker_fields})
+        store_config = StoreConfig(
+            **{"store_path_root_dir": str(self.directory / node.name), **self._store_fields}
+        )
+        broker = Broker(broker_config, store_config, clock=self.clock, network=self.network)
+        await broker.start()
+        node.broker = broker
+        node.port = int(broker.address.rpartition(":")[2])
+        await self._until(
+            lambda: all(self._knows(server, node) for server in self._running_nameservers()),
+            f"{node.name} started, but is not registered at every nameserver",
+        )
+
+    async def stop_nameserver(self, index: int = 0) -> None:
+        """Stop one nameserver; it forgets everything, as a real one does."""
+        server = self.nameserver(index)
+        self._nameservers[index].server = None
+        await server.stop()
+
+    async def start_nameserver(self, index: int = 0) -> None:
+        """Start a nameserver, on its old port if it had one. Brokers register with it at their next period."""
+        node = self._nameservers[index]
+        if node.server is not None:
+            raise UsageError(f"nameserver {index} runs already")
+        fields = {"listen_port": node.port, "bind_address": HOST, "shutdown_wait_time_seconds": 0}
+        config = NameServerConfig(**{**fields, **self._nameserver_fields})
+        server = NameServer(config, clock=self.clock, network=self.network)
+        await server.start()
+        node.server = server
+        node.port = int(server.address.rpartition(":")[2])
+
+    async def advance_clock(self, seconds: float, *, step_s: float = ADVANCE_STEP_S) -> None:
+        """Move the clock of the whole cluster, and of the clients it made, and let what is then due happen.
+
+        The jump is made in steps, so that periodic work (registration, heartbeats) is done as often as it would be.
+        """
+        clock = self.clock
+        if not isinstance(clock, AdvancingClock | ManualClock):
+            raise UsageError(f"a {type(clock).__name__} cannot be moved: give the cluster an AdvancingClock")
+        left = seconds
+        while left > 0:
+            clock.advance(min(left, step_s))
+            left -= step_s
+            for _ in range(SETTLE_PASSES):
+                await asyncio.sleep(0)
+
+    # Conveniences.
+
+    async def create_topic(
+        self,
+        name: str,
+        queues: int = 4,
+        *,
+        perm: int = 6,
+        attributes: str = "",
+        brokers: Sequence[int] | None = None,
+    ) -> None:
+        """Create a topic with `queues` queues on each running broker, or on `brokers`; it is routed on return.
+
+        `attributes` as mqadmin takes them: "+message.type=FIFO". Raises RemoteError when a broker refuses.
+        """
+        chosen = [
+            node
+            for index, node in enumerate(self._brokers)
+            if (index in brokers if brokers is not None else node.broker is not None)
+        ]
+        for node in chosen:
+            await self._create_topic_at(node, name, queues, perm, attributes)
+        await self._until(
+            lambda: all(
+                node.name in server.table.topics.get(name, {})
+                for server in self._running_nameservers()
+                for node in chosen
+            ),
+            f"topic {name} was created, but a nameserver does not know it",
+        )
+
+    def producer(
+        self,
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> Producer:
+        """A producer on this cluster and its clock: `async with cluster.producer() as producer`."""
+        return Producer(
+            self.nameserver_address,
+            group,
+            config=config,
+            client=client,
+            clock=self.clock,
+            network=self.network,
+        )
+
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        handler: Callable[..., Any] | None = None,
+        *,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> PushConsumer:
+        """A push consumer on this cluster and its clock; without a handler, `async for message in consumer`."""
+        return PushConsumer(
+            self.nameserver_address,
+            group,
+            subscriptions=subscriptions,
+            handler=handler,
+            config=config,
+            client=client,
+            clock=self.clock,
+            network=self.network,
+        )
+
+    # Helpers.
+
+    def _default_broker_fields(self, node: _BrokerNode) -> dict[str, Any]:
+        return {
+            "broker_name": node.name,
+            "broker_cluster_name": self.cluster_name,
+            "broker_ip1": HOST,
+            "bind_address": HOST,
+            "listen_port": node.port,
+            "enable_vip_listener": False,
+            "namesrv_addr": self.nameserver_address,
+        }
+
+    async def _create_topic_at(
+        self, node: _BrokerNode, name: str, queues: int, perm: int, attributes: str
+    ) -> None:
+        assert self._remoting is not None
+        fields = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": boolean_text(False),
+        }
+        if attributes:
+            fields["attributes"] = attributes
+        address = f"{HOST}:{node.port}"
+        request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        checked(await self._remoting.invoke(address, request), address=address, request="create topic")
+
+    def _running_nameservers(self) -> list[NameServer]:
+        return [node.server for node in self._nameservers if node.server is not None]
+
+    def _knows(self, server: NameServer, node: _BrokerNode) -> bool:
+        return f"{HOST}:{node.port}" in server.table.member_addresses(node.name).values()
+
+    async def _until(self, condition: Callable[[], bool], failure: str) -> None:
+        """Wait for a condition of parts in this process. Raises UsageError with `failure` after ten seconds."""
+        deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
+        pause = 0.0
+        while not condition():
+            if asyncio.get_running_loop().time() > deadline:
+                raise UsageError(f"{failure} ({READY_TIMEOUT_S:.0f} s waited)")
+            await asyncio.sleep(pause)
+            pause = min(0.01, pause + 0.0005)
+
+
+class _NameServerNode:
+    """One nameserver's place: its port stays when the server goes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.port = 0
+        self.server: NameServer | None = None
+
+
+class _BrokerNode:
+    """One broker's place: name and port stay when the broker goes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.port = 0
+        self.broker: Broker | None = None
+
+
+def _broker_name(index: int) -> str:
+    return f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index}"
+
+
+async def _all(work: Any) -> None:
+    """Run coroutines side by side; all have ended when the first failure is raised."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
