@@ -508,8 +508,9 @@ class Broker:
         self._config_writer.submit(run)
 
     def _scan(self) -> None:
-        self.consumers.scan()
-        self.producers.scan()
+        expiry_s = self.config.channel_expired_timeout / 1000
+        self.consumers.scan(expiry_s)
+        self.producers.scan(expiry_s)
 
     def _every(self, name: str, interval_s: Callable[[], float], work: Callable[[], None]) -> None:
         def tick() -> None:

@@ -105,9 +105,7 @@ class Sending:
         self.durable = DurableReplies(
             store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout
         )
-        self.overload = Overload(
-            wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0
-        )
+        self.overload = Overload(wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0)
         self.sends = SendCalls(
             store=self.store,
             topics=self.topics,
