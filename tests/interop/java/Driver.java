@@ -197,6 +197,7 @@ public class Driver {
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(5000);
         client.setEnableStreamRequestType(false);
+        client.setUseTLS(q.getBooleanValue("tls"));
         if (q.containsKey("client_ip")) {
             client.setClientIP(q.getString("client_ip"));
         }
