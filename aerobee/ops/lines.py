@@ -15,6 +15,7 @@ from pathlib import Path
 from aerobee.errors import UsageError
 from aerobee.ops.failure import LocalRefused
 
+STDIN = 0  # the descriptor, for sys.stdin may be anything in a program that calls the command
 READ_BYTES = 1 << 16
 LINE_BYTES_MAX = 64 * 1024 * 1024  # a line without an end must not take all memory
 

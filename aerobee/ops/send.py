@@ -25,7 +25,7 @@ from aerobee.errors import AerobeeError, SendFailed, UsageError
 from aerobee.message import Message, MessageQueue
 from aerobee.ops.ack_level import UNKNOWN, ack_sentence_of
 from aerobee.ops.failure import ExitCode, explain
-from aerobee.ops.lines import open_lines, read_all, read_lines
+from aerobee.ops.lines import STDIN, open_lines, read_all, read_lines
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
 from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
@@ -203,7 +203,7 @@ async def ack_of(nameserver: str, brokers: set[str]) -> str:
 
 async def _whole_body(file: Path | None) -> bytes:
     if file is None:
-        return await read_all(sys.stdin.fileno(), BODY_BYTES_MAX)
+        return await read_all(STDIN, BODY_BYTES_MAX)
     descriptor = open_lines(file)
     try:
         return await read_all(descriptor, BODY_BYTES_MAX)
@@ -255,9 +255,9 @@ async def _send_lines(
     first: int,
     retry_for: float,
 ) -> int:
-    if file is None and sys.stdin.isatty():
+    if file is None and os.isatty(STDIN):
         out.note(f"each line you type becomes a message to {shape.topic}; Ctrl-D ends")
-    descriptor = sys.stdin.fileno() if file is None else open_lines(file)
+    descriptor = STDIN if file is None else open_lines(file)
     tally = Tally()
     began = time.monotonic()
     try:

@@ -71,10 +71,11 @@ def up(
         int, typer.Option("--brokers", min=1, max=BROKERS_MAX, help="How many; one uses one core.")
     ] = 1,
     port: Annotated[
-        int, typer.Option("--port", help="Port of the first broker; the next one has 10 more.")
+        int,
+        typer.Option("--port", min=1, max=65_000, help="Port of the first broker; the next one has 10 more."),
     ] = 10_911,
     nameserver_port: Annotated[
-        int, typer.Option("--nameserver-port", help="Port of the NameServer.")
+        int, typer.Option("--nameserver-port", min=1, max=65_535, help="Port of the NameServer.")
     ] = 9_876,
     host: Annotated[
         str, typer.Option("--host", help="Bind to this address; 0.0.0.0 lets other machines in.")
@@ -163,7 +164,7 @@ def make_plan(
         name = f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index + 1}"
         own = {
             "brokerName": name,
-            "listenPort": str(port + index * BROKER_PORT_STEP if port else 0),
+            "listenPort": str(port + index * BROKER_PORT_STEP),
             "bindAddress": host,
             "namesrvAddr": nameserver_address,
             "storePathRootDir": str(data / name),

@@ -1,0 +1,221 @@
+"""The commands against a real cluster in another thread; the command line runs in this one, as in a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.ops.commands import run_cli
+from aerobee.testing import ThreadedCluster
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster() as started:
+        yield started
+
+
+@pytest.fixture
+def run(
+    cluster: ThreadedCluster, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Run one command line; returns exit code, standard output and standard error."""
+    monkeypatch.setenv("AEROBEE_NAMESRV_ADDR", cluster.nameserver_address)
+
+    def command(*arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]:
+        if stdin is not None:
+            read, write = os.pipe()
+            os.write(write, stdin)
+            os.close(write)
+            saved = os.dup(0)
+            os.dup2(read, 0)
+        try:
+            code = run_cli(arguments)
+        finally:
+            if stdin is not None:
+                os.dup2(saved, 0)
+                os.close(read)
+                os.close(saved)
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return command
+
+
+def documents(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_message_is_sent_and_consumed(run: Run) -> None:
+    code, sent, _ = run("send", "hello", "my first message")
+    assert code == 0
+    assert "async flush: survives a crash of the broker process" in sent
+    assert run("consume", "hello", "--from", "first", "--count", "1")[:2] == (0, "my first message\n")
+
+
+def test_every_line_of_a_file_arrives(run: Run, tmp_path: Path) -> None:
+    lines = [f"line {number} ä" for number in range(500)] + ["", "last without a line feed"]
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    code, summary, _ = run("send", "file-lines", "--file", str(path), "--json")
+    assert code == 0
+    assert json.loads(summary)["sent"] == 502
+    code, received, _ = run("consume", "file-lines", "--from", "first", "--no-follow")
+    assert code == 0
+    assert sorted(received.splitlines()) == sorted(lines)
+
+
+def test_lines_of_one_order_key_keep_their_order(run: Run) -> None:
+    lines = "".join(f"{number}\n" for number in range(300))
+    assert run("send", "ordered", "--order-key", "k", stdin=lines.encode())[0] == 0
+    assert run("consume", "ordered", "--from", "first", "--no-follow")[1] == lines
+
+
+def test_messages_carry_tag_keys_and_properties(run: Run) -> None:
+    assert run("send", "full", "x", "--tag", "A", "--key", "k1", "--key", "k2", "--property", "a=b")[0] == 0
+    assert run("send", "full", "y", "--tag", "B")[0] == 0
+    code, out, _ = run("consume", "full", "--from", "first", "--no-follow", "--tags", "A", "--json")
+    assert code == 0
+    (message,) = documents(out)
+    assert (message["body"], message["tag"], message["keys"]) == ("x", "A", ["k1", "k2"])
+    assert message["properties"]["a"] == "b"
+
+
+def test_group_keeps_its_place_and_can_be_moved(run: Run) -> None:
+    lines = "".join(f"{number}\n" for number in range(20))
+    assert run("topic", "create", "places", "--queues", "2")[0] == 0
+    assert run("send", "places", stdin=lines.encode())[0] == 0
+    code, first, _ = run("consume", "places", "--group", "readers", "--from", "first", "--count", "15")
+    assert code == 0
+    code, rest, _ = run("consume", "places", "--group", "readers", "--no-follow")
+    assert code == 0
+    assert sorted((first + rest).splitlines(), key=int) == lines.splitlines()
+    code, lag, _ = run("group", "lag", "readers", "--json")
+    assert json.loads(lag)["lag"] == 0
+    code, moved, _ = run("group", "reset", "readers", "-t", "places", "--to", "first", "--yes", "--json")
+    assert code == 0
+    assert {row["offset"] for row in json.loads(moved)} == {0}
+    assert json.loads(run("group", "lag", "readers", "--json")[1])["lag"] == 20
+    queue = f"{json.loads(moved)[0]['broker']}/1"
+    assert (
+        run("group", "reset", "readers", "-t", "places", "--to", "offset:3", "--queue", queue, "--yes")[0]
+        == 0
+    )
+    assert json.loads(run("group", "lag", "readers", "--json")[1])["lag"] == 17
+    code, _, error = run("group", "reset", "readers", "-t", "places", "--to", "offset:99", "--yes")
+    assert code == 2
+    assert "holds 0 to 10" in error
+    assert json.loads(run("group", "describe", "readers", "--json")[1])["members"] == []
+    assert run("group", "delete", "readers", "--yes")[0] == 0
+    assert run("group", "lag", "readers")[0] == 4
+
+
+def test_topics_are_listed_described_and_deleted(run: Run) -> None:
+    assert run("topic", "create", "stock", "--queues", "3", "--perm", "r")[0] == 0
+    assert "stock" in run("topic", "list")[1].split()
+    assert "SCHEDULE_TOPIC_XXXX" in run("topic", "list", "--all")[1].split()
+    described = json.loads(run("topic", "describe", "stock", "--json")[1])
+    assert (described["brokers"][0]["write_queues"], described["brokers"][0]["perm"]) == (3, "r")
+    assert len(json.loads(run("topic", "stats", "stock", "--json")[1])) == 3
+    assert run("topic", "delete", "stock", "--yes")[0] == 0
+    code, _, error = run("topic", "describe", "stock")
+    assert code == 4
+    assert "topic stock does not exist" in error
+
+
+def test_message_is_found_by_each_of_its_names(run: Run) -> None:
+    sent = json.loads(run("send", "found", "find me", "--key", "needle", "--json")[1])
+    queue = f"{sent['broker']}/{sent['queue_id']}"
+    for arguments in (
+        ("id", sent["offset_message_id"]),
+        ("id", sent["message_id"], "--topic", "found"),
+        ("unique-key", "found", sent["message_id"]),
+        ("offset", "found", queue, str(sent["queue_offset"])),
+    ):
+        code, out, error = run("message", *arguments, "--json")
+        assert code == 0, error
+        assert json.loads(out)["body"] == "find me"
+    assert json.loads(run("message", "key", "found", "needle", "--json")[1])[0]["body"] == "find me"
+    for arguments in (("key", "found", "nothing"), ("offset", "found", queue, "9999")):
+        assert run("message", *arguments)[0] == 4
+
+
+def test_cluster_and_doctor_find_all_well(run: Run) -> None:
+    (broker,) = json.loads(run("cluster", "list", "--json")[1])
+    assert broker["state"] == "up"
+    (described,) = json.loads(run("cluster", "describe", "--json")[1])
+    assert described["ack"].startswith("async flush")
+    code, out, _ = run("doctor", "--json")
+    findings = json.loads(out)["findings"]
+    assert code == 0, [finding for finding in findings if finding["level"] != "ok"]
+    assert {"dial", "advertised address", "clock"} <= {finding["check"] for finding in findings}
+
+
+def test_doctor_names_what_does_not_answer(run: Run, cluster: ThreadedCluster) -> None:
+    code, out, _ = run("doctor", "-n", f"127.0.0.1:1;{cluster.nameserver_address}")
+    assert code == 1
+    assert "nameserver 127.0.0.1:1  dial: Connection refused" in out
+    broker = json.loads(run("cluster", "list", "--json")[1])[0]["address"]
+    code, out, _ = run("doctor", "-n", broker)
+    assert code == 1
+    assert "no NameServer answers" in out
+
+
+def test_benchmarks_state_rate_percentiles_and_ack_level(run: Run) -> None:
+    code, out, _ = run(
+        "bench", "produce", "-w", "8", "-s", "16", "--count", "200", "--seconds", "5", "--json"
+    )
+    produced = json.loads(out)
+    assert code == 0
+    assert produced["sent"] >= 200
+    assert produced["errors"] == 0
+    assert {"p50_ms", "p99_ms", "p99_9_ms", "per_second"} <= set(produced)
+    assert produced["ack"].startswith("async flush")
+    code, out, _ = run("bench", "consume", "--from-first", "--count", "200", "--seconds", "5", "--json")
+    assert code == 0
+    assert json.loads(out)["received"] >= 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("send", "t", "x", "-n", "127.0.0.1:1"), 3, "Connection refused"),
+        (("consume", "nosuch"), 4, "topic nosuch does not exist"),
+        (("topic", "list", "-n", "127.0.0.1:1"), 3, "Connection refused"),
+        (("group", "describe", "nobody"), 4, "group nobody is not known"),
+        (("send", "t", "--whole", "--file", "/nonexist"), 6, "/nonexist cannot be read"),
+    ],
+)
+def test_failures_are_one_sentence_with_their_exit_code(
+    run: Run, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
+    found, out, error = run(*arguments)
+    assert (found, out) == (code, "")
+    assert sentence in error
+    assert "Traceback" not in error
+    found, out, _ = run(*arguments, "--json")
+    assert found == code
+    assert json.loads(out)["error"]["exit_code"] == code
+
+
+def test_too_large_body_is_refused_before_it_is_sent(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "big"
+    path.write_bytes(b"x" * (4 * 1024 * 1024 + 1))
+    code, _, error = run("send", "big", "--whole", "--file", str(path))
+    assert code == 2
+    assert "the most that one message may have" in error
+
+
+def test_topic_that_is_read_only_is_not_sent_to(run: Run) -> None:
+    assert run("topic", "create", "archive", "--perm", "r")[0] == 0
+    code, out, error = run("send", "archive", "x")
+    assert code != 0
+    assert out == ""
+    assert "archive" in error

@@ -1,0 +1,84 @@
+"""What the command line takes and refuses, before anything is reached."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from aerobee.ops.commands import app, run_cli
+
+GROUPS = ("topic", "group", "cluster", "message", "bench")
+COMMANDS = [
+    ["up"], ["nameserver"], ["broker"], ["send"], ["consume"], ["doctor"],
+    *(["topic", name] for name in ("list", "create", "delete", "describe", "stats")),
+    *(["group", name] for name in ("list", "describe", "lag", "reset", "delete")),
+    *(["cluster", name] for name in ("list", "describe")),
+    *(["message", name] for name in ("id", "unique-key", "key", "offset")),
+    *(["bench", name] for name in ("produce", "consume")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_json(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert "--json" in result.output
+
+
+def test_benchmark_takes_rocketmqs_letters() -> None:
+    result = CliRunner().invoke(app, ["bench", "produce", "--help"], env={"COLUMNS": "200"})
+    for letter in ("-w", "-s", "-t", "-n"):
+        assert letter in result.output
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_group_without_a_command_shows_its_commands(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli([group]) == 2
+    assert "Commands" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bogus"], "No such command 'bogus'"),
+        (["topic", "lst"], "Did you mean 'list'?"),
+        (["send"], "Missing argument 'TOPIC'"),
+        (["send", "t", "x", "--tga", "y"], "--tag"),
+        (["send", "bad topic!", "x"], "topic name 'bad topic!'"),
+        (["send", "t", "x", "--property", "novalue"], "NAME=VALUE"),
+        (["send", "t", "x", "--file", "f"], "give either TEXT or --file"),
+        (["consume", "t", "--from", "whenever"], "--from 'whenever'"),
+        (["consume", "t", "--group", "g", "--queue", "broker-a/0"], "without --group"),
+        (["consume", "t", "-n", "nonsense"], "must look like host:port"),
+        (["topic", "create", "t", "--perm", "x"], "rw, r, w"),
+        (["up", "--ephemeral", "--data", "/tmp/x"], "give one of them"),
+        (["broker", "--set", "flushDiskTyp=x"], "did you mean flushDiskType?"),
+        (["broker", "-c", "/nonexist"], "/nonexist: cannot be read"),
+        (["nameserver", "--set", "listenPort=x"], "must be a whole number"),
+    ],
+)
+def test_wrong_command_line_is_one_sentence_and_exit_code_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert sentence in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_errors_are_json_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(["topic", "lst", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["exit_code"] == 2
+    assert error["kind"] == "UsageError"
+
+
+def test_print_config_prints_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(["broker", "-p", "--set", "flushDiskType=SYNC_FLUSH"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "flushDiskType=SYNC_FLUSH" in lines
+    assert len(lines) > 80
+    assert run_cli(["nameserver", "-p", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["listenPort"] == "9876"

@@ -1,0 +1,66 @@
+from aerobee.ops.ack_level import SENTENCES, ack_sentence_of
+from aerobee.ops.doctor import Finding, advertised_listeners, clock_skew_s, runtime_findings, split_addresses
+
+RUNTIME = {
+    "brokerVersionDesc": "V5_5_0",
+    "bootTimestamp": "1000000",
+    "runtime": "[ 0 days, 0 hours, 1 minutes, 40 seconds ]",
+    "commitLogDiskRatio": "0.19",
+    "brokerActive": "true",
+}
+
+
+def by_check(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.check: finding for finding in findings}
+
+
+def test_clock_is_told_from_boot_time_and_age() -> None:
+    assert clock_skew_s(RUNTIME, 1_100.0) == 0
+    assert clock_skew_s(RUNTIME, 1_000.0) == 100
+    assert clock_skew_s({}, 1_000.0) is None
+    assert clock_skew_s({"bootTimestamp": "x", "runtime": "soon"}, 0) is None
+
+
+def test_healthy_broker_has_no_complaint() -> None:
+    findings = runtime_findings("broker a", RUNTIME, {"flushDiskType": "SYNC_FLUSH"}, 1_100.0)
+    assert {finding.level for finding in findings} == {"ok"}
+    assert "sync flush" in by_check(findings)["version"].detail
+
+
+def test_clock_disk_state_and_registration_are_judged() -> None:
+    runtime = RUNTIME | {
+        "commitLogDiskRatio": "0.95",
+        "consumeQueueDiskRatio": "0.80",
+        "brokerActive": "false",
+        "registeredAt_127.0.0.1:9876": "0",
+        "registeredAt_127.0.0.1:9877": "1095000",
+    }
+    found = by_check(runtime_findings("broker a", runtime, {}, 1_000.0))
+    assert found["clock"].level == "warn"
+    assert "100 s ahead" in found["clock"].detail
+    assert found["disk of the commit log"].level == "fail"
+    assert found["disk of the consume queues"].level == "warn"
+    assert found["state"].level == "fail"
+    assert found["registration at 127.0.0.1:9876"].level == "fail"
+    assert found["registration at 127.0.0.1:9877"].level == "ok"
+    assert all(finding.advice for finding in found.values() if finding.level != "ok")
+
+
+def test_advertised_listeners_replace_bound_ones_and_wildcards_are_left_out() -> None:
+    config = {
+        "listeners": "internal://0.0.0.0:10911,external://0.0.0.0:10921,local://127.0.0.1:1",
+        "advertisedListeners": "external://203.0.113.7:10921",
+    }
+    assert advertised_listeners(config) == {"external": "203.0.113.7:10921", "local": "127.0.0.1:1"}
+    assert advertised_listeners({}) == {}
+
+
+def test_sync_master_that_waits_for_nobody_is_asynchronous() -> None:
+    config = {"flushDiskType": "ASYNC_FLUSH", "brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"}
+    assert ack_sentence_of(config) == SENTENCES[False, False]
+    assert ack_sentence_of(config | {"inSyncReplicas": "2"}) == SENTENCES[False, True]
+    assert "unknown" in ack_sentence_of({})
+
+
+def test_addresses_are_split_at_both_separators() -> None:
+    assert split_addresses("a:1; b:2,c:3;") == ["a:1", "b:2", "c:3"]

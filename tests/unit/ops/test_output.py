@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+from aerobee.client.results import QueueStats
+from aerobee.message import MessageQueue
+from aerobee.ops.output import Output, body_text, cell_text, plural, to_json
+
+
+def test_table_without_rows_says_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(False).table([], {"a": "A"}, empty="there is nothing")
+    assert capsys.readouterr().out == "there is nothing\n"
+
+
+def test_table_is_one_json_list(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(True).table([{"a": 1, "hidden": b"x"}], {"a": "A"}, empty="")
+    assert json.loads(capsys.readouterr().out) == [{"a": 1, "hidden": "x"}]
+
+
+def test_long_cells_are_not_folded_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(False).table([{"a": "x" * 300, "b": "end"}], {"a": "A", "b": "B"}, empty="")
+    assert "x" * 300 + "  end" in capsys.readouterr().out
+
+
+def test_markup_in_values_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(False).facts({"topic": "[bold]x[/bold]"})
+    assert "[bold]x[/bold]" in capsys.readouterr().out
+
+
+def test_notes_stay_off_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(True).note("working")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "working" in captured.err
+
+
+def test_dataclasses_become_objects() -> None:
+    stats = QueueStats(queue=MessageQueue("t", "broker-a", 1), min_offset=0, max_offset=5, last_update_ms=9)
+    assert json.loads(to_json(stats))["queue"] == {"topic": "t", "broker_name": "broker-a", "queue_id": 1}
+
+
+def test_cells_read_well() -> None:
+    assert [cell_text(value) for value in (None, True, 1.5, ["a", "b"], {})] == [
+        "-",
+        "yes",
+        "1.50",
+        "a, b",
+        "-",
+    ]
+
+
+def test_body_that_is_no_text_is_hex() -> None:
+    assert body_text(b"\xff\x00") == ("ff00", "hex")
+    assert body_text("ä".encode()) == ("ä", "utf-8")
+
+
+def test_plural_counts() -> None:
+    assert [plural(count, "message") for count in (0, 1, 2)] == ["0 messages", "1 message", "2 messages"]
