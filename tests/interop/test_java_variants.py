@@ -97,7 +97,7 @@ def test_a_message_that_fails_for_good_lands_with_the_dead_letters(
         )
         (letter,) = wait_for("the dead letter", letters)
     assert letter["body"] == "m1"
-    assert letter["properties"]["DLQ_ORIGIN_TOPIC"] == topic  # type: ignore[index]
+    assert letter["properties"]["RETRY_TOPIC"] == topic  # type: ignore[index]
 
 
 def test_clients_and_brokers_go_on_while_one_of_two_nameservers_is_down(
