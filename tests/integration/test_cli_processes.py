@@ -1,0 +1,233 @@
+"""`aerobee up`, `nameserver` and `broker` as processes: ready, drained, forced, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.ops.listening import free_ports
+
+WITHIN_S = 40.0
+Start = Callable[..., subprocess.Popen[str]]
+AEROBEE = (sys.executable, "-m", "aerobee.ops")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start `aerobee ARGUMENTS` as a process of its own group; what is left at the end is killed."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def command(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("AEROBEE_")}
+        process = subprocess.Popen(
+            [*AEROBEE, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+            **options,
+        )
+        processes.append(process)
+        return process
+
+    yield command
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def document(process: subprocess.Popen[str]) -> Any:
+    """The next JSON line of standard output."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], WITHIN_S)
+    assert readable, "nothing was printed in time"
+    line = process.stdout.readline()
+    if not line:
+        process.wait(WITHIN_S)
+        assert process.stderr is not None
+        pytest.fail(process.stderr.read())
+    return json.loads(line)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*AEROBEE, *arguments], capture_output=True, text=True, timeout=WITHIN_S, check=False
+    )
+
+
+def up(start: Start, *arguments: str) -> tuple[subprocess.Popen[str], Any]:
+    first, nameserver = free_port_pair()
+    process = start("up", "--json", "--port", str(first), "--nameserver-port", str(nameserver), *arguments)
+    return process, document(process)
+
+
+def free_port_pair() -> tuple[int, int]:
+    first, nameserver = free_ports(2)
+    return min(first, 65_000), nameserver
+
+
+def test_up_is_healthy_when_it_says_so_and_ctrl_c_drains_it(start: Start, tmp_path: Path) -> None:
+    process, ready = up(start, "--data", str(tmp_path))
+    sent = run("send", "hello", "kept", "-n", ready["nameserver"], "--json")
+    assert sent.returncode == 0, sent.stderr
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 0, error
+    assert json.loads(out) == {"event": "stopped"}
+    assert not (tmp_path / "broker-a" / "abort").exists()
+
+    process, ready = up(start, "--data", str(tmp_path))
+    read = run("consume", "hello", "--from", "first", "--count", "1", "-n", ready["nameserver"])
+    assert read.stdout == "kept\n"
+
+
+def test_further_broker_is_a_process_that_ends_with_up(start: Start) -> None:
+    process, ready = up(start, "--ephemeral", "--brokers", "2")
+    assert list(ready["brokers"]) == ["broker-a", "broker-b"]
+    healthy = run("doctor", "-n", ready["nameserver"], "--json")
+    assert healthy.returncode == 0, healthy.stdout
+    process.kill()  # not even up itself has a chance to say anything
+    process.wait(WITHIN_S)
+    deadline = time.monotonic() + WITHIN_S
+    while run("doctor", "-n", ready["brokers"]["broker-b"], "--json").stdout.find("Connection refused") < 0:
+        assert time.monotonic() < deadline, "the further broker outlives up"
+
+
+def test_killed_cluster_has_every_message_at_its_next_start(start: Start, tmp_path: Path) -> None:
+    process, ready = up(start, "--data", str(tmp_path))
+    assert run("send", "hello", "kept", "-n", ready["nameserver"]).returncode == 0
+    process.kill()
+    process.wait(WITHIN_S)
+    process, ready = up(start, "--data", str(tmp_path))
+    read = run("consume", "hello", "--from", "first", "--count", "1", "-n", ready["nameserver"])
+    assert read.stdout == "kept\n"
+
+
+def test_taken_port_and_locked_directory_are_refused(start: Start, tmp_path: Path) -> None:
+    _, ready = up(start, "--data", str(tmp_path))
+    port = ready["nameserver"].rpartition(":")[2]
+    refused = run("nameserver", "--port", port)
+    assert refused.returncode == 6
+    assert "another process does" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+    (free,) = free_ports(1)
+    refused = run(
+        "broker", "--data", str(tmp_path / "broker-a"), "--port", str(free), "-n", ready["nameserver"]
+    )
+    assert refused.returncode == 6
+    assert "is open in another broker" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_nameserver_and_broker_run_by_themselves(start: Start, tmp_path: Path) -> None:
+    nameserver_port, broker_port = free_ports(2)
+    nameserver = start("nameserver", "--port", str(nameserver_port), "--host", "127.0.0.1", "--json")
+    address = document(nameserver)["address"]
+    broker = start(
+        *(
+            "broker",
+            "-n",
+            address,
+            "--port",
+            str(broker_port),
+            "--host",
+            "127.0.0.1",
+            "--name",
+            "solo",
+            "--json",
+        ),
+        *("--data", str(tmp_path / "store"), "--set", "brokerIP1=127.0.0.1", "--profile", "production"),
+    )
+    assert document(broker)["part"] == "broker"
+    missing = run("send", "misspelt", "x", "-n", address)
+    assert missing.returncode == 4, missing.stderr
+    assert run("topic", "create", "spelt", "-n", address).returncode == 0
+    assert run("send", "spelt", "x", "-n", address).returncode == 0
+    for process in (broker, nameserver):
+        process.send_signal(signal.SIGTERM)
+        out, error = process.communicate(timeout=WITHIN_S)
+        assert process.returncode == 0, error
+        assert json.loads(out)["event"] == "stopped"
+
+
+def test_ctrl_c_ends_a_follower_with_its_count(start: Start) -> None:
+    _, ready = up(start, "--ephemeral")
+    assert run("send", "hello", "one", "-n", ready["nameserver"]).returncode == 0
+    reader = start("consume", "hello", "--from", "first", "-n", ready["nameserver"], "--json")
+    assert document(reader)["body"] == "one"
+    reader.send_signal(signal.SIGINT)
+    _, error = reader.communicate(timeout=WITHIN_S)
+    assert reader.returncode == 0
+    assert "Traceback" not in error
+
+
+def test_ctrl_c_in_a_send_tells_what_was_sent(start: Start) -> None:
+    _, ready = up(start, "--ephemeral")
+    sender = start("send", "slow", "-n", ready["nameserver"], "--json", stdin=subprocess.PIPE)
+    assert sender.stdin is not None
+    sender.stdin.write("one\n")
+    sender.stdin.flush()
+    read = run("consume", "slow", "--from", "first", "--count", "1", "-n", ready["nameserver"])
+    while read.returncode == 4:  # the topic appears with the first message
+        read = run("consume", "slow", "--from", "first", "--count", "1", "-n", ready["nameserver"])
+    sender.send_signal(signal.SIGINT)
+    out, error = sender.communicate(timeout=WITHIN_S)
+    assert sender.returncode == 130
+    assert json.loads(out)["sent"] == 1
+    assert "Traceback" not in error
+
+
+def test_file_arrives_whole_through_a_broker_that_is_killed_half_way(start: Start, tmp_path: Path) -> None:
+    nameserver_port, broker_port = free_ports(2)
+    nameserver = start("nameserver", "--port", str(nameserver_port), "--host", "127.0.0.1", "--json")
+    address = document(nameserver)["address"]
+    broker_arguments = (
+        *(
+            "broker",
+            "-n",
+            address,
+            "--port",
+            str(broker_port),
+            "--host",
+            "127.0.0.1",
+            "--name",
+            "solo",
+            "--json",
+        ),
+        *("--data", str(tmp_path / "store"), "--set", "brokerIP1=127.0.0.1", "--log-level", "error"),
+    )
+    broker = start(*broker_arguments)
+    document(broker)
+    sender = start("send", "whole", "-n", address, "--json", "--timeout", "1", stdin=subprocess.PIPE)
+    assert sender.stdin is not None
+    lines = [f"line {number}" for number in range(4_000)]
+    sender.stdin.write("\n".join(lines[:2_000]) + "\n")
+    sender.stdin.flush()
+    follower = start("consume", "whole", "--from", "first", "--count", "1", "-n", address)
+    while follower.wait(WITHIN_S) == 4:
+        follower = start("consume", "whole", "--from", "first", "--count", "1", "-n", address)
+    broker.kill()
+    broker.wait(WITHIN_S)
+    sender.stdin.write("\n".join(lines[2_000:]))
+    sender.stdin.close()
+    sender.stdin = None
+    broker = start(*broker_arguments)
+    document(broker)
+    out, error = sender.communicate(timeout=WITHIN_S)
+    assert sender.returncode == 0, out + error
+    assert json.loads(out)["sent"] == 4_000
+    read = run("consume", "whole", "--from", "first", "--no-follow", "-n", address)
+    assert set(read.stdout.splitlines()) == set(lines)
