@@ -9,13 +9,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.interop.conftest import targets
-from tests.interop.rocketmq import Broker, Driver, DriverError, JavaClient, NameServer, free_port, wait_for
+from tests.interop.rocketmq import (
+    Broker,
+    Driver,
+    DriverError,
+    JavaClient,
+    NameServer,
+    call,
+    free_port,
+    wait_for,
+)
 
 QUEUES = 4
 PAIRS = {
@@ -168,3 +178,77 @@ def test_a_directory_goes_to_the_other_product_and_back(
     finally:
         for broker in brokers:
             broker.kill()
+
+
+@pytest.mark.parametrize(("first", "second"), [pair for target in targets() for pair in PAIRS[target]])
+def test_a_broker_killed_while_it_writes_leaves_all_acknowledged_messages_to_the_other_product(
+    driver: Driver, namesrv: str, topic: str, tmp_path: pathlib.Path, first: str, second: str
+) -> None:
+    port = free_port()
+    store = tmp_path / "store"
+    acked: dict[tuple[int, int], str] = {}
+    keys: dict[str, str] = {}
+    brokers = [
+        Broker(kind, tmp_path / f"{turn}-{kind}", namesrv, store=store, port=port)
+        for turn, kind in enumerate((first, second, first))
+    ]
+    try:
+        for turn, broker in enumerate(brokers):
+            broker.start()
+            if turn == 0:
+                admin = ("-c", "DefaultCluster", "-t", topic, "-r", str(QUEUES), "-w", str(QUEUES))
+                assert "success" in driver.admin(namesrv, "updateTopic", *admin)
+            with driver.pull(namesrv) as puller:
+                check_acked(puller, topic, acked, keys)
+            if turn < 2:
+                flood(driver, broker, topic, f"turn{turn}", acked, keys)
+    finally:
+        for broker in brokers:
+            broker.kill()
+
+
+def flood(
+    driver: Driver,
+    broker: Broker,
+    topic: str,
+    label: str,
+    acked: dict[tuple[int, int], str],
+    keys: dict[str, str],
+) -> None:
+    """Kill the broker while some thousand messages are on their way to it; note what it acknowledged."""
+    messages = [
+        {"topic": topic, "body": f"{label} {n} " + "y" * (n * 53 % 900), "keys": f"{label}-{n}"}
+        for n in range(6_000)
+    ]
+
+    def stored() -> int:
+        ends = (call(broker.address, 30, {"topic": topic, "queueId": str(queue)}) for queue in range(QUEUES))
+        return sum(int(header["extFields"]["offset"]) for header, _ in ends)
+
+    with driver.producer(broker.namesrv, timeout_ms=2_000, retries=0) as producer:
+        before = stored()
+        results: list[dict[str, Any]] = []
+        sending = threading.Thread(target=lambda: results.extend(producer.send(messages, "async")))
+        sending.start()
+        wait_for("the flood", lambda: stored() - before > 500)
+        broker.kill()
+        sending.join()
+    stored_ok = [at for at, result in enumerate(results) if result.get("status") == "SEND_OK"]
+    assert len(stored_ok) >= 400
+    for at in stored_ok:
+        acked[results[at]["queue"], results[at]["offset"]] = messages[at]["body"]
+    for at in stored_ok[:: len(stored_ok) // 15]:
+        keys[messages[at]["keys"]] = messages[at]["body"]
+
+
+def check_acked(
+    puller: JavaClient, topic: str, acked: dict[tuple[int, int], str], keys: dict[str, str]
+) -> None:
+    found: dict[tuple[int, int], str] = {}
+    for queue in range(QUEUES):
+        messages = read_all(puller, topic, queue)
+        assert [message["offset"] for message in messages] == list(range(len(messages)))
+        found |= {(queue, message["offset"]): message["body"] for message in messages}
+    assert found.items() >= acked.items()
+    for key, body in keys.items():
+        assert [hit["body"] for hit in query(puller, topic, key)] == [body]
