@@ -208,7 +208,11 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        out.note("ended at once; the stores recover at their next start", style="")
+        if ephemeral:
+            shutil.rmtree(plan.data, ignore_errors=True)
+            out.note("ended at once", style="")
+        else:
+            out.note("ended at once; the stores recover at their next start", style="")
         os._exit(int(ExitCode.INTERRUPTED))
 
     stop.on_force = force
