@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 import pytest_asyncio
@@ -18,24 +18,21 @@ from aerobee.testing.plugin import marker_options
 if TYPE_CHECKING:
     from aerobee.testing.local_cluster import LocalCluster
 
-
-async def _cluster(request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
-    async with import_module("aerobee.testing.local_cluster").LocalCluster(
-        **marker_options(request)
-    ) as cluster:
-        yield cluster
+_Scope = Literal["function", "class", "module", "package", "session"]
 
 
-_in_function_loop = pytest_asyncio.fixture(
-    _cluster, loop_scope="function", name="_aerobee_cluster_in_function_loop"
-)
-_in_class_loop = pytest_asyncio.fixture(_cluster, loop_scope="class", name="_aerobee_cluster_in_class_loop")
-_in_module_loop = pytest_asyncio.fixture(
-    _cluster, loop_scope="module", name="_aerobee_cluster_in_module_loop"
-)
-_in_package_loop = pytest_asyncio.fixture(
-    _cluster, loop_scope="package", name="_aerobee_cluster_in_package_loop"
-)
-_in_session_loop = pytest_asyncio.fixture(
-    _cluster, loop_scope="session", name="_aerobee_cluster_in_session_loop"
-)
+def _fixture(scope: _Scope) -> object:
+    # A function of its own for each: pytest-asyncio keeps the loop's scope as an attribute of the function.
+    async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
+        home = import_module("aerobee.testing.local_cluster")
+        async with home.LocalCluster(**marker_options(request)) as cluster:
+            yield cluster
+
+    return pytest_asyncio.fixture(loop_scope=scope, name=f"_aerobee_cluster_in_{scope}_loop")(cluster)
+
+
+_in_function_loop = _fixture("function")
+_in_class_loop = _fixture("class")
+_in_module_loop = _fixture("module")
+_in_package_loop = _fixture("package")
+_in_session_loop = _fixture("session")
