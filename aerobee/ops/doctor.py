@@ -212,7 +212,7 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Find
                 check="request",
                 level="fail",
                 detail=explain(error).sentence,
-                advice="the port is open but no broker answers there: does another program listen on it?",
+                advice="the port is open but no broker answers there: it hangs, or another program listens on its port",
             ),
         ]
     findings += runtime_findings(part, runtime, config, time.time())

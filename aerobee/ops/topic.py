@@ -226,11 +226,16 @@ async def require_topic(admin: Admin, topic: str) -> None:
 
 async def missing_topic(admin: Admin, topic: str) -> NotFound:
     """The failure to raise for a topic that no broker has."""
+    if not await admin.brokers():
+        return NotFound(
+            f"topic {topic} cannot be found: no broker is registered at the NameServer; start one, "
+            "or let `aerobee doctor` say what is wrong"
+        )
     alike = difflib.get_close_matches(topic, await admin.topics(), n=3)
     hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
     return NotFound(
         f"topic {topic} does not exist{hint}; `aerobee topic list` shows what does, "
-        f"`aerobee topic create {topic}` creates it"
+        f"`aerobee topic create {topic}` creates it; if it existed, its broker is down: `aerobee doctor`"
     )
 
 
