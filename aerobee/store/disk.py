@@ -140,7 +140,11 @@ class RealMappedFile:
         self.size = size
         self._descriptor = descriptor
         self._reserved = 0
-        self.buffer: WritableBuffer = mmap.mmap(descriptor, size)
+        mapping = mmap.mmap(descriptor, size)
+        # Without this the first write to a page of a large file brings in its neighbours: 1.3 ms instead of 5 us,
+        # and megabytes of cache for a queue of one message. Reads of cold data go through read().
+        mapping.madvise(mmap.MADV_RANDOM)
+        self.buffer: WritableBuffer = mapping
         self._address = 0
 
     def reserve(self, end: int) -> None:

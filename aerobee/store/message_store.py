@@ -47,6 +47,9 @@ _logger = logging.getLogger(__name__)
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
 _ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
 _COUNT_MAX_COLD = 64
+_FEW_QUEUE_FILES = (
+    256  # so many are synced every flushIntervalConsumeQueue, more only at the thorough interval
+)
 Arrival = Callable[[str, int, int, int], None]
 _OWN_OFFSET = struct.Struct(">q")
 _Read = tuple[Callable[[int, int], bytes], int, int]
@@ -94,7 +97,7 @@ class MessageStore:
         self.queues: dict[tuple[str, int], AnyQueue] = self._table.queues
         self._disk = disk
         self._clock = clock
-        self._own_executor = None if executor is not None else ThreadPoolExecutor(2, "aerobee-store")
+        self._own_executor = None if executor is not None else ThreadPoolExecutor(4, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
         self._lock: FileLock | None = None
         self._checkpoint = Checkpoint()
@@ -788,6 +791,7 @@ class MessageStore:
     async def _flush_queues(self) -> None:
         config, loop = self.config, asyncio.get_running_loop()
         await self._make_spares()
+        thorough_at = self._clock.monotonic() + config.flush_consume_queue_thorough_interval / 1000
         while True:
             await self._clock.sleep(config.flush_interval_consume_queue / 1000)
             await self._make_spares()
@@ -795,6 +799,15 @@ class MessageStore:
                 return
             # Only what the log holds durably may be covered by the checkpoint's queue bound.
             flushed = self.flushed.value
+            now = self._clock.monotonic()
+            if self.pool.dirty_count > _FEW_QUEUE_FILES and now < thorough_at:
+                # Thousands of syncs a second would take the disk from the log; recovery reads more instead.
+                bound = min(flushed, self._queue_flusher.bound(self.log.end))
+                await loop.run_in_executor(
+                    self._executor, self._write_checkpoint, self._next_checkpoint(bound)
+                )
+                continue
+            thorough_at = now + config.flush_consume_queue_thorough_interval / 1000
             work = self._queue_flusher.begin(flushed)
             checkpoint = self._next_checkpoint(work.bound)
             future = loop.run_in_executor(self._executor, self._sync_queues, work, checkpoint)
@@ -804,8 +817,9 @@ class MessageStore:
                 self._sync_failed(error)
             except asyncio.CancelledError:
                 await asyncio.wait([future])
-                if future.exception() is not None:
-                    _logger.error("syncing the queues failed while stopping: %s", future.exception())
+                failure = future.exception()
+                if isinstance(failure, OSError):
+                    self._sync_failed(failure)
                 raise
             finally:
                 self._queue_flusher.end(work)

@@ -17,6 +17,7 @@ from aerobee.store.disk import Disk, MappedFile, WritableBuffer
 from aerobee.store.zeros import is_zero
 
 _RESERVE_FIRST_BYTES = 4_096
+_CLOSE_TRIES = 8
 _RESERVE_STEP_BYTES_MAX = 1_048_576
 
 
@@ -135,9 +136,18 @@ class FilePool:
 
     def sync_file(self, file: QueueFile) -> None:
         """Any thread, while the file is pinned. Raises OSError."""
+        if file.removed:
+            return
         mapped = file.file
-        if mapped is not None and not file.removed:
+        if mapped is not None:
             mapped.sync(0, file.size)
+            return
+        # Closed while dirty: the kernel tells a write error that nobody has seen to the next who opens the file.
+        mapped = self.disk.open_mapped(file.path)
+        try:
+            mapped.sync(0, file.size)
+        finally:
+            mapped.close()
 
     def unpin(self, files: list[QueueFile]) -> None:
         for file in files:
@@ -159,6 +169,10 @@ class FilePool:
             self._close(file)
 
     @property
+    def dirty_count(self) -> int:
+        return len(self._dirty)
+
+    @property
     def open_count(self) -> int:
         return len(self._open)
 
@@ -169,14 +183,17 @@ class FilePool:
             self._close_unused(file)
 
     def _close_unused(self, newest: QueueFile) -> None:
-        """Second chance: who was used since its last turn goes to the end of the line."""
-        for _ in range(2 * len(self._open)):
+        """Second chance: who was used since its last turn goes to the end of the line.
+
+        Looks at a few files only. Dirty ones are kept while there is room for twice as many files; beyond that they
+        are closed too, and the flush opens them again to sync them.
+        """
+        closes_dirty = len(self._open) > 2 * self.open_max
+        for _ in range(_CLOSE_TRIES):
             if len(self._open) <= self.open_max:
                 return
             file = next(iter(self._open))
-            if file is newest or file.used or file.pins or file.dirty:
-                # A dirty file stays until the next flush, at most flushIntervalConsumeQueue away, or the
-                # kernel would report its write error to nobody.
+            if file is newest or file.pins or file.used or (file.dirty and not closes_dirty):
                 file.used = False
                 del self._open[file]
                 self._open[file] = None

@@ -29,7 +29,7 @@ from aerobee.store.zeros import is_zero
 
 SECTOR_BYTES = 512
 _TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
-_READ_BYTES = 65_536
+_READ_BYTES = 1 << 20
 _SEARCH_STEP_BYTES = 1 << 20
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
@@ -82,6 +82,8 @@ class Recovery:
         self._gap_topics: set[tuple[str, int]] = set()
         self._index_lost = False
         self._rebuilding = False
+        self._window = b""  # a piece of the log, read ahead
+        self._window_base = self._window_segment = 0
         self.report = RecoveryReport(was_clean=was_clean)
 
     def run(self) -> RecoveryReport:
@@ -182,12 +184,24 @@ class Recovery:
     # -- the scan
 
     def _scan_at(self, offset: int) -> Scan:
-        data = self._log.read(offset, _READ_BYTES)
-        if len(data) >= 4:
-            size = int.from_bytes(data[:4], "big")
-            if _READ_BYTES < size <= self._log.segment_size:
-                data = self._log.read(offset, size)
-        return scan_record(data, offset, check_crc=self._config.check_crc_on_recover)
+        return scan_record(self._bytes_at(offset), offset, check_crc=self._config.check_crc_on_recover)
+
+    def _bytes_at(self, offset: int) -> bytes:
+        """The bytes from `offset` to the end of the record that they claim to be, or of the file."""
+        segment = self._log.segment_at(offset)
+        if segment is None:
+            return b""
+        at = offset - self._window_base
+        if not 0 <= at <= len(self._window) - 8 or self._window_segment != segment.base:
+            stop = min(segment.size, offset - segment.base + _READ_BYTES)
+            self._window = segment.file.read(offset - segment.base, stop)
+            self._window_base, self._window_segment, at = offset, segment.base, 0
+        size = max(8, int.from_bytes(self._window[at : at + 4], "big"))
+        if at + size > len(self._window):
+            return segment.file.read(
+                offset - segment.base, min(segment.size, offset - segment.base + min(size, segment.size))
+            )
+        return self._window[at : at + size]
 
     def _scan(self, start: int, dispatch_from: int, index_from: int) -> int:
         """Walk the records from `start` and dispatch. Returns the log's end."""
