@@ -24,3 +24,7 @@ def main() -> None:
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,8 @@
 Many lines travel at the same time (--in-flight), each waits for its answer. Lines enter a queue in the order of the
 file as long as no send fails; --order-key or --queue puts all of them into one queue. A line whose send failed for a
 reason that passes is sent again until --retry-for is over: such a line may be stored twice, never not at all.
+RocketMQ's brokers differ in two things: their send threads overtake each other, so that only --in-flight 1 keeps the
+order there, and they refuse empty messages (--skip-empty).
 """
 
 from __future__ import annotations
@@ -113,8 +115,17 @@ def send(
     ] = 0,
     group: Annotated[str, typer.Option("--group", help="The producer group.")] = "aerobee-send",
     in_flight: Annotated[
-        int, typer.Option("--in-flight", min=1, max=10_000, help="Sends under way at a time.")
+        int,
+        typer.Option(
+            "--in-flight",
+            min=1,
+            max=10_000,
+            help="Sends under way at a time; 1 keeps the order at RocketMQ's brokers too.",
+        ),
     ] = 64,
+    skip_empty: Annotated[
+        bool, typer.Option("--skip-empty", help="Leave out empty lines; RocketMQ's brokers refuse them.")
+    ] = False,
     from_line: Annotated[int, typer.Option("--from-line", min=1, help="Leave out the lines before.")] = 1,
     retry_for: Annotated[
         float, typer.Option("--retry-for", min=0, help="Seconds for which a line that failed is tried again.")
@@ -153,6 +164,7 @@ def send(
                 out,
                 in_flight=in_flight,
                 first=from_line,
+                skip_empty=skip_empty,
                 retry_for=retry_for,
             )
 
@@ -253,6 +265,7 @@ async def _send_lines(
     *,
     in_flight: int,
     first: int,
+    skip_empty: bool,
     retry_for: float,
 ) -> int:
     if file is None and os.isatty(STDIN):
@@ -264,7 +277,19 @@ async def _send_lines(
         destination = await _destination(producer, shape)
         lines = read_lines(descriptor)
         await stop.or_done(
-            _pump(producer, shape, destination, lines, tally, out, in_flight, first, retry_for, began)
+            _pump(
+                producer,
+                shape,
+                destination,
+                lines,
+                tally,
+                out,
+                in_flight,
+                first,
+                skip_empty,
+                retry_for,
+                began,
+            )
         )
     finally:
         if file is not None:
@@ -283,6 +308,7 @@ async def _pump(
     out: Output,
     in_flight: int,
     first: int,
+    skip_empty: bool,
     retry_for: float,
     began: float,
 ) -> None:
@@ -309,7 +335,7 @@ async def _pump(
     try:
         async for line in lines:
             number += 1
-            if number < first:
+            if number < first or (skip_empty and not line):
                 continue
             if tally.failure is not None:
                 break
