@@ -17,8 +17,16 @@ from typing import Any, Self
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
-from aerobee.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from aerobee.client.admin import Admin
+from aerobee.client.config import (
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    PullConsumerConfig,
+)
 from aerobee.client.producer import Producer
+from aerobee.client.pull_consumer import PullConsumer
 from aerobee.client.push_consumer import PushConsumer
 from aerobee.clock import AdvancingClock, Clock, ManualClock
 from aerobee.errors import UsageError
@@ -303,6 +311,25 @@ class LocalCluster:
             client=client,
             clock=self.clock,
             network=self.network,
+        )
+
+    def pull_consumer(
+        self, group: str, *, config: PullConsumerConfig | None = None, client: ClientConfig | None = None
+    ) -> PullConsumer:
+        """A pull consumer on this cluster and its clock."""
+        return PullConsumer(
+            self.nameserver_address,
+            group,
+            config=config,
+            client=client,
+            clock=self.clock,
+            network=self.network,
+        )
+
+    def admin(self, *, config: AdminConfig | None = None, client: ClientConfig | None = None) -> Admin:
+        """An admin client on this cluster and its clock."""
+        return Admin(
+            self.nameserver_address, config=config, client=client, clock=self.clock, network=self.network
         )
 
     # Helpers.

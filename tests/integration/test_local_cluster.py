@@ -138,6 +138,18 @@ async def test_a_delayed_message_comes_when_the_clock_says_so(aerobee_cluster: L
     assert broker.store.max_offset("orders", 0) == 1
 
 
+async def test_pull_consumer_and_admin_belong_to_the_cluster(aerobee_cluster: LocalCluster) -> None:
+    await aerobee_cluster.create_topic("orders", 1)
+    async with aerobee_cluster.producer() as producer:
+        result = await producer.send(Message("orders", b"x"))
+    async with aerobee_cluster.admin() as admin:
+        assert "orders" in await admin.topics()
+    async with aerobee_cluster.pull_consumer("puller") as consumer:
+        await consumer.assign([result.queue])
+        await consumer.seek(result.queue, 0)
+        assert [message.body for message in await consumer.poll(5)] == [b"x"]
+
+
 async def test_a_directory_that_was_given_stays_and_another_one_goes(tmp_path: Path) -> None:
     async with LocalCluster(directory=tmp_path):
         pass
