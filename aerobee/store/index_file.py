@@ -385,6 +385,40 @@ class KeyIndex:
         """Of the youngest indexed record; -1 when there is none."""
         return next((file.end_physical_offset for file in reversed(self.files) if not file.is_empty), -1)
 
+    @property
+    def settled_timestamp(self) -> int:
+        """Store time of the youngest record in the files that are full and synced; 0 when there is none.
+
+        After a crash RocketMQ keeps the index files that end at or before the checkpoint's index time.
+        """
+        full = [file for file in self.files if not file.is_empty][: None if self._last_is_empty else -1]
+        settled = 0
+        for file in full:
+            if file.dirty_from >= 0:
+                break
+            settled = file.end_timestamp
+        return settled
+
+    @property
+    def open_timestamp(self) -> int:
+        """Store time of the oldest record in the first file that is not settled; 0 when there is none.
+
+        RocketMQ deletes such files after a crash and indexes again what it reads of the log: it must begin here.
+        """
+        settled = self.settled_timestamp
+        return next(
+            (
+                file.begin_timestamp
+                for file in self.files
+                if not file.is_empty and file.end_timestamp > settled
+            ),
+            0,
+        )
+
+    @property
+    def _last_is_empty(self) -> bool:
+        return bool(self.files) and self.files[-1].is_empty
+
     # -- a spare file, so that a full file does not make the loop wait for the next one
 
     def needs_spare(self) -> bool:
