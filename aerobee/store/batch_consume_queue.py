@@ -58,6 +58,11 @@ class BatchConsumeQueue:
 
     # -- writing
 
+    def ensure_room(self, count: int) -> None:
+        """Take disk space for `count` entries, so that writing them cannot fail. Raises StoreFull."""
+        for number in range(self._end, self._end + count):
+            self._files.writable_file(number * BATCH_ENTRY_BYTES, BATCH_ENTRY_BYTES)
+
     def append_batch_entry(self, entry: BatchEntry) -> None:
         """Write the entry of the next record. Raises StoreFull and changes nothing."""
         file = self._files.writable_file(self._end * BATCH_ENTRY_BYTES, BATCH_ENTRY_BYTES)

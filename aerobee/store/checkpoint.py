@@ -13,6 +13,7 @@ When RocketMQ has written the checkpoint since, the copies differ, and the bound
 
 from __future__ import annotations
 
+import logging
 import struct
 import zlib
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ FIELDS = struct.Struct(">qqqqqq")
 BOUNDS_AT = 64
 BOUNDS = struct.Struct(">8sqqqq")
 _MAGIC = b"AEROBEE1"
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,11 +98,31 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     return checkpoint
 
 
-def read_checkpoint(disk: Disk, path: str) -> Checkpoint:
-    """The checkpoint on the disk; zeros when there is none."""
-    return decode_checkpoint(disk.read_file(path)) if disk.exists(path) else Checkpoint()
+class CheckpointFile:
+    """The file, and what it says now."""
 
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.current = Checkpoint()
+        self._disk = disk
+        self._path = path
 
-def write_checkpoint(disk: Disk, path: str, checkpoint: Checkpoint) -> None:
-    """Replace the file; durable on return. Raises OSError."""
-    disk.replace_file(path, checkpoint.encode())
+    def read(self) -> Checkpoint:
+        """The checkpoint on the disk; zeros when there is none."""
+        if self._disk.exists(self._path):
+            self.current = decode_checkpoint(self._disk.read_file(self._path))
+        return self.current
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Replace the file's content, durable on return. When the disk refuses, the older one stays and holds."""
+        if checkpoint == self.current:
+            return
+        try:
+            self._disk.replace_file(self._path, checkpoint.encode())
+        except OSError as error:
+            _logger.warning(
+                "the checkpoint %s could not be written, the next start reads more of the log: %s",
+                self._path,
+                error,
+            )
+        else:
+            self.current = checkpoint

@@ -15,6 +15,7 @@ from aerobee.errors import ConfigError
 
 QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
+_ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
 _DELAY_LEVEL = re.compile(r"(\d+)([smhd])\Z")
 _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -164,6 +165,16 @@ class StoreConfig:
     @property
     def index_file_bytes(self) -> int:
         return 40 + self.max_hash_slot_num * 4 + self.max_index_num * 20
+
+    def memory_share_bytes(self) -> int:
+        """How many of the log's youngest bytes count as "in memory" (accessMessageInMemoryMaxRatio)."""
+        memory = self.memory_bytes
+        if not memory:
+            try:
+                memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            except (ValueError, OSError):
+                memory = _ASSUMED_MEMORY_BYTES
+        return memory * self.access_message_in_memory_max_ratio // 100
 
     def delay_levels_ms(self) -> tuple[int, ...]:
         """Delay of level 1, 2, ... in ms. Raises ConfigError for an unreadable level."""

@@ -13,46 +13,42 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate
 
 from aerobee.clock import Clock
 from aerobee.errors import RecordInvalid, StoreError, StoreFull, StoreNotWritable
 from aerobee.message import (
-    PROPERTIES_BYTES_MAX,
-    RETRY_TOPIC_BYTES_MAX,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     decode_properties,
-    encode_record,
 )
 from aerobee.store.abort_file import remove_abort_file, was_aborted, write_abort_file
-from aerobee.store.batch_consume_queue import BatchEntry
-from aerobee.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from aerobee.store.batch_consume_queue import BatchConsumeQueue
+from aerobee.store.checkpoint import Checkpoint, CheckpointFile
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.disk import Disk, FileLock
-from aerobee.store.dispatch import batch_size_of, index_texts
+from aerobee.store.dispatch import index_texts
 from aerobee.store.flush import LogFlusher, Watermark
 from aerobee.store.index_file import KeyIndex
+from aerobee.store.log_cleaner import LogCleaner
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
 from aerobee.store.queue_table import AnyQueue, QueueTable
+from aerobee.store.queue_upkeep import QueueUpkeep
 from aerobee.store.reader import Accept, MessageReader
+from aerobee.store.record_layout import append_batch_entries, lay_out
 from aerobee.store.recovery import Recovery, RecoveryReport
-from aerobee.store.retention import Retention
 from aerobee.store.stored_message import AppendResult, GetResult, QueryResult, StoredMessage
+from aerobee.store.warmer import Warmer
 
 _logger = logging.getLogger(__name__)
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
-_ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
-_COUNT_MAX_COLD = 64
-_FEW_QUEUE_FILES = (
-    256  # so many are synced every flushIntervalConsumeQueue, more only at the thorough interval
-)
 Arrival = Callable[[str, int, int, int], None]
 _OWN_OFFSET = struct.Struct(">q")
-_Read = tuple[Callable[[int, int], bytes], int, int]
 
 
 class MessageStore:
@@ -100,9 +96,10 @@ class MessageStore:
         self._own_executor = None if executor is not None else ThreadPoolExecutor(4, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
         self._lock: FileLock | None = None
-        self._checkpoint = Checkpoint()
+        self._checkpoints = CheckpointFile(disk, config.path("checkpoint"))
         self._is_sync = config.is_sync_flush
-        self._reader = MessageReader(config, self.log, self._memory_share())
+        self._reader = MessageReader(config, self.log, config.memory_share_bytes())
+        self._warmer = Warmer(config, self.log, self.pool, self._executor)
         self._arrivals: list[Arrival] = []
         # Sync flush: records that consumers may not see yet: physical offset, queue, next offset, tags code.
         self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
@@ -118,7 +115,28 @@ class MessageStore:
             on_failed=self._failed,
         )
         self._queue_flusher = QueueFlusher(self.pool, self.index, disk)
-        self._retention = Retention(config)
+        self._upkeep = QueueUpkeep(
+            config,
+            self.log,
+            self._queue_flusher,
+            self.flushed,
+            self._checkpoints,
+            clock=clock,
+            executor=self._executor,
+            next_checkpoint=self._next_checkpoint,
+            on_failed=self._sync_failed,
+        )
+        self._cleaner = LogCleaner(
+            config,
+            self.log,
+            self._table,
+            self.index,
+            self.flushed,
+            disk=disk,
+            clock=clock,
+            executor=self._executor,
+            on_ratio=self._set_full,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- life
@@ -155,15 +173,15 @@ class MessageStore:
         self.log.load()
         self._table.load()
         self.index.load()
-        self._checkpoint = read_checkpoint(self._disk, self._checkpoint_path)
+        checkpoint = self._checkpoints.read()
         report = Recovery(
-            self.config, self.log, self._table, self.index, self._checkpoint, was_clean=was_clean
+            self.config, self.log, self._table, self.index, checkpoint, was_clean=was_clean
         ).run()
         write_abort_file(self._disk, root, os.getpid())
         self.last_store_timestamp = report.last_store_timestamp
         self.last_record_offset = report.last_record_offset
         # What a killed process left may be in the system's cache only: from here on it counts as durable.
-        start = max(self.log.min_offset, min(self._checkpoint.log_flushed, self.log.end))
+        start = max(self.log.min_offset, min(checkpoint.log_flushed, self.log.end))
         if not was_clean:
             self.log.rewrite(start, self.log.end)
             self.pool.rewrite_dirty()
@@ -172,7 +190,7 @@ class MessageStore:
         self._disk.sync_dir(self.log.directory)
         self.flushed.reset(self.log.end)
         self._queue_flusher.sync_all()
-        self._write_checkpoint(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
+        self._checkpoints.write(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
         self._refusal = (
             StoreNotWritable("this broker is a slave: send to its master")
             if self.config.broker_role is BrokerRole.SLAVE
@@ -184,8 +202,8 @@ class MessageStore:
         """Start flush, checkpoint and retention in the running event loop. Before it nothing is flushed."""
         self._flusher.start()
         self._tasks = [
-            asyncio.create_task(self._flush_queues(), name="store-queue-flush"),
-            asyncio.create_task(self._clean(), name="store-retention"),
+            asyncio.create_task(self._upkeep.run(), name="store-queue-flush"),
+            asyncio.create_task(self._cleaner.run(), name="store-retention"),
         ]
         if self.flushed.value < self.log.end:
             self._flusher.want()
@@ -233,7 +251,7 @@ class MessageStore:
             self.log.sync(self.flushed.value, self.log.end)
             self.flushed.value = max(self.flushed.value, self.log.end)
             self._queue_flusher.sync_all()
-            self._write_checkpoint(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
+            self._checkpoints.write(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
             remove_abort_file(self._disk, self.config.store_path_root_dir)
         except OSError as error:
             self._failed(StoreError(f"the last flush failed: {error}", path=self.config.store_path_root_dir))
@@ -325,14 +343,22 @@ class MessageStore:
                 else self._table.tags_code(message.topic, properties, now)
             )
             takes_offset = message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
-            parts.append(self._encode(message, queue_offset + number if takes_offset else 0, now))
+            parts.append(
+                lay_out(
+                    message,
+                    queue_offset + number if takes_offset else 0,
+                    now,
+                    store_host=self.store_host,
+                    body_bytes_max=self.config.max_message_size,
+                )
+            )
             sizes.append(len(parts[-1]))
         takes_offset = messages[0].sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
         # Everything that can fail for want of space comes first; after it nothing can.
         index_count = sum(map(len, texts))
         if index_count and not self.index.has_room(index_count):
             self.index.make_room(index_count, now)
-        if takes_offset and isinstance(queue, ConsumeQueue):
+        if takes_offset:
             queue.ensure_room(len(messages))
         offset = self.log.place(sum(sizes))
         place = offset
@@ -341,11 +367,15 @@ class MessageStore:
             self.log.buffer[at : at + len(part)] = part
             _OWN_OFFSET.pack_into(self.log.buffer, at + 28, place)
             place += len(part)
-        if takes_offset and not isinstance(queue, ConsumeQueue):
-            self._append_batch_entries(queue, messages, offset, sizes, codes, now)
+        if takes_offset and isinstance(queue, BatchConsumeQueue):
+            append_batch_entries(queue, messages, offset, sizes, codes, now)
         self.log.end = place
         result = AppendResult(
-            offset, place - offset, queue_offset if takes_offset else 0, now, tuple(_starts(offset, sizes))
+            offset,
+            place - offset,
+            queue_offset if takes_offset else 0,
+            now,
+            tuple(accumulate(sizes[:-1], initial=offset)),
         )
         for start, size, keys, code in zip(result.record_offsets, sizes, texts, codes, strict=True):
             self.index.add(messages[0].topic, keys, start, now)
@@ -358,57 +388,6 @@ class MessageStore:
             else:
                 self.last_store_timestamp, self.last_record_offset = now, start
         return result
-
-    def _append_batch_entries(
-        self,
-        queue: AnyQueue,
-        messages: Sequence[StoredMessage],
-        offset: int,
-        sizes: Sequence[int],
-        codes: Sequence[int],
-        now: int,
-    ) -> None:
-        assert not isinstance(queue, ConsumeQueue)
-        for message, size, code in zip(messages, sizes, codes, strict=True):
-            properties = decode_properties(message.properties.decode(errors="surrogateescape"))
-            count = batch_size_of(message.sys_flag, properties)
-            queue.append_batch_entry(
-                BatchEntry(offset, size, 0 if count > 1 else code, now, queue.max_offset, count)
-            )
-            offset += size
-
-    def _encode(self, message: StoredMessage, queue_offset: int, now: int) -> bytes:
-        topic = message.topic.encode()
-        if not topic or len(topic) > RETRY_TOPIC_BYTES_MAX:
-            raise RecordInvalid(
-                f"the topic takes {len(topic)} bytes: 1 to {RETRY_TOPIC_BYTES_MAX} are allowed"
-            )
-        if len(message.properties) > PROPERTIES_BYTES_MAX:
-            raise RecordInvalid(
-                f"the properties take {len(message.properties)} bytes: at most {PROPERTIES_BYTES_MAX} are allowed"
-            )
-        if len(message.body) > self.config.max_message_size:
-            raise RecordInvalid(
-                f"the body has {len(message.body)} bytes: maxMessageSize allows {self.config.max_message_size}"
-            )
-        if not 0 <= message.queue_id <= 0x7FFFFFFF:
-            raise RecordInvalid(f"queue id {message.queue_id} is not from 0 to 2147483647")
-        return encode_record(
-            topic=topic,
-            queue_id=message.queue_id,
-            queue_offset=queue_offset,
-            physical_offset=0,
-            body=bytes(message.body),
-            properties=message.properties,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.born_host,
-            store_timestamp=now,
-            store_host=message.store_host or self.store_host,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
-        )
 
     def announce(self, queue: AnyQueue, physical_offset: int, store_timestamp: int, tags_code: int) -> None:
         """The queue's newest entry, of the record at `physical_offset`, is complete: show it to consumers.
@@ -467,7 +446,7 @@ class MessageStore:
             raise self._failure  # what a second sync says is worth nothing
         try:
             bound = self._queue_flusher.sync_all_below(self.log.end)
-            self._write_checkpoint(self._next_checkpoint(bound))
+            self._checkpoints.write(self._next_checkpoint(bound))
         except OSError as error:
             raise self._sync_failed(error) from error
 
@@ -518,26 +497,7 @@ class MessageStore:
 
     def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether get_messages there would wait for the disk: then use get_messages_cold."""
-        queue = self.queues.get((topic, queue_id))
-        if queue is None or not queue.min_offset <= offset < queue.readable_max:
-            return False
-        if isinstance(queue, ConsumeQueue) and queue.readable_max - offset > 1024:
-            count = self.config.max_filter_message_size // 20
-            if not queue.is_resident(offset, min(count, queue.readable_max - offset)):
-                return True
-        for at in (
-            offset,
-            min(offset + self.config.max_transfer_count_on_message_in_disk, queue.readable_max) - 1,
-        ):
-            entry = queue.entry(at)
-            if entry is None or self.log.end - entry[0] <= self.config.hot_read_bytes:
-                continue
-            segment = self.log.segment_at(entry[0])
-            if segment is not None:
-                start = entry[0] - segment.base
-                if not segment.file.is_resident(start, min(segment.size, start + entry[1])):
-                    return True
-        return False
+        return self._warmer.is_cold(self.queues.get((topic, queue_id)), offset)
 
     async def get_messages_cold(
         self,
@@ -549,69 +509,18 @@ class MessageStore:
         tag_codes: frozenset[int] | None = None,
         accept: Accept | None = None,
     ) -> GetResult:
-        """As get_messages, after bringing the data into memory in the executor.
-
-        A mapping's page fault would stop every thread (it happens under the interpreter's lock), so the executor
-        reads the same bytes through the file first.
-        """
-        queue = self.queues.get((topic, queue_id))
-        if queue is not None and queue.min_offset <= offset < queue.readable_max:
-            if isinstance(queue, ConsumeQueue):
-                await self._warm_entries(queue, offset)
-            await self._warm_records(queue, offset, min(count_max, _COUNT_MAX_COLD), tag_codes)
+        """As get_messages, after bringing the data into memory in the executor."""
+        await self._warmer.warm_queue(self.queues.get((topic, queue_id)), offset, count_max, tag_codes)
         return self.get_messages(
             topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
         )
 
-    async def _warm_entries(self, queue: ConsumeQueue, offset: int) -> None:
-        pinned = queue.pin_entries(offset, self.config.max_filter_message_size // 20)
-        if pinned is None:
-            return
-        file, start, end = pinned
-        assert file.file is not None
-        future = asyncio.get_running_loop().run_in_executor(self._executor, file.file.read, start, end)
-        future.add_done_callback(lambda _: self.pool.unpin([file]))
-        await asyncio.shield(future)
-
-    async def _warm_records(
-        self, queue: AnyQueue, offset: int, count: int, tag_codes: frozenset[int] | None
-    ) -> None:
-        places: list[tuple[int, int]] = []
-        total = 0
-        stop = min(queue.readable_max, offset + self.config.max_filter_message_size // 20)
-        for at in range(offset, stop):
-            entry = queue.entry(at)
-            if entry is None or (tag_codes is not None and entry[2] not in tag_codes):
-                continue
-            if self.log.segment_at(entry[0]) is not None and (not places or places[-1] != entry[:2]):
-                places.append(entry[:2])
-                total += entry[1]
-            if len(places) >= count or total >= self.config.max_transfer_bytes_on_message_in_memory:
-                break
-        if not places:
-            return
-        await self._warm(places)
-
-    async def _warm(self, places: Sequence[tuple[int, int]]) -> None:
-        """Bring (physical offset, size) into memory in the executor. Deleted ones are left out."""
-        pins: list[int] = []
-        reads: list[_Read] = []
-        for start, size in places:
-            segment = self.log.segment_at(start)
-            if segment is not None:
-                pins.extend(self.log.pin(start, min(segment.end, start + size)))
-                at = start - segment.base
-                reads.append((segment.file.read, at, min(segment.size, at + size)))
-        future = asyncio.get_running_loop().run_in_executor(self._executor, _read_all, reads)
-        future.add_done_callback(lambda _: self.log.unpin(pins))
-        await asyncio.shield(future)
-
     async def read_record_cold(self, physical_offset: int) -> bytes | None:
         """As read_record, after bringing the record into memory in the executor."""
         if self.log.end - physical_offset > self.config.hot_read_bytes:
-            await self._warm([(physical_offset, 4)])
+            await self._warmer.warm([(physical_offset, 4)])
             size = int.from_bytes(self.log.read(physical_offset, 4), "big")
-            await self._warm([(physical_offset, min(size, self.log.segment_size))])
+            await self._warmer.warm([(physical_offset, min(size, self.log.segment_size))])
         return self.read_record(physical_offset)
 
     def read_record(self, physical_offset: int) -> bytes | None:
@@ -702,7 +611,7 @@ class MessageStore:
         found = self._candidates(
             topic, key, min(count_max, self.config.max_msgs_num_batch), begin_ms, end_ms, index_type
         )
-        await self._warm([(offset, 4096) for offset in found])
+        await self._warmer.warm([(offset, 4096) for offset in found])
         return self.query(
             topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms, index_type=index_type
         )
@@ -725,38 +634,7 @@ class MessageStore:
 
         Removing large files takes a while: the background task does the same in the executor.
         """
-        used, total, times = self._look_at_disk()
-        paths = self._expire(used, total, times, manual)
-        for path in paths:
-            self._disk.remove(path)
-        return self._after_expiry(len(paths))
-
-    def _look_at_disk(self) -> tuple[int, int, list[int]]:
-        """Used and total bytes, and when each of the oldest log files was last changed. Any thread."""
-        paths = [segment.path for segment in self.log.segments[:-1][: self.config.delete_file_batch_max]]
-        used, total = self._disk.usage(self.log.directory)
-        return used, total, [self._disk.mtime_ms(path) for path in paths]
-
-    def _expire(self, used: int, total: int, times: list[int], manual: bool) -> list[str]:
-        """Take expired segments out of the log. Returns the files to remove."""
-        ratio = used / total if total else 0.0
-        decision = self._retention.decide(
-            now_ms=self._clock.now_ms(), file_times_ms=times, used_ratio=ratio, manual=manual
-        )
-        paths = []
-        for _ in range(decision.delete_count):
-            if len(self.log.segments) < 2 or self.log.segments[0].end > self.flushed.value:
-                break
-            paths.append(self.log.detach_first().path)
-        self._set_full(decision.is_full, ratio)
-        return paths
-
-    def _after_expiry(self, removed: int) -> int:
-        if removed:
-            removed += self._table.delete_before(self.log.min_offset)
-            removed += self.index.delete_before(self.log.min_offset)
-            _logger.info("retention removed %d files; the log begins at %d", removed, self.log.min_offset)
-        return removed
+        return self._cleaner.clean(manual=manual)
 
     def _set_full(self, is_full: bool, ratio: float) -> None:
         if is_full and self._refusal is None:
@@ -786,134 +664,27 @@ class MessageStore:
             ratios.append(used / total if total else 0.0)
         return ratios[0], ratios[1]
 
-    # -- background
-
-    async def _flush_queues(self) -> None:
-        config, loop = self.config, asyncio.get_running_loop()
-        await self._make_spares()
-        thorough_at = self._clock.monotonic() + config.flush_consume_queue_thorough_interval / 1000
-        while True:
-            await self._clock.sleep(config.flush_interval_consume_queue / 1000)
-            await self._make_spares()
-            if self._failure is not None:
-                return
-            # Only what the log holds durably may be covered by the checkpoint's queue bound.
-            flushed = self.flushed.value
-            now = self._clock.monotonic()
-            if self.pool.dirty_count > _FEW_QUEUE_FILES and now < thorough_at:
-                # Thousands of syncs a second would take the disk from the log; recovery reads more instead.
-                bound = min(flushed, self._queue_flusher.bound(self.log.end))
-                await loop.run_in_executor(
-                    self._executor, self._write_checkpoint, self._next_checkpoint(bound)
-                )
-                continue
-            thorough_at = now + config.flush_consume_queue_thorough_interval / 1000
-            work = self._queue_flusher.begin(flushed)
-            checkpoint = self._next_checkpoint(work.bound)
-            future = loop.run_in_executor(self._executor, self._sync_queues, work, checkpoint)
-            try:
-                await asyncio.shield(future)
-            except OSError as error:
-                self._sync_failed(error)
-            except asyncio.CancelledError:
-                await asyncio.wait([future])
-                failure = future.exception()
-                if isinstance(failure, OSError):
-                    self._sync_failed(failure)
-                raise
-            finally:
-                self._queue_flusher.end(work)
-
-    async def _make_spares(self) -> None:
-        """The next files ahead of their use: making one takes milliseconds, in which the loop would stand still."""
-        if not self.is_writable:
-            return
-        loop = asyncio.get_running_loop()
-        try:
-            if self.log.needs_spare():
-                await loop.run_in_executor(self._executor, self.log.make_spare)
-            if self.index.needs_spare():
-                await loop.run_in_executor(self._executor, self.index.make_spare, self._clock.now_ms())
-        except (StoreFull, OSError) as error:
-            _logger.warning("the next file cannot be made yet: %s", error)
-
-    def _sync_queues(self, work: QueueFlusher.Work, checkpoint: Checkpoint) -> None:
-        self._queue_flusher.sync(work)
-        self._write_checkpoint(checkpoint)
-
-    async def _clean(self) -> None:
-        while True:
-            await self._clock.sleep(self.config.clean_resource_interval / 1000)
-            loop = asyncio.get_running_loop()
-            try:
-                used, total, times = await loop.run_in_executor(self._executor, self._look_at_disk)
-                paths = self._expire(used, total, times, False)
-                for path in paths:
-                    await loop.run_in_executor(self._executor, self._disk.remove, path)
-                self._after_expiry(len(paths))
-            except OSError as error:
-                _logger.error("retention of %s failed: %s", self.log.directory, error)
-
-    # -- checkpoint
-
-    @property
-    def _checkpoint_path(self) -> str:
-        return self.config.path("checkpoint")
-
     def _next_checkpoint(self, queues_bound: int) -> Checkpoint:
         """What is durable now; `queues_bound`: the queue and index entries of every record before it."""
-        previous = self._checkpoint
-        flushed = self.flushed.value
+        flushed, end = self.flushed.value, self.log.end
         bound = min(queues_bound, flushed)
         time_of = self._reader.record_time
-        is_whole = bound >= self.log.end and self.last_record_offset >= 0
-        return Checkpoint(
-            # RocketMQ trusts what is 3 s older than these: with something unflushed say a moment less.
-            log_timestamp=self.last_store_timestamp
-            if flushed >= self.log.end
-            else max(0, time_of(flushed) - 1),
+        is_whole = bound >= end and self.last_record_offset >= 0
+        # RocketMQ trusts what is 3 s older than these times: with something unflushed say a moment less.
+        return replace(
+            self._checkpoints.current,
+            log_timestamp=self.last_store_timestamp if flushed >= end else max(0, time_of(flushed) - 1),
             queues_timestamp=self.last_store_timestamp if is_whole else max(0, time_of(bound) - 1),
-            index_timestamp=previous.index_timestamp,
-            master_flushed_offset=previous.master_flushed_offset,
-            confirm_offset=previous.confirm_offset,
             queues_physical_offset=self.last_record_offset if is_whole else bound,
             log_flushed=flushed,
             queues_flushed=bound,
         )
 
-    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        if checkpoint != self._checkpoint:
-            try:
-                write_checkpoint(self._disk, self._checkpoint_path, checkpoint)
-            except OSError as error:
-                # The older one stays and holds: the next start only reads more of the log.
-                _logger.warning("the checkpoint %s could not be written: %s", self._checkpoint_path, error)
-            else:
-                self._checkpoint = checkpoint
-
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other limits, intervals and ratios. Paths, file sizes and roles must be those of before."""
         self.config = config
-        self._reader.reconfigure(config, self._memory_share())
+        self._reader.reconfigure(config, config.memory_share_bytes())
         self._flusher.reconfigure(config)
-        self._retention.reconfigure(config)
-
-    def _memory_share(self) -> int:
-        memory = self.config.memory_bytes
-        if not memory:
-            try:
-                memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            except (ValueError, OSError):
-                memory = _ASSUMED_MEMORY_BYTES
-        return memory * self.config.access_message_in_memory_max_ratio // 100
-
-
-def _starts(offset: int, sizes: Sequence[int]) -> Iterable[int]:
-    for size in sizes:
-        yield offset
-        offset += size
-
-
-def _read_all(reads: list[_Read]) -> None:
-    for read, start, end in reads:
-        read(start, end)
+        self._cleaner.reconfigure(config)
+        self._upkeep.reconfigure(config)
+        self._warmer.reconfigure(config)

@@ -27,13 +27,18 @@ class QueueFlusher:
 
     def __init__(self, pool: FilePool, index: KeyIndex, disk: Disk) -> None:
         self._pool = pool
-        self._index = index
+        self.index = index
         self._disk = disk
+
+    @property
+    def dirty_count(self) -> int:
+        """Queue files that the next round would sync."""
+        return self._pool.dirty_count
 
     def bound(self, log_end: int) -> int:
         """Physical offset below which nothing is unsynced."""
         offsets = [queue.unsynced_from for queue in self._pool.unsynced_queues if queue.unsynced_from >= 0]
-        index_from = self._index.unsynced_from()
+        index_from = self.index.unsynced_from()
         if index_from >= 0:
             offsets.append(index_from)
         return min(offsets, default=log_end)
@@ -47,10 +52,10 @@ class QueueFlusher:
             queue.unsynced_from = -1
         self._pool.unsynced_queues.clear()
         directories = self._pool.take_dirty_dirs()
-        if self._index.unsynced_names:
-            self._index.unsynced_names = False
-            directories.append(self._index.directory)
-        return self.Work(log_flushed, self._pool.take_dirty(), self._index.take_dirty(), directories)
+        if self.index.unsynced_names:
+            self.index.unsynced_names = False
+            directories.append(self.index.directory)
+        return self.Work(log_flushed, self._pool.take_dirty(), self.index.take_dirty(), directories)
 
     def sync(self, work: Work) -> None:
         """Raises OSError; then nothing is known about what the round should have made durable."""
@@ -65,7 +70,7 @@ class QueueFlusher:
     def end(self, work: Work) -> None:
         """Let go of the round's files."""
         self._pool.unpin(work.files)
-        self._index.unpin(work.index_files)
+        self.index.unpin(work.index_files)
 
     def sync_all_below(self, log_flushed: int) -> int:
         """One round in this thread. Returns the bound. Raises OSError."""

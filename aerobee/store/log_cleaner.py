@@ -1,0 +1,104 @@
+"""Carrying out retention: old log files go, and with them the queue and index files that only point into them.
+
+Follows CleanCommitLogService and CleanConsumeQueueService of RocketMQ; what is to go is decided in retention.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from aerobee.clock import Clock
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import Disk
+from aerobee.store.flush import Watermark
+from aerobee.store.index_file import KeyIndex
+from aerobee.store.queue_table import QueueTable
+from aerobee.store.retention import Retention
+
+_logger = logging.getLogger(__name__)
+
+
+class LogCleaner:
+    """Belongs to the event loop's thread. `on_ratio(is_full, used_ratio)` is told after each look at the disk."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        flushed: Watermark,
+        *,
+        disk: Disk,
+        clock: Clock,
+        executor: Executor | None,
+        on_ratio: Callable[[bool, float], None],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._flushed = flushed
+        self._disk = disk
+        self._clock = clock
+        self._executor = executor
+        self._on_ratio = on_ratio
+        self._retention = Retention(config)
+
+    def clean(self, *, manual: bool) -> int:
+        """One round in this thread. Returns files removed."""
+        used, total, times = self._look_at_disk()
+        paths = self._expire(used, total, times, manual)
+        for path in paths:
+            self._disk.remove(path)
+        return self._after_expiry(len(paths))
+
+    async def run(self) -> None:
+        """One round every cleanResourceInterval. Files are removed in the executor, for large ones take a while."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._clock.sleep(self._config.clean_resource_interval / 1000)
+            try:
+                used, total, times = await loop.run_in_executor(self._executor, self._look_at_disk)
+                paths = self._expire(used, total, times, False)
+                for path in paths:
+                    await loop.run_in_executor(self._executor, self._disk.remove, path)
+                self._after_expiry(len(paths))
+            except OSError as error:
+                _logger.error("retention of %s failed: %s", self._log.directory, error)
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other times and ratios."""
+        self._config = config
+        self._retention.reconfigure(config)
+
+    def _look_at_disk(self) -> tuple[int, int, list[int]]:
+        """Used and total bytes, and when each of the oldest log files was last changed. Any thread."""
+        paths = [segment.path for segment in self._log.segments[:-1][: self._config.delete_file_batch_max]]
+        used, total = self._disk.usage(self._log.directory)
+        return used, total, [self._disk.mtime_ms(path) for path in paths]
+
+    def _expire(self, used: int, total: int, times: list[int], manual: bool) -> list[str]:
+        """Take expired segments out of the log. Returns the files to remove."""
+        ratio = used / total if total else 0.0
+        decision = self._retention.decide(
+            now_ms=self._clock.now_ms(), file_times_ms=times, used_ratio=ratio, manual=manual
+        )
+        paths = []
+        for _ in range(decision.delete_count):
+            if len(self._log.segments) < 2 or self._log.segments[0].end > self._flushed.value:
+                break
+            paths.append(self._log.detach_first().path)
+        self._on_ratio(decision.is_full, ratio)
+        return paths
+
+    def _after_expiry(self, removed: int) -> int:
+        if removed:
+            removed += self._queues.delete_before(self._log.min_offset)
+            removed += self._index.delete_before(self._log.min_offset)
+            _logger.info("retention removed %d files; the log begins at %d", removed, self._log.min_offset)
+        return removed
