@@ -386,38 +386,27 @@ class KeyIndex:
         return next((file.end_physical_offset for file in reversed(self.files) if not file.is_empty), -1)
 
     @property
-    def settled_timestamp(self) -> int:
-        """Store time of the youngest record in the files that are full and synced; 0 when there is none.
+    def open_file(self) -> IndexFile | None:
+        """The oldest file that is not both full and synced; None when there is none with entries.
 
-        After a crash RocketMQ keeps the index files that end at or before the checkpoint's index time.
+        After a crash RocketMQ deletes the files that end behind the checkpoint's index time, this one and younger
+        ones, and indexes again only what lies behind the checkpoint's queue bound.
         """
-        full = [file for file in self.files if not file.is_empty][: None if self._last_is_empty else -1]
+        used = [file for file in self.files if not file.is_empty]
+        for file in used:
+            if file.dirty_from >= 0 or file is self.files[-1]:
+                return file
+        return None
+
+    @property
+    def settled_timestamp(self) -> int:
+        """Store time of the youngest record in the files before open_file; 0 when there is none."""
         settled = 0
-        for file in full:
-            if file.dirty_from >= 0:
+        for file in self.files:
+            if file is self.open_file or file.is_empty:
                 break
             settled = file.end_timestamp
         return settled
-
-    @property
-    def open_timestamp(self) -> int:
-        """Store time of the oldest record in the first file that is not settled; 0 when there is none.
-
-        RocketMQ deletes such files after a crash and indexes again what it reads of the log: it must begin here.
-        """
-        settled = self.settled_timestamp
-        return next(
-            (
-                file.begin_timestamp
-                for file in self.files
-                if not file.is_empty and file.end_timestamp > settled
-            ),
-            0,
-        )
-
-    @property
-    def _last_is_empty(self) -> bool:
-        return bool(self.files) and self.files[-1].is_empty
 
     # -- a spare file, so that a full file does not make the loop wait for the next one
 

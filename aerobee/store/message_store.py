@@ -251,8 +251,11 @@ class MessageStore:
             self.log.sync(self.flushed.value, self.log.end)
             self.flushed.value = max(self.flushed.value, self.log.end)
             self._queue_flusher.sync_all()
-            self._checkpoints.write(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
+            bound = self._queue_flusher.bound(self.log.end)
+            self._checkpoints.write(self._next_checkpoint(bound))
             remove_abort_file(self._disk, self.config.store_path_root_dir)
+            # Only without `abort` may it say that nothing at all is to be read again.
+            self._checkpoints.write(self._next_checkpoint(bound, is_closed=True))
         except OSError as error:
             self._failed(StoreError(f"the last flush failed: {error}", path=self.config.store_path_root_dir))
 
@@ -664,18 +667,26 @@ class MessageStore:
             ratios.append(used / total if total else 0.0)
         return ratios[0], ratios[1]
 
-    def _next_checkpoint(self, queues_bound: int) -> Checkpoint:
+    def _next_checkpoint(self, queues_bound: int, *, is_closed: bool = False) -> Checkpoint:
         """What is durable now; `queues_bound`: the queue and index entries of every record before it."""
         flushed, end = self.flushed.value, self.log.end
         bound = min(queues_bound, flushed)
         time_of = self._reader.record_time
         is_whole = bound >= end and self.last_record_offset >= 0
         # RocketMQ trusts what is 3 s older than these times: with something unflushed say a moment less.
+        queues_timestamp = self.last_store_timestamp if is_whole else max(0, time_of(bound) - 1)
+        queues_physical_offset = self.last_record_offset if is_whole else bound
+        if not is_closed and (index := self.index.open_file) is not None:
+            # After a crash RocketMQ deletes this file and fills it again from where its queues' bound lies, so that
+            # must not be behind the file's first record. Our own recovery goes by the bounds below.
+            queues_timestamp = min(queues_timestamp, index.begin_timestamp)
+            queues_physical_offset = min(queues_physical_offset, index.begin_physical_offset)
         return replace(
             self._checkpoints.current,
             log_timestamp=self.last_store_timestamp if flushed >= end else max(0, time_of(flushed) - 1),
-            queues_timestamp=self.last_store_timestamp if is_whole else max(0, time_of(bound) - 1),
-            queues_physical_offset=self.last_record_offset if is_whole else bound,
+            queues_timestamp=queues_timestamp,
+            index_timestamp=self.index.settled_timestamp,
+            queues_physical_offset=queues_physical_offset,
             log_flushed=flushed,
             queues_flushed=bound,
         )
