@@ -37,32 +37,54 @@ class OffsetStore(Protocol):
 
 
 class RemoteOffsets:
-    """Offsets at the broker of each queue."""
+    """Offsets at the broker of each queue.
+
+    A RocketMQ broker that gets the first offsets of a group and topic in several threads at once keeps those of one
+    thread only (ConsumerOffsetManager.commitOffset looks a table up and puts a new one). So the first offset for a
+    broker and topic is written alone and waited for.
+    """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
+        self._known: set[tuple[str, str]] = set()  # broker name and topic that have an offset of this group
+        self._first = asyncio.Lock()
 
     async def load(self, queue: MessageQueue) -> int | None:
         return await committed_offset(self._session, self._group, queue)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await asyncio.gather(*(self._save_one(queue, offset) for queue, offset in offsets.items()))
+        waiting = dict(offsets)
+        async with self._first:
+            for queue in self._strangers(offsets):
+                await self._save_one(queue, waiting.pop(queue), oneway=False)
+        await asyncio.gather(*(self._save_one(*entry, oneway=True) for entry in waiting.items()))
 
     async def save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Write offsets and wait until each broker has them. Raises AerobeeError of the first that refuses."""
-        await asyncio.gather(
-            *(
-                commit_offset(self._session, self._group, queue, offset, oneway=False)
-                for queue, offset in offsets.items()
-            )
-        )
+        waiting = dict(offsets)
+        async with self._first:
+            for queue in self._strangers(offsets):
+                await self._commit(queue, waiting.pop(queue), oneway=False)
+        await asyncio.gather(*(self._commit(*entry, oneway=False) for entry in waiting.items()))
 
-    async def _save_one(self, queue: MessageQueue, offset: int) -> None:
+    def _strangers(self, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
+        """One queue for each broker and topic that has no offset yet, as far as we know."""
+        first: dict[tuple[str, str], MessageQueue] = {}
+        for queue in offsets:
+            first.setdefault((queue.broker_name, queue.topic), queue)
+        return [queue for place, queue in first.items() if place not in self._known]
+
+    async def _save_one(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
         try:
-            await commit_offset(self._session, self._group, queue, offset, oneway=True)
+            await self._commit(queue, offset, oneway=oneway)
         except AerobeeError as error:
             log.warning("offset %d of %s is not committed: %s", offset, queue, error)
+
+    async def _commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
+        await commit_offset(self._session, self._group, queue, offset, oneway=oneway)
+        if not oneway:
+            self._known.add((queue.broker_name, queue.topic))
 
 
 class LocalOffsets:

@@ -1,0 +1,46 @@
+"""Offsets at the broker: the first of a topic goes alone, so that a RocketMQ broker does not lose the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aerobee.client import offset_store
+from aerobee.client.offset_store import RemoteOffsets
+from aerobee.errors import RequestTimeout
+from aerobee.message import MessageQueue
+
+QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What is written, in order: ("wait" or "oneway", queue id); a waited one is noted when it is answered."""
+    written: list[tuple[str, int]] = []
+
+    async def commit(session: object, group: str, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
+        if offset < 0:
+            raise RequestTimeout("no answer")
+        if not oneway:
+            await asyncio.sleep(0)
+        written.append(("oneway" if oneway else "wait", queue.queue_id))
+
+    monkeypatch.setattr(offset_store, "commit_offset", commit)
+    return written
+
+
+async def test_the_first_offset_of_a_topic_is_answered_before_the_others_leave(
+    commits: list[tuple[str, int]],
+) -> None:
+    offsets = RemoteOffsets(None, "group")  # type: ignore[arg-type]
+    await asyncio.gather(offsets.save({QUEUES[0]: 1, QUEUES[1]: 1}), offsets.save({QUEUES[2]: 1}))
+    assert commits[0] == ("wait", 0)
+    assert sorted(commits[1:]) == [("oneway", 1), ("oneway", 2)]
+
+
+async def test_a_first_offset_that_failed_is_tried_alone_again(commits: list[tuple[str, int]]) -> None:
+    offsets = RemoteOffsets(None, "group")  # type: ignore[arg-type]
+    await offsets.save({QUEUES[0]: -1})
+    await offsets.save({QUEUES[0]: 5, QUEUES[1]: 5})
+    assert commits == [("wait", 0), ("oneway", 1)]
