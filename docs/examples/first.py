@@ -7,11 +7,15 @@ from aerobee.message import Message
 async def main() -> None:
     async with Producer("127.0.0.1:9876") as producer:
         for number in range(3):
-            result = await producer.send(Message("orders", f"order {number}".encode(), tag="new"), key="customer-7")
+            result = await producer.send(
+                Message("orders", f"order {number}".encode(), tag="new"), key="customer-7"
+            )
             print("sent", result.message_id, "to queue", result.queue.queue_id)
 
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
-    async with PushConsumer("127.0.0.1:9876", "billing", subscriptions={"orders": "new"}, config=config) as consumer:
+    async with PushConsumer(
+        "127.0.0.1:9876", "billing", subscriptions={"orders": "new"}, config=config
+    ) as consumer:
         received = 0
         async for message in consumer:
             print("received", message.body.decode(), "with tag", message.tag)
