@@ -12,41 +12,31 @@ import os
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
-from aerobee.broker.admin_broker import AdminBrokerCalls
-from aerobee.broker.admin_group import AdminGroupCalls
-from aerobee.broker.admin_offset import AdminOffsetCalls
-from aerobee.broker.admin_stats import AdminStatsCalls
-from aerobee.broker.admin_topic import AdminTopicCalls
-from aerobee.broker.assignment import AssignmentCalls
+from aerobee.broker.call_parts import CallPart, admin_calls, client_calls, pull_calls, send_calls
 from aerobee.broker.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.consume_stats import ConsumeStatsCalls
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.delay_level import delay_level_hook
 from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.features import make_features
 from aerobee.broker.group_table import GroupTable
-from aerobee.broker.heartbeat import HeartbeatCalls
 from aerobee.broker.host_address import advertised_ip, packable_ip
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane import Lane
-from aerobee.broker.lock_calls import LockCalls
 from aerobee.broker.lock_table import LockTable
-from aerobee.broker.offset_calls import OffsetCalls
+from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.overload import Overload
 from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull import PullCalls
-from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
-from aerobee.broker.relay import RelayCalls
 from aerobee.broker.runtime_info import RuntimeInfo
 from aerobee.broker.schedule import Schedule
-from aerobee.broker.send import SendCalls
-from aerobee.broker.send_back import SendBackCalls
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_queues import TopicQueues
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import Clock, SystemClock, Timer
@@ -69,12 +59,6 @@ SCAN_INTERVAL_S = 10.0  # for clients that fell silent
 FIRST_REGISTRATION_WAIT_S = 3.0
 VIP_OFFSET = -2
 HA_OFFSET = 1
-
-
-class CallPart(Protocol):
-    """A part that serves requests."""
-
-    def handlers(self) -> Mapping[int, Handler]: ...
 
 
 class Broker:
@@ -130,6 +114,7 @@ class Broker:
         self.overload: Overload
         self.registration: Registration
         self._pulls: PullCalls
+        self._features: tuple[Feature, ...] = ()
 
     @property
     def config(self) -> BrokerConfig:
@@ -183,6 +168,8 @@ class Broker:
         self.overload.start()
         if self._serves_writes:
             self.schedule.start()
+            for feature in self._features:
+                feature.start()
         self._every("scan", lambda: SCAN_INTERVAL_S, self._scan)
         self._every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self._save_offsets)
         await self.registration.start(self.config.nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
@@ -225,9 +212,10 @@ class Broker:
 
     def save(self) -> None:
         """Write every config file now, blocking. While the broker runs it does so by itself, elsewhere."""
-        for part in (self.offsets, self.groups, self.topics, self.schedule):
+        parts = (self.offsets, self.groups, self.topics, self.schedule)
+        for save in (*(part.save for part in parts), *(feature.save for feature in self._features)):
             try:
-                part.save()
+                save()
             except AerobeeError as error:
                 log.error("a config file cannot be written: %s", error)
 
@@ -249,60 +237,37 @@ class Broker:
         self.registration = Registration(
             client=self._client, topics=self.topics, identity=identity, live=self.live, clock=self.clock
         )
-        durable = DurableReplies(
-            store=store, clock=self.clock, timeout_ms=self._store_config.sync_flush_timeout
-        )
-        unique_keys = UniqueKeys(
-            ip=identity.store_host[:4], process_id=os.getpid(), salt=random.getrandbits(32)
-        )
-        sends = SendCalls(
-            store=store,
-            topics=self.topics,
-            groups=self.groups,
-            locks=self.locks,
+        parts = self._make_parts()
+        self._features = make_features(parts)
+        for feature in self._features:
+            feature.load()
+            if feature.put_hook is not None:
+                parts.writer.add_hook(feature.put_hook)
+        parts.writer.add_hook(delay_level_hook(len(self._store_config.delay_levels_ms())))
+        self._pulls = pull_calls(parts)
+        info = RuntimeInfo(
             stats=self.stats,
-            live=self.live,
-            identity=identity,
-            durable=durable,
-            overload=self.overload,
-            unique_keys=unique_keys,
-            clock=self.clock,
-        )
-        self._pulls = PullCalls(
             store=store,
-            topics=self.topics,
-            groups=self.groups,
-            consumers=self.consumers,
-            offsets=self.offsets,
-            stats=self.stats,
-            parked=self.parked,
-            live=self.live,
-            identity=identity,
-            spawn=self._spawn,
+            disk_usage=self._disk.usage,
+            wait_ms=lambda: self.overload.wait_ms,
+            accepts_sends_from_ms=lambda: self.config.start_accept_send_request_time_stamp,
+            delivered=lambda: self.schedule.offsets,
+            extra=self._runtime_extra,
         )
-        send_back = SendBackCalls(
-            store=store,
-            topics=self.topics,
-            groups=self.groups,
-            stats=self.stats,
-            live=self.live,
-            identity=identity,
-            durable=durable,
-        )
-        parts: tuple[CallPart, ...] = (
-            sends,
+        calls: tuple[CallPart, ...] = (
             self._pulls,
-            send_back,
-            *self._client_parts(),
-            *self._admin_parts(),
+            *send_calls(parts),
+            *client_calls(parts, self.registration),
+            *admin_calls(parts, self.registration, info),
+            *self._features,
         )
-        for part in parts:
+        for part in calls:
             self._handlers.update(part.handlers())
         self._lane = Lane(
             store=store,
             topics=self.topics,
             stats=self.stats,
-            durable=durable,
+            durable=parts.durable,
             overload=self.overload,
             parked=self.parked,
             live=self.live,
@@ -310,98 +275,36 @@ class Broker:
             clock=self.clock,
         )
 
-    def _client_parts(self) -> tuple[CallPart, ...]:
-        """What clients call besides sending and pulling."""
-        return (
-            HeartbeatCalls(
-                consumers=self.consumers,
-                producers=self.producers,
-                groups=self.groups,
-                topics=self.topics,
-                live=self.live,
-                registered=self.registration.settled,
+    def _make_parts(self) -> BrokerParts:
+        """What handlers and features share."""
+        store, identity = self.store, self.identity
+        return BrokerParts(
+            store=store,
+            writer=MessageWriter(store),
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            consumers=self.consumers,
+            producers=self.producers,
+            locks=self.locks,
+            stats=self.stats,
+            schedule=self.schedule,
+            parked=self.parked,
+            durable=DurableReplies(
+                store=store, clock=self.clock, timeout_ms=self._store_config.sync_flush_timeout
             ),
-            OffsetCalls(
-                offsets=self.offsets, groups=self.groups, topics=self.topics, store=self.store, live=self.live
+            overload=self.overload,
+            unique_keys=UniqueKeys(
+                ip=identity.store_host[:4], process_id=os.getpid(), salt=random.getrandbits(32)
             ),
-            QueryCalls(store=self.store),
-            LockCalls(locks=self.locks),
-        )
-
-    def _admin_parts(self) -> tuple[CallPart, ...]:
-        """What mqadmin and consoles call."""
-        return (
-            AdminTopicCalls(
-                topics=self.topics,
-                offsets=self.offsets,
-                consumers=self.consumers,
-                locks=self.locks,
-                stats=self.stats,
-                store=self.store,
-                live=self.live,
-                identity=self.identity,
-            ),
-            AdminGroupCalls(
-                groups=self.groups,
-                topics=self.topics,
-                offsets=self.offsets,
-                consumers=self.consumers,
-                producers=self.producers,
-                stats=self.stats,
-            ),
-            ConsumeStatsCalls(
-                groups=self.groups,
-                topics=self.topics,
-                offsets=self.offsets,
-                consumers=self.consumers,
-                stats=self.stats,
-                store=self.store,
-                identity=self.identity,
-                clock=self.clock,
-            ),
-            AdminOffsetCalls(
-                groups=self.groups,
-                topics=self.topics,
-                offsets=self.offsets,
-                consumers=self.consumers,
-                store=self.store,
-                live=self.live,
-                identity=self.identity,
-            ),
-            RelayCalls(
-                consumers=self.consumers,
-                groups=self.groups,
-                topics=self.topics,
-                store=self.store,
-                identity=self.identity,
-            ),
-            AdminBrokerCalls(
-                live=self.live,
-                store=self.store,
-                info=RuntimeInfo(
-                    stats=self.stats,
-                    store=self.store,
-                    disk_usage=self._disk.usage,
-                    wait_ms=lambda: self.overload.wait_ms,
-                    accepts_sends_from_ms=lambda: self.config.start_accept_send_request_time_stamp,
-                    delivered=lambda: self.schedule.offsets,
-                    extra=self._runtime_extra,
-                ),
-                identity=self.identity,
-                clock=self.clock,
-            ),
-            AdminStatsCalls(stats=self.stats),
-            AssignmentCalls(
-                consumers=self.consumers,
-                live=self.live,
-                queues_of=TopicQueues(
-                    client=self._client,
-                    nameservers=lambda: self.registration.nameservers,
-                    topics=self.topics,
-                    identity=self.identity,
-                    clock=self.clock,
-                ),
-            ),
+            live=self.live,
+            identity=identity,
+            client=self._client,
+            clock=self.clock,
+            disk=self._disk,
+            config_file=self._file,
+            run_blocking=self._run_blocking,
+            spawn=self._spawn,
         )
 
     def _runtime_extra(self) -> dict[str, str]:
@@ -413,6 +316,7 @@ class Broker:
             **{
                 f"registeredAt_{name}": str(registered.get(name, 0)) for name in self.registration.nameservers
             },
+            **{key: text for feature in self._features for key, text in feature.runtime_info().items()},
         }
 
     def _file(self, name: str) -> ConfigFile:
@@ -533,6 +437,8 @@ class Broker:
         self._timers.clear()
         for part in (self.stats, self.overload, self.schedule):
             part.stop()
+        for feature in self._features:
+            feature.stop()
         for task in list(self._tasks):
             task.cancel()
 

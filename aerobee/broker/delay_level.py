@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from aerobee.broker.message_writer import PutHook
 from aerobee.broker.topic_table import SCHEDULE_TOPIC
 from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK, encode_properties
 from aerobee.store.stored_message import StoredMessage
@@ -42,3 +43,12 @@ def to_schedule_topic(message: StoredMessage, properties: dict[str, str], level_
         queue_id=level - 1,
         properties=encode_properties(properties).encode(errors="surrogateescape"),
     )
+
+
+def delay_level_hook(level_count: int) -> PutHook:
+    """The put hook of a broker with `level_count` levels."""
+
+    def hook(message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
+        return to_schedule_topic(message, properties, level_count)
+
+    return hook

@@ -13,14 +13,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
 
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
-from aerobee.broker.delay_level import DELAY, to_schedule_topic
+from aerobee.broker.delay_level import DELAY
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lock_table import LockTable
+from aerobee.broker.message_writer import MessageLog, MessageWriter
 from aerobee.broker.overload import Overload
 from aerobee.broker.send_header import SendHeader, parse_batch, parse_send_header
 from aerobee.broker.stats import BrokerStats
@@ -54,22 +54,12 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
-from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.config import BrokerRole
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
 VERSION_WITH_MAX_RECONSUME = 121  # clients from 3.4.9 on: their maxReconsumeTimes counts
-
-
-class MessageLog(Protocol):
-    """What sending needs of the store."""
-
-    config: StoreConfig
-
-    def append(self, message: StoredMessage) -> AppendResult: ...
-
-    def append_batch(self, messages: list[StoredMessage]) -> AppendResult: ...
 
 
 def store_refusal(error: StoreError) -> RemoteError:
@@ -88,6 +78,7 @@ class SendCalls:
         self,
         *,
         store: MessageLog,
+        writer: MessageWriter,
         topics: TopicTable,
         groups: GroupTable,
         locks: LockTable,
@@ -101,6 +92,7 @@ class SendCalls:
         pick_queue: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
+        self._writer = writer
         self._topics = topics
         self._groups = groups
         self._locks = locks
@@ -112,7 +104,6 @@ class SendCalls:
         self._unique_keys = unique_keys
         self._clock = clock
         self._pick_queue = pick_queue
-        self._level_count = len(store.config.delay_levels_ms())
         self._store_host_hex = identity.store_host.hex().upper()
 
     def handlers(self) -> dict[int, Handler]:
@@ -275,7 +266,7 @@ class SendCalls:
             born_timestamp=header.born_timestamp,
             reconsume_times=header.reconsume_times,
         )
-        return self._store.append(to_schedule_topic(message, properties, self._level_count)), unique_key
+        return self._writer.put(message, properties), unique_key
 
     def _check_kind(self, header: SendHeader, properties: dict[str, str]) -> None:
         """Refuse the kinds of message that need parts this broker does not run."""

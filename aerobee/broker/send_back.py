@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aerobee.broker.config import PERM_WRITE, LiveConfig
-from aerobee.broker.delay_level import DELAY, to_schedule_topic
+from aerobee.broker.delay_level import DELAY
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.send import FAQ, VERSION_WITH_MAX_RECONSUME, store_refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
@@ -26,7 +27,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
 from aerobee.store.config import StoreConfig
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.stored_message import StoredMessage
 
 FIRST_RETRY_LEVEL = 3  # 10 s
 
@@ -38,8 +39,6 @@ class RecordLog(Protocol):
 
     def read_record(self, physical_offset: int) -> bytes | None: ...
 
-    def append(self, message: StoredMessage) -> AppendResult: ...
-
 
 class SendBackCalls:
     """The handler of 36."""
@@ -48,6 +47,7 @@ class SendBackCalls:
         self,
         *,
         store: RecordLog,
+        writer: MessageWriter,
         topics: TopicTable,
         groups: GroupTable,
         stats: BrokerStats,
@@ -57,6 +57,7 @@ class SendBackCalls:
         pick_queue: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
+        self._writer = writer
         self._topics = topics
         self._groups = groups
         self._stats = stats
@@ -64,7 +65,6 @@ class SendBackCalls:
         self._identity = identity
         self._durable = durable
         self._pick_queue = pick_queue
-        self._level_count = len(store.config.delay_levels_ms())
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -99,7 +99,7 @@ class SendBackCalls:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         message, properties = self._again(request, record, group)
         try:
-            result = self._store.append(to_schedule_topic(message, properties, self._level_count))
+            result = self._writer.put(message, properties)
         except StoreError as error:
             self._stats.put_failed()
             refusal = store_refusal(error)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.delay_level import delay_level_hook
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane import Lane
 from aerobee.broker.lock_table import LockTable
+from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.overload import Overload
 from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.send import SendCalls
@@ -106,8 +108,11 @@ class Sending:
             store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout
         )
         self.overload = Overload(wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0)
+        self.writer = MessageWriter(self.store)
+        self.writer.add_hook(delay_level_hook(len(self.store_config.delay_levels_ms())))
         self.sends = SendCalls(
             store=self.store,
+            writer=self.writer,
             topics=self.topics,
             groups=self.groups,
             locks=self.locks,

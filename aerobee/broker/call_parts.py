@@ -1,0 +1,171 @@
+"""The request families that every broker serves, made from its shared parts. Features bring theirs (features.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from aerobee.broker.admin_broker import AdminBrokerCalls
+from aerobee.broker.admin_group import AdminGroupCalls
+from aerobee.broker.admin_offset import AdminOffsetCalls
+from aerobee.broker.admin_stats import AdminStatsCalls
+from aerobee.broker.admin_topic import AdminTopicCalls
+from aerobee.broker.assignment import AssignmentCalls
+from aerobee.broker.consume_stats import ConsumeStatsCalls
+from aerobee.broker.feature import BrokerParts
+from aerobee.broker.heartbeat import HeartbeatCalls
+from aerobee.broker.lock_calls import LockCalls
+from aerobee.broker.offset_calls import OffsetCalls
+from aerobee.broker.pull import PullCalls
+from aerobee.broker.query import QueryCalls
+from aerobee.broker.registration import Registration
+from aerobee.broker.relay import RelayCalls
+from aerobee.broker.runtime_info import RuntimeInfo
+from aerobee.broker.send import SendCalls
+from aerobee.broker.send_back import SendBackCalls
+from aerobee.broker.topic_queues import TopicQueues
+from aerobee.remoting.connection import Handler
+
+
+class CallPart(Protocol):
+    """A part that serves requests."""
+
+    def handlers(self) -> Mapping[int, Handler]: ...
+
+
+def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
+    """Producers' sends and what consumers give back."""
+    return (
+        SendCalls(
+            store=parts.store,
+            writer=parts.writer,
+            topics=parts.topics,
+            groups=parts.groups,
+            locks=parts.locks,
+            stats=parts.stats,
+            live=parts.live,
+            identity=parts.identity,
+            durable=parts.durable,
+            overload=parts.overload,
+            unique_keys=parts.unique_keys,
+            clock=parts.clock,
+        ),
+        SendBackCalls(
+            store=parts.store,
+            writer=parts.writer,
+            topics=parts.topics,
+            groups=parts.groups,
+            stats=parts.stats,
+            live=parts.live,
+            identity=parts.identity,
+            durable=parts.durable,
+        ),
+    )
+
+
+def pull_calls(parts: BrokerParts) -> PullCalls:
+    """Pulls; the broker tells this part when it stops accepting."""
+    return PullCalls(
+        store=parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        consumers=parts.consumers,
+        offsets=parts.offsets,
+        stats=parts.stats,
+        parked=parts.parked,
+        live=parts.live,
+        identity=parts.identity,
+        spawn=parts.spawn,
+    )
+
+
+def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPart, ...]:
+    """What clients call besides sending and pulling."""
+    return (
+        HeartbeatCalls(
+            consumers=parts.consumers,
+            producers=parts.producers,
+            groups=parts.groups,
+            topics=parts.topics,
+            live=parts.live,
+            registered=registration.settled,
+        ),
+        OffsetCalls(
+            offsets=parts.offsets,
+            groups=parts.groups,
+            topics=parts.topics,
+            store=parts.store,
+            live=parts.live,
+        ),
+        QueryCalls(store=parts.store),
+        LockCalls(locks=parts.locks),
+    )
+
+
+def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInfo) -> tuple[CallPart, ...]:
+    """What mqadmin and consoles call."""
+    return (
+        AdminTopicCalls(
+            topics=parts.topics,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            locks=parts.locks,
+            stats=parts.stats,
+            store=parts.store,
+            live=parts.live,
+            identity=parts.identity,
+        ),
+        AdminGroupCalls(
+            groups=parts.groups,
+            topics=parts.topics,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            producers=parts.producers,
+            stats=parts.stats,
+        ),
+        ConsumeStatsCalls(
+            groups=parts.groups,
+            topics=parts.topics,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            stats=parts.stats,
+            store=parts.store,
+            identity=parts.identity,
+            clock=parts.clock,
+        ),
+        AdminOffsetCalls(
+            groups=parts.groups,
+            topics=parts.topics,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            store=parts.store,
+            live=parts.live,
+            identity=parts.identity,
+        ),
+        RelayCalls(
+            consumers=parts.consumers,
+            groups=parts.groups,
+            topics=parts.topics,
+            store=parts.store,
+            identity=parts.identity,
+        ),
+        AdminBrokerCalls(
+            live=parts.live,
+            store=parts.store,
+            info=info,
+            identity=parts.identity,
+            clock=parts.clock,
+        ),
+        AdminStatsCalls(stats=parts.stats),
+        AssignmentCalls(
+            consumers=parts.consumers,
+            live=parts.live,
+            queues_of=TopicQueues(
+                client=parts.client,
+                nameservers=lambda: registration.nameservers,
+                topics=parts.topics,
+                identity=parts.identity,
+                clock=parts.clock,
+            ),
+        ),
+    )
