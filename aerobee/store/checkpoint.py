@@ -16,7 +16,9 @@ from __future__ import annotations
 import logging
 import struct
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from aerobee.store.disk import Disk
 
@@ -96,6 +98,50 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             checkpoint.log_flushed = log_flushed
             checkpoint.queues_flushed = queues_flushed
     return checkpoint
+
+
+class OpenIndex(Protocol):
+    """The oldest index file that is not settled yet."""
+
+    begin_timestamp: int
+    begin_physical_offset: int
+
+
+def next_checkpoint(
+    current: Checkpoint,
+    *,
+    log_flushed: int,
+    log_end: int,
+    queues_bound: int,
+    last_record: tuple[int, int],
+    record_time: Callable[[int], int],
+    index_timestamp: int,
+    open_index: OpenIndex | None,
+) -> Checkpoint:
+    """What may be written now. `last_record` is (offset, store time) of the youngest one, offset -1 for none.
+
+    `queues_bound`: the queue and index entries of every record before it are on the disk.
+    """
+    last_offset, last_timestamp = last_record
+    bound = min(queues_bound, log_flushed)
+    is_whole = bound >= log_end and last_offset >= 0
+    # RocketMQ trusts what is 3 s older than these times: with something unflushed say a moment less.
+    queues_timestamp = last_timestamp if is_whole else max(0, record_time(bound) - 1)
+    queues_physical_offset = last_offset if is_whole else bound
+    if open_index is not None:
+        # After a crash RocketMQ deletes this file and fills it again from where its queues' bound lies, so that
+        # must not be behind the file's first record. Our own recovery goes by the bounds below.
+        queues_timestamp = min(queues_timestamp, open_index.begin_timestamp)
+        queues_physical_offset = min(queues_physical_offset, open_index.begin_physical_offset)
+    return replace(
+        current,
+        log_timestamp=last_timestamp if log_flushed >= log_end else max(0, record_time(log_flushed) - 1),
+        queues_timestamp=queues_timestamp,
+        index_timestamp=index_timestamp,
+        queues_physical_offset=queues_physical_offset,
+        log_flushed=log_flushed,
+        queues_flushed=bound,
+    )
 
 
 class CheckpointFile:

@@ -13,7 +13,6 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import replace
 from itertools import accumulate
 
 from aerobee.clock import Clock
@@ -26,7 +25,7 @@ from aerobee.message import (
 )
 from aerobee.store.abort_file import remove_abort_file, was_aborted, write_abort_file
 from aerobee.store.batch_consume_queue import BatchConsumeQueue
-from aerobee.store.checkpoint import Checkpoint, CheckpointFile
+from aerobee.store.checkpoint import Checkpoint, CheckpointFile, next_checkpoint
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
@@ -34,6 +33,7 @@ from aerobee.store.disk import Disk, FileLock
 from aerobee.store.dispatch import index_texts
 from aerobee.store.flush import LogFlusher, Watermark
 from aerobee.store.index_file import KeyIndex
+from aerobee.store.key_query import KeyQuestion, answer, candidates
 from aerobee.store.log_cleaner import LogCleaner
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
@@ -574,31 +574,8 @@ class MessageStore:
         end_ms: int = 2**63 - 1,
         index_type: str = "",
     ) -> QueryResult:
-        """Records indexed under the key, stored in [begin, end]. `index_type` "T" asks for a tag.
-
-        The newest `count_max` (at most maxMsgsNumBatch), in log order. Candidates: only hashes are compared.
-        """
-        count_max = min(count_max, self.config.max_msgs_num_batch)
-        records: dict[int, bytes] = {}
-        for offset in self._candidates(topic, key, count_max, begin_ms, end_ms, index_type):
-            record = self.read_record(offset)
-            if record is not None and begin_ms <= self._reader.record_time(offset) <= end_ms:
-                records[offset] = record
-                if len(records) >= count_max:
-                    break
-        return QueryResult(
-            b"".join(records[offset] for offset in sorted(records)),
-            len(records),
-            self.index.last_timestamp,
-            self.index.last_physical_offset,
-        )
-
-    def _candidates(
-        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, index_type: str
-    ) -> list[int]:
-        # Some fall away later: deleted, not durable yet, or in the right second but outside the range.
-        text = f"T#{key}" if index_type == "T" else key
-        return self.index.find(topic, text, begin_ms, end_ms, 4 * count_max)
+        """Records that KeyQuestion asks for, at most maxMsgsNumBatch. Candidates: only hashes are compared."""
+        return self._answer(self._question(topic, key, count_max, begin_ms, end_ms, index_type))
 
     async def query_cold(
         self,
@@ -611,12 +588,25 @@ class MessageStore:
         index_type: str = "",
     ) -> QueryResult:
         """As query, after bringing the records into memory in the executor."""
-        found = self._candidates(
-            topic, key, min(count_max, self.config.max_msgs_num_batch), begin_ms, end_ms, index_type
+        question = self._question(topic, key, count_max, begin_ms, end_ms, index_type)
+        await self._warmer.warm([(offset, 4096) for offset in candidates(self.index, question)])
+        return self._answer(question)
+
+    def _question(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, index_type: str
+    ) -> KeyQuestion:
+        return KeyQuestion(
+            topic=topic,
+            key=key,
+            count_max=min(count_max, self.config.max_msgs_num_batch),
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            index_type=index_type,
         )
-        await self._warmer.warm([(offset, 4096) for offset in found])
-        return self.query(
-            topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms, index_type=index_type
+
+    def _answer(self, question: KeyQuestion) -> QueryResult:
+        return answer(
+            self.index, question, read_record=self.read_record, record_time=self._reader.record_time
         )
 
     # -- deleting
@@ -669,26 +659,15 @@ class MessageStore:
 
     def _next_checkpoint(self, queues_bound: int, *, is_closed: bool = False) -> Checkpoint:
         """What is durable now; `queues_bound`: the queue and index entries of every record before it."""
-        flushed, end = self.flushed.value, self.log.end
-        bound = min(queues_bound, flushed)
-        time_of = self._reader.record_time
-        is_whole = bound >= end and self.last_record_offset >= 0
-        # RocketMQ trusts what is 3 s older than these times: with something unflushed say a moment less.
-        queues_timestamp = self.last_store_timestamp if is_whole else max(0, time_of(bound) - 1)
-        queues_physical_offset = self.last_record_offset if is_whole else bound
-        if not is_closed and (index := self.index.open_file) is not None:
-            # After a crash RocketMQ deletes this file and fills it again from where its queues' bound lies, so that
-            # must not be behind the file's first record. Our own recovery goes by the bounds below.
-            queues_timestamp = min(queues_timestamp, index.begin_timestamp)
-            queues_physical_offset = min(queues_physical_offset, index.begin_physical_offset)
-        return replace(
+        return next_checkpoint(
             self._checkpoints.current,
-            log_timestamp=self.last_store_timestamp if flushed >= end else max(0, time_of(flushed) - 1),
-            queues_timestamp=queues_timestamp,
+            log_flushed=self.flushed.value,
+            log_end=self.log.end,
+            queues_bound=queues_bound,
+            last_record=(self.last_record_offset, self.last_store_timestamp),
+            record_time=self._reader.record_time,
             index_timestamp=self.index.settled_timestamp,
-            queues_physical_offset=queues_physical_offset,
-            log_flushed=flushed,
-            queues_flushed=bound,
+            open_index=None if is_closed else self.index.open_file,
         )
 
     def reconfigure(self, config: StoreConfig) -> None:
