@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aerobee.errors import AerobeeError
 
@@ -67,6 +68,7 @@ class Sql92Filter:
 
     expression: str
     properties: frozenset[str]
+    root: Node
     _evaluate: Evaluate
 
     def matches(self, properties: Properties) -> bool:
@@ -82,7 +84,7 @@ def compile_filter(expression: str) -> Sql92Filter:
         )
     parser = _Parser(expression)
     node = parser.parse()
-    return Sql92Filter(expression, frozenset(parser.properties), node.evaluate)
+    return Sql92Filter(expression, frozenset(parser.properties), node, node.evaluate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,19 @@ class _Token:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
-    """A piece of the tree. `kind`: literal, property, boolean. `value` is a literal's value."""
+class Node:
+    """A piece of the tree. `kind`: literal, property, boolean. `value` is a literal's value, a property's name.
+
+    `form` of a boolean says what it is made of, for who compiles it further (record_test.py): ("or", nodes),
+    ("and", nodes), ("not", node), ("=", left, right, negate), ("order", left, mark, right), ("null", node, negate),
+    ("in", node, texts, negate), ("text", left, word, right, negate), ("lone", property).
+    """
 
     kind: str
     evaluate: Evaluate
     column: int
     value: Value = None
+    form: tuple[Any, ...] = ()
 
     @property
     def is_number(self) -> bool:
@@ -143,7 +151,7 @@ class _Parser:
         self._depth = 0
         self.properties: set[str] = set()
 
-    def parse(self) -> _Node:
+    def parse(self) -> Node:
         node = self._condition(self._or())
         if self._next.kind != "end":
             raise self._fault(f"{self._next.text} is not expected here")
@@ -168,7 +176,7 @@ class _Parser:
         if self._take(text) is None:
             raise self._fault(f"{text} is expected, found {self._next.text}")
 
-    def _condition(self, node: _Node) -> _Node:
+    def _condition(self, node: Node) -> Node:
         """A node where TRUE, FALSE or NULL is needed. A lone property is text, so it is never TRUE."""
         if node.kind == "boolean" or (
             node.kind == "literal" and (node.value is None or isinstance(node.value, bool))
@@ -176,48 +184,52 @@ class _Parser:
             return node
         if node.kind == "property":
             inner = node.evaluate
-            return _Node("boolean", lambda p: None if inner(p) is None else False, node.column)
+            return Node(
+                "boolean", lambda p: None if inner(p) is None else False, node.column, form=("lone", node)
+            )
         raise self._fault("a condition is expected, found a value", node.column)
 
-    def _or(self) -> _Node:
+    def _or(self) -> Node:
         sides = [self._and()]
         while self._take("OR"):
             sides.append(self._and())
-        return self._joined(sides, _either_of)
+        return self._joined(sides, "or", _either_of)
 
-    def _and(self) -> _Node:
+    def _and(self) -> Node:
         sides = [self._equality()]
         while self._take("AND"):
             sides.append(self._equality())
-        return self._joined(sides, _both_of)
+        return self._joined(sides, "and", _both_of)
 
-    def _joined(self, sides: list[_Node], join: Callable[[Sequence[Evaluate]], Evaluate]) -> _Node:
+    def _joined(self, sides: list[Node], word: str, join: Callable[[Sequence[Evaluate]], Evaluate]) -> Node:
         if len(sides) == 1:
             return sides[0]
         # One flat node for a long chain: nested pairs would nest as deep as the chain is long.
-        return _Node("boolean", join([self._condition(side).evaluate for side in sides]), sides[0].column)
+        sides = [self._condition(side) for side in sides]
+        return _boolean(sides[0], join([side.evaluate for side in sides]), word, sides)
 
-    def _equality(self) -> _Node:
+    def _equality(self) -> Node:
         left = self._comparison()
         for _ in range(DEPTH_MAX):
             if mark := self._take("=", "<>"):
                 right = self._comparison()
-                left = _Node("boolean", _equal(left, right, negate=mark == "<>"), left.column)
+                negate = mark == "<>"
+                left = _boolean(left, _equal(left, right, negate=negate), "=", left, right, negate)
             elif self._take("IS"):
                 negate = self._take("NOT") is not None
                 self._expect("NULL")
-                left = _Node("boolean", _is_null(left, negate=negate), left.column)
+                left = _boolean(left, _is_null(left, negate=negate), "null", left, negate)
             else:
                 return left
         raise self._fault(f"more than {DEPTH_MAX} comparisons in a chain")
 
-    def _comparison(self) -> _Node:
+    def _comparison(self) -> Node:
         left = self._unary()
         for _ in range(DEPTH_MAX):
             if mark := self._take("<", "<=", ">", ">="):
                 right = self._unary()
                 self._check_ordered(left, right)
-                left = _Node("boolean", _ordered(left, mark, right), left.column)
+                left = _compared(left, mark, right)
                 continue
             negate = False
             if self._next.text == "NOT" and self._next.kind == "keyword":
@@ -231,19 +243,22 @@ class _Parser:
             elif self._take("IN"):
                 left = self._in(left, negate=negate)
             elif word := self._take("CONTAINS", "STARTSWITH", "ENDSWITH"):
-                left = _Node("boolean", _text_test(left, word, self._unary(), negate=negate), left.column)
+                right = self._unary()
+                left = _boolean(
+                    left, _text_test(left, word, right, negate=negate), "text", left, word, right, negate
+                )
             else:
                 return left
         raise self._fault(f"more than {DEPTH_MAX} comparisons in a chain")
 
-    def _check_ordered(self, *sides: _Node) -> None:
+    def _check_ordered(self, *sides: Node) -> None:
         for side in sides:
             if side.kind == "boolean" or (side.kind == "literal" and not side.is_number):
                 raise self._fault("<, <=, > and >= compare properties and numbers only", side.column)
         if not any(side.is_number for side in sides) and not all(side.kind == "property" for side in sides):
             raise self._fault("one side must be a number", sides[0].column)
 
-    def _between(self, left: _Node, *, negate: bool) -> _Node:
+    def _between(self, left: Node, *, negate: bool) -> Node:
         low = self._unary()
         self._expect("AND")
         high = self._unary()
@@ -256,14 +271,12 @@ class _Parser:
             raise self._fault(f"BETWEEN's lower bound {low.value} is above {high.value}", low.column)
         self._check_ordered(left, low)
         if negate:
-            return _Node(
-                "boolean", _either_of([_ordered(left, "<", low), _ordered(left, ">", high)]), left.column
-            )
-        return _Node(
-            "boolean", _both_of([_ordered(left, ">=", low), _ordered(left, "<=", high)]), left.column
-        )
+            sides = [_compared(left, "<", low), _compared(left, ">", high)]
+            return _boolean(left, _either_of([side.evaluate for side in sides]), "or", sides)
+        sides = [_compared(left, ">=", low), _compared(left, "<=", high)]
+        return _boolean(left, _both_of([side.evaluate for side in sides]), "and", sides)
 
-    def _in(self, left: _Node, *, negate: bool) -> _Node:
+    def _in(self, left: Node, *, negate: bool) -> Node:
         if left.kind != "property":
             raise self._fault("the left side of IN is a property", left.column)
         self._expect("(")
@@ -277,9 +290,10 @@ class _Parser:
             if not self._take(","):
                 break
         self._expect(")")
-        return _Node("boolean", _in_list(left, frozenset(texts), negate=negate), left.column)
+        wanted = frozenset(texts)
+        return _boolean(left, _in_list(left, wanted, negate=negate), "in", left, wanted, negate)
 
-    def _unary(self) -> _Node:
+    def _unary(self) -> Node:
         column = self._next.column
         sign = self._take("NOT", "+", "-")
         if sign is None:
@@ -288,14 +302,15 @@ class _Parser:
         operand = self._unary()
         self._depth -= 1
         if sign == "NOT":
-            return _Node("boolean", _not(self._condition(operand)), column)
+            operand = self._condition(operand)
+            return Node("boolean", _not(operand), column, form=("not", operand))
         if not operand.is_number:
             raise self._fault("a sign stands before a number only", column)
         assert isinstance(operand.value, (int, float))
         value = -operand.value if sign == "-" else operand.value
         return _literal(value, column)
 
-    def _primary(self) -> _Node:
+    def _primary(self) -> Node:
         token = self._next
         if token.kind == "number":
             self._at += 1
@@ -307,7 +322,7 @@ class _Parser:
             self._at += 1
             name = token.text
             self.properties.add(name)
-            return _Node("property", lambda p: p.get(name), token.column)
+            return Node("property", lambda p: p.get(name), token.column, name)
         if word := self._take("TRUE", "FALSE", "NULL"):
             return _literal({"TRUE": True, "FALSE": False, "NULL": None}[word], token.column)
         if self._take("("):
@@ -339,15 +354,24 @@ class _Parser:
             raise self._fault(f"nested deeper than {DEPTH_MAX}")
 
 
-def _literal(value: Value, column: int) -> _Node:
-    return _Node("literal", lambda _: value, column, value)
+def _literal(value: Value, column: int) -> Node:
+    return Node("literal", lambda _: value, column, value)
+
+
+def _boolean(first: Node, evaluate: Evaluate, *form: Any) -> Node:
+    """A condition that begins where `first` does."""
+    return Node("boolean", evaluate, first.column, form=form)
+
+
+def _compared(left: Node, mark: str, right: Node) -> Node:
+    return _boolean(left, _ordered(left, mark, right), "order", left, mark, right)
 
 
 def _text_value(token: str) -> str:
     return token[1:-1].replace("''", "'")
 
 
-def _to_integer(text: str) -> int | None:
+def to_integer(text: str) -> int | None:
     """Read as java.lang.Long.parseLong does: no blanks, 64 bits."""
     if not _INTEGER.match(text):
         return None
@@ -355,7 +379,7 @@ def _to_integer(text: str) -> int | None:
     return value if _LONG_MIN <= value <= _LONG_MAX else None
 
 
-def _to_floating(text: str) -> float | None:
+def to_floating(text: str) -> float | None:
     """Read as java.lang.Double.parseDouble does, without its hexadecimal form."""
     if not _FLOATING.match(text):
         return None
@@ -371,12 +395,12 @@ def _alike(left: Value, right: Value) -> tuple[Value, Value]:
         if isinstance(left, bool):
             return left, right.lower() == "true"
         if isinstance(left, int):
-            return left, _to_integer(right)
-        return left, _to_floating(right)
+            return left, to_integer(right)
+        return left, to_floating(right)
     return left, right
 
 
-def _equal(left: _Node, right: _Node, *, negate: bool) -> Evaluate:
+def _equal(left: Node, right: Node, *, negate: bool) -> Evaluate:
     first, second = left.evaluate, right.evaluate
 
     def evaluate(properties: Properties) -> Value:
@@ -393,7 +417,7 @@ def _equal(left: _Node, right: _Node, *, negate: bool) -> Evaluate:
     return evaluate
 
 
-def _ordered(left: _Node, mark: str, right: _Node) -> Evaluate:
+def _ordered(left: Node, mark: str, right: Node) -> Evaluate:
     first, second = left.evaluate, right.evaluate
     compare = _ORDER[mark]
 
@@ -401,9 +425,7 @@ def _ordered(left: _Node, mark: str, right: _Node) -> Evaluate:
         a, b = first(properties), second(properties)
         if a is None or b is None:
             return None
-        x, y = (
-            (_to_floating(a), _to_floating(b)) if isinstance(a, str) and isinstance(b, str) else _alike(a, b)
-        )
+        x, y = (to_floating(a), to_floating(b)) if isinstance(a, str) and isinstance(b, str) else _alike(a, b)
         if not isinstance(x, (int, float)) or not isinstance(y, (int, float)):
             return False
         return compare(x, y)
@@ -419,12 +441,12 @@ _ORDER: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-def _is_null(node: _Node, *, negate: bool) -> Evaluate:
+def _is_null(node: Node, *, negate: bool) -> Evaluate:
     inner = node.evaluate
     return lambda properties: (inner(properties) is None) is not negate
 
 
-def _in_list(node: _Node, texts: frozenset[str], *, negate: bool) -> Evaluate:
+def _in_list(node: Node, texts: frozenset[str], *, negate: bool) -> Evaluate:
     inner = node.evaluate
 
     def evaluate(properties: Properties) -> Value:
@@ -434,7 +456,7 @@ def _in_list(node: _Node, texts: frozenset[str], *, negate: bool) -> Evaluate:
     return evaluate
 
 
-def _text_test(left: _Node, word: str, right: _Node, *, negate: bool) -> Evaluate:
+def _text_test(left: Node, word: str, right: Node, *, negate: bool) -> Evaluate:
     first, second = left.evaluate, right.evaluate
     test = _TEXT_TESTS[word]
 
@@ -455,7 +477,7 @@ _TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
 }
 
 
-def _not(node: _Node) -> Evaluate:
+def _not(node: Node) -> Evaluate:
     inner = node.evaluate
 
     def evaluate(properties: Properties) -> Value:

@@ -1,0 +1,294 @@
+"""From a compiled SQL92 expression to one Python function over the bytes of a stored record.
+
+A pull through a filter looks at every message between two that match, so the test must not decode a record: it finds
+the properties text (layout in aerobee/message.py), looks for the names that the expression uses, and compares bytes.
+
+Only "is it TRUE" is asked, so three-valued logic needs no third value: each condition is written once, either as
+"this is TRUE" or as "this is FALSE", and NOT turns one into the other. `TRUE(a AND b) = TRUE(a) and TRUE(b)`,
+`FALSE(a AND b) = FALSE(a) or FALSE(b)`. What does not fit that (a condition compared with another one, as in
+`(a > 1) = TRUE`, or a very long text) is evaluated by sql92.py on decoded properties, with the same outcome.
+
+The expression's own names and texts never become source: they are constants, given by number (K0, K1, ...).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.broker.filter.sql92 import Node, Sql92Filter, to_floating, to_integer
+from aerobee.errors import MalformedRecord
+from aerobee.message import (
+    BORN_HOST_V6,
+    HEAD_V4,
+    MAGIC_V1,
+    STORE_HOST_V6,
+    decode_properties,
+    decode_record,
+    encode_properties,
+)
+
+SOURCE_CHARS_MAX = 4096  # of an expression; a longer one costs more to compile than it saves
+_LONG_ADDRESS = BORN_HOST_V6 | STORE_HOST_V6
+_BODY_SIZE = struct.Struct(">I")
+
+RecordTest = Callable[[bytes], bool]
+
+_TEMPLATE = """\
+def test_text(text):
+    {locals}
+    return {condition}
+
+def test(record):
+    if record[39] & {long_address} or record[7] != {magic}:
+        return slow_test(record)
+    at = body_size(record, {body_size_at})[0] + {head}
+    text = B + record[at + 3 + record[at]:]
+    {locals}
+    return {condition}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTest:
+    """`record` tests a whole stored record, `text` a record's encoded properties with \\x02 in front."""
+
+    record: RecordTest
+    text: RecordTest
+
+
+class _NotSimple(Exception):
+    """The expression holds something that sql92.py evaluates."""
+
+
+def compile_test(compiled: Sql92Filter) -> CompiledTest:
+    """Make the functions that tell whether the expression is TRUE for a record."""
+
+    def text_by_tree(text: bytes) -> bool:
+        return compiled.matches(decode_properties(text[1:].decode(errors="surrogateescape")))
+
+    if len(compiled.expression) > SOURCE_CHARS_MAX:
+        return CompiledTest(_on_records(text_by_tree), text_by_tree)
+    writer = _Writer(compiled.root)
+    try:
+        condition = writer.condition(compiled.root, wanted=True)
+    except _NotSimple:
+        return CompiledTest(_on_records(text_by_tree), text_by_tree)
+    constants: dict[str, Any] = {
+        "B": b"\x02",
+        "get": _get,
+        "integer": _integer,
+        "floating": _floating,
+        "body_size": _BODY_SIZE.unpack_from,
+        **writer.constants,
+    }
+    source = _TEMPLATE.format(
+        condition=condition,
+        locals="; ".join(writer.locals) or "pass",
+        long_address=_LONG_ADDRESS,
+        magic=MAGIC_V1 & 0xFF,
+        body_size_at=HEAD_V4.size - _BODY_SIZE.size,
+        head=HEAD_V4.size,
+    )
+    exec(compile(source, "<filter>", "exec"), constants)
+    text_test: RecordTest = constants["test_text"]
+    constants["slow_test"] = _on_records(text_test)
+    record_test: RecordTest = constants["test"]
+    return CompiledTest(record_test, text_test)
+
+
+def _on_records(text_test: RecordTest) -> RecordTest:
+    """The same test for records of any layout, by decoding them."""
+
+    def test(record: bytes) -> bool:
+        try:
+            properties = decode_record(record, check_crc=False).properties
+        except MalformedRecord:
+            return False
+        return text_test(b"\x02" + encode_properties(properties).encode(errors="surrogateescape"))
+
+    return test
+
+
+class _Writer:
+    """Writes the source of one condition."""
+
+    def __init__(self, root: Node) -> None:
+        self.constants: dict[str, Any] = {}
+        self.locals: list[str] = []
+        self._numbers: dict[object, str] = {}
+        self._fetched: dict[str, str] = {}
+        for name, count in _uses(root).items():
+            if count > 1:  # looked for once, before the condition
+                variable = f"v{len(self._fetched)}"
+                self.locals.append(f"{variable} = {self._fetch(name)}")
+                self._fetched[name] = variable
+
+    def _constant(self, value: object) -> str:
+        key = (type(value), value)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = f"K{len(self._numbers)}"
+            self.constants[number] = value
+        return number
+
+    def _fetch(self, name: str) -> str:
+        return f"get(text, {self._constant(_encoded(f'{chr(2)}{name}{chr(1)}'))})"
+
+    def _property(self, node: Node) -> str:
+        assert isinstance(node.value, str)
+        return self._fetched.get(node.value) or self._fetch(node.value)
+
+    def condition(self, node: Node, *, wanted: bool) -> str:
+        """Source that is true when the node is TRUE (`wanted`), or when it is FALSE."""
+        if node.kind == "literal":
+            return str(node.value is wanted)
+        if node.kind == "property":  # alone it is a text: never TRUE
+            return "False" if wanted else f"({self._property(node)} is not None)"
+        form = node.form
+        if form[0] in ("or", "and"):
+            joint = " or " if (form[0] == "or") is wanted else " and "
+            return "(" + joint.join(self.condition(side, wanted=wanted) for side in form[1]) + ")"
+        if form[0] == "not":
+            return self.condition(form[1], wanted=not wanted)
+        if form[0] == "lone":
+            return self.condition(form[1], wanted=wanted)
+        if form[0] == "=":
+            return self._equal(form[1], form[2], negate=form[3], wanted=wanted)
+        if form[0] == "order":
+            return self._order(form[1], form[2], form[3], wanted=wanted)
+        if form[0] == "null":
+            if form[1].kind != "property":
+                raise _NotSimple
+            return f"({self._property(form[1])} {'is' if form[2] is not wanted else 'is not'} None)"
+        if form[0] == "in":
+            value = self._property(form[1])
+            texts = self._constant(frozenset(_encoded(text) for text in form[2]))
+            if form[3] is not wanted:
+                return f"({value} in {texts})"
+            return f"((w := {value}) is not None and w not in {texts})"
+        return self._text_test(*form[1:], wanted=wanted)
+
+    def _equal(self, left: Node, right: Node, *, negate: bool, wanted: bool) -> str:
+        if left.kind != "property":
+            left, right = right, left
+        if left.kind != "property" or right.kind == "boolean":
+            raise _NotSimple
+        value = self._property(left)
+        if right.kind == "property" or isinstance(right.value, str):
+            if right.kind == "property":
+                other = self._property(right)
+                present = f"(w := {value}) is not None and (x := {other}) is not None"
+                return f"({present} and w {'==' if negate is not wanted else '!='} x)"
+            assert isinstance(right.value, str)
+            text = self._constant(_encoded(right.value))
+            if negate is not wanted:
+                return f"({value} == {text})"
+            return f"((w := {value}) is not None and w != {text})"
+        if right.value is None:
+            return "False"  # compared with NULL: neither TRUE nor FALSE
+        if isinstance(right.value, bool):
+            is_it = f"(w.lower() == b'true') is {right.value}"
+            return f"((w := {value}) is not None and {is_it if negate is not wanted else f'not ({is_it})'})"
+        number = self._constant(right.value)
+        read = "integer" if isinstance(right.value, int) else "floating"
+        if not wanted:
+            # What cannot be read as a number makes both = and <> FALSE.
+            test = f"(n := {read}(w)) is None or n {'==' if negate else '!='} {number}"
+            return f"((w := {value}) is not None and ({test}))"
+        if not negate:
+            return f"({read}({value}) == {number})"
+        return f"((n := {read}({value})) is not None and n != {number})"
+
+    def _order(self, left: Node, mark: str, right: Node, *, wanted: bool) -> str:
+        if "property" not in (left.kind, right.kind) or "boolean" in (left.kind, right.kind):
+            raise _NotSimple
+        is_whole = any(isinstance(side.value, int) for side in (left, right) if side.kind == "literal")
+        read = "integer" if is_whole else "floating"
+        values, numbers = [], []
+        names = iter((("w", "n"), ("x", "m")))
+        for side in (left, right):
+            if side.kind == "literal":
+                numbers.append(self._constant(side.value))
+                continue
+            text, number = next(names)
+            values.append(
+                f"({text} := {self._property(side)}) is not None and ({number} := {read}({text})) is not None"
+            )
+            numbers.append(number)
+        compared = f"{numbers[0]} {mark} {numbers[1]}"
+        if wanted:
+            return f"({' and '.join(values)} and {compared})"
+        present = " and ".join(value.split(" and ")[0] for value in values)
+        readable = " and ".join(value.split(" and ")[1] for value in values)
+        return f"({present} and not ({readable} and {compared}))"
+
+    def _text_test(self, left: Node, word: str, right: Node, negate: bool, *, wanted: bool) -> str:
+        if left.kind != "property" or not (isinstance(right.value, str) and right.kind == "literal"):
+            raise _NotSimple
+        if not right.value:
+            return str(not wanted)  # FALSE, also under NOT
+        text, value = self._constant(_encoded(right.value)), self._property(left)
+        test = {
+            "CONTAINS": f"{text} in w",
+            "STARTSWITH": f"w.startswith({text})",
+            "ENDSWITH": f"w.endswith({text})",
+        }[word]
+        if not wanted:  # a missing property makes it FALSE, not NULL
+            return f"((w := {value}) is None or {test if negate else f'not ({test})'})"
+        return f"((w := {value}) is not None and {f'not ({test})' if negate else test})"
+
+
+def _uses(node: Node) -> Counter[str]:
+    """How often each property is named."""
+    found: Counter[str] = Counter()
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if each.kind == "property":
+            found[str(each.value)] += 1
+        for part in each.form:
+            if isinstance(part, Node):
+                waiting.append(part)
+            elif isinstance(part, list):
+                waiting.extend(part)
+    return found
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")  # no stored text has such bytes
+
+
+def _get(text: bytes, name: bytes) -> bytes | None:
+    """The value of a property; `name` is \\x02name\\x01, `text` begins with \\x02. The last one of a name counts."""
+    stop = len(text)
+    while (start := text.rfind(name, 0, stop)) >= 0:
+        at = start + len(name)
+        end = text.find(b"\x02", at)
+        value = text[at:end] if end >= 0 else text[at:]
+        if value:
+            return value
+        stop = start + 1  # an empty value is none at all, so one before it counts
+    return None
+
+
+def _integer(value: bytes | None) -> int | None:
+    if value is None:
+        return None
+    if value.isdigit() and len(value) < 19:
+        return int(value)
+    return to_integer(value.decode(errors="replace"))
+
+
+def _floating(value: bytes | None) -> float | None:
+    if value is None:
+        return None
+    if value.isdigit() and len(value) < 16:
+        return float(value)
+    return to_floating(value.decode(errors="replace"))
