@@ -81,6 +81,18 @@ class FileLock(Protocol):
 class Disk(Protocol):
     """Files and directories. Paths are absolute or relative to the process, as for open()."""
 
+    def write_file(self, path: str, data: bytes) -> None:
+        """Create a file, or put `data` in place of its content. Neither content nor name is durable on return."""
+        ...
+
+    def sync_file(self, path: str) -> None:
+        """Make the content that write_file wrote durable."""
+        ...
+
+    def rename(self, path: str, target: str) -> None:
+        """Give a file another name, in place of the file that has it; durable after sync_dir."""
+        ...
+
     def create_mapped(self, path: str, size: int) -> MappedFile:
         """Create a file of `size` zero bytes, sparse, and map it. Raises FileExistsError."""
         ...
@@ -124,6 +136,15 @@ class Disk(Protocol):
     def lock(self, path: str) -> FileLock:
         """Take the exclusive lock that RocketMQ takes too. Raises StoreLocked when someone holds it."""
         ...
+
+
+def replace_file(disk: Disk, path: str, data: bytes) -> None:
+    """Disk.replace_file of every disk: the new content is durable before it gets the name."""
+    temporary = path + ".tmp"
+    disk.write_file(temporary, data)
+    disk.sync_file(temporary)
+    disk.rename(temporary, path)
+    disk.sync_dir(os.path.dirname(path) or ".")
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -240,13 +261,21 @@ class RealDisk:
             return file.read()
 
     def replace_file(self, path: str, data: bytes) -> None:
-        temporary = path + ".tmp"
-        with open(temporary, "wb") as file:
+        replace_file(self, path, data)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        with open(path, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        self.sync_dir(os.path.dirname(path) or ".")
+
+    def sync_file(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, path: str, target: str) -> None:
+        os.replace(path, target)
 
     def list_dir(self, path: str) -> list[str]:
         try:

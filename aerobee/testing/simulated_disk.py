@@ -1,8 +1,9 @@
 """A disk in memory that fails as disks do, the same way for the same random numbers. Implements store.disk.Disk.
 
 - power_loss() keeps any subset of the 4 KiB pages that were not synced, and some of them only in part, by 512-byte
-  sectors. Names that were created, replaced or removed since the last sync_dir of their directory survive in order
-  up to a random point. Files opened before are dead: what is written to them goes nowhere.
+  sectors. Names of files and directories that were created, replaced or removed since the last sync_dir of their
+  directory survive in order up to a random point. Files opened before are dead: what is written to them goes nowhere.
+- cut_power_at(n) makes the n-th call from now raise PowerCut, and every call behind it, until power_loss().
 - crash() is kill -9: nothing is lost, locks are released.
 - A sync that fails leaves pages that count as clean without being on the disk: the next sync succeeds without them.
 - Space is counted when it is reserved; a call can be made to fail with any error.
@@ -18,10 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aerobee.errors import StoreLocked
-from aerobee.store.disk import FileLock, MappedFile, WritableBuffer
+from aerobee.store.disk import FileLock, MappedFile, WritableBuffer, replace_file
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+
+
+class PowerCut(BaseException):
+    """The machine died inside this call. No handler of errors may take it for an answer of the disk."""
 
 
 @dataclass(eq=False, slots=True)
@@ -81,7 +86,8 @@ class _SimulatedLock:
         self._locks.discard(self._path)
 
 
-_Operation = tuple[str, _Inode | None]  # path, None = removed
+_DIRECTORY = _Inode(bytearray(), bytearray(), 0)  # stands for a directory that was made
+_Operation = tuple[str, "_Inode | None", bool]  # path, None = removed, whether it is a directory
 
 
 class SimulatedDisk:
@@ -100,6 +106,8 @@ class SimulatedDisk:
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._dirs: set[str] = {"/"}
+        self._durable_dirs: set[str] = {"/"}
+        self._calls_left = -1  # before the power goes; -1: it stays
         self._operations: dict[str, list[_Operation]] = {}
         self._locks: set[str] = set()
         self._newest: _Inode | None = None
@@ -107,7 +115,11 @@ class SimulatedDisk:
     # -- faults
 
     def check(self, call: str, path: str) -> None:
-        """Raise the OSError that is due for this call, if one is."""
+        """Raise the OSError or PowerCut that is due for this call, if one is."""
+        if self._calls_left >= 0:
+            if self._calls_left == 0:
+                raise PowerCut(f"{call} {path}")
+            self._calls_left -= 1
         code = self.fail(call, path)
         if code:
             raise OSError(code, os.strerror(code), path)
@@ -142,6 +154,10 @@ class SimulatedDisk:
                 inode.mtime_ms = self._now_ms()
         inode.has_length = True
 
+    def cut_power_at(self, calls: int) -> None:
+        """Let `calls` more calls succeed. power_loss() must follow."""
+        self._calls_left = calls
+
     def crash(self) -> None:
         """The process dies: locks are gone, files stay as they are."""
         self._locks.clear()
@@ -150,11 +166,20 @@ class SimulatedDisk:
         """The machine dies: what was not synced survives in part."""
         rng = self._rng
         self.power_losses += 1
+        self._calls_left = -1
         self._locks.clear()
         for operations in self._operations.values():
-            for path, inode in operations[: rng.randint(0, len(operations))]:
-                self._apply(self._durable_names, path, inode)
+            for operation in operations[: rng.randint(0, len(operations))]:
+                self._settle_name(operation)
         self._operations.clear()
+        # A directory whose own name is lost takes with it what is below.
+        self._durable_dirs = {path for path in self._durable_dirs if self._is_reachable(path)}
+        self._durable_names = {
+            path: inode
+            for path, inode in self._durable_names.items()
+            if os.path.dirname(path) in self._durable_dirs
+        }
+        self._dirs = set(self._durable_dirs)
         survivors: dict[_Inode, _Inode] = {}
         for inode in dict.fromkeys(self._durable_names.values()):
             if not inode.has_length and inode is self._newest and rng.random() < 0.3:
@@ -198,9 +223,28 @@ class SimulatedDisk:
         else:
             names[path] = inode
 
+    def _settle_name(self, operation: _Operation) -> None:
+        path, inode, is_dir = operation
+        if not is_dir:
+            self._apply(self._durable_names, path, inode)
+        elif inode is None:
+            self._durable_dirs.discard(path)
+        else:
+            self._durable_dirs.add(path)
+
+    def _is_reachable(self, path: str) -> bool:
+        while path != "/":
+            if path not in self._durable_dirs:
+                return False
+            path = os.path.dirname(path)
+        return True
+
     def _rename(self, path: str, inode: _Inode | None) -> None:
         self._apply(self._names, path, inode)
-        self._operations.setdefault(os.path.dirname(path), []).append((path, inode))
+        self._note(path, inode, is_dir=False)
+
+    def _note(self, path: str, inode: _Inode | None, *, is_dir: bool) -> None:
+        self._operations.setdefault(os.path.dirname(path), []).append((path, inode, is_dir))
 
     def _inode(self, path: str) -> _Inode:
         inode = self._names.get(path)
@@ -229,8 +273,23 @@ class SimulatedDisk:
 
     def replace_file(self, path: str, data: bytes) -> None:
         self.check("replace", path)
-        self._rename(path, _Inode(bytearray(data), bytearray(data), self._now_ms(), True))
-        self.sync_dir(os.path.dirname(path))
+        replace_file(self, path, data)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        self.check("write", path)
+        # What was written without a sync comes back as zeros, or not at all.
+        self._rename(path, _Inode(bytearray(data), bytearray(len(data)), self._now_ms()))
+
+    def sync_file(self, path: str) -> None:
+        inode = self._inode(path)
+        self.sync_inode(inode, 0, len(inode.data), path)
+
+    def rename(self, path: str, target: str) -> None:
+        self.check("rename", path)
+        inode = self._inode(path)
+        self._apply(self._names, path, None)
+        self._rename(target, inode)
+        self._note(path, None, is_dir=False)
 
     def list_dir(self, path: str) -> list[str]:
         self.check("list", path)
@@ -258,20 +317,27 @@ class SimulatedDisk:
         self.check("remove", path)
         if path in self._dirs:
             self._dirs.discard(path)
+            self._note(path, None, is_dir=True)
             return
         self.used_bytes -= self._inode(path).reserved
         self._rename(path, None)
 
     def make_dirs(self, path: str, *, sync: bool = True) -> None:
         self.check("make_dirs", path)
+        missing = []
         while path not in self._dirs:
-            self._dirs.add(path)
+            missing.append(path)
             path = os.path.dirname(path)
+        for directory in reversed(missing):
+            self._dirs.add(directory)
+            self._note(directory, _DIRECTORY, is_dir=True)
+            if sync:
+                self.sync_dir(os.path.dirname(directory))
 
     def sync_dir(self, path: str) -> None:
         self.check("sync_dir", path)
-        for name, inode in self._operations.pop(path, []):
-            self._apply(self._durable_names, name, inode)
+        for operation in self._operations.pop(path, []):
+            self._settle_name(operation)
 
     def usage(self, path: str) -> tuple[int, int]:
         return self.used_bytes, self.total_bytes
