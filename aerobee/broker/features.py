@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.reply import RequestReply
 
 
 def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     """Make every feature of one broker."""
-    return ()
+    return (RequestReply(parts),)

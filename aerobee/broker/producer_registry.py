@@ -35,6 +35,7 @@ class ProducerRegistry:
         self._clock = clock
         self._groups: dict[str, dict[Connection, ClientChannel]] = {}
         self._groups_of: dict[Connection, set[str]] = {}
+        self._client_ids: dict[str, Connection] = {}  # where its last heartbeat came from
         self._turn = itertools.count()
 
     def register(
@@ -43,6 +44,7 @@ class ProducerRegistry:
         """Note a heartbeat; return whether the member is new."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         members = self._groups.setdefault(group, {})
+        self._client_ids[client_id] = connection
         channel = members.get(connection)
         if channel is not None and channel.client_id == client_id:
             channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
@@ -58,13 +60,16 @@ class ProducerRegistry:
     def unregister(self, group: str, connection: Connection) -> None:
         """The member leaves."""
         members = self._groups.get(group)
-        if members is None or members.pop(connection, None) is None:
+        left = members.pop(connection, None) if members is not None else None
+        if members is None or left is None:
             return
         if not members:
             del self._groups[group]
         groups = self._groups_of.get(connection)
         if groups is not None:
             groups.discard(group)
+        if not groups and self._client_ids.get(left.client_id) is connection:
+            del self._client_ids[left.client_id]
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget everybody who was behind a connection."""
@@ -89,6 +94,11 @@ class ProducerRegistry:
 
     def groups(self) -> dict[str, list[ClientChannel]]:
         return {group: list(members.values()) for group, members in self._groups.items()}
+
+    def connection_of(self, client_id: str) -> Connection | None:
+        """The open connection of a client that is a member of any group, or None."""
+        connection = self._client_ids.get(client_id)
+        return connection if connection is not None and connection.is_open else None
 
     def channel_of(self, group: str) -> ClientChannel | None:
         """Return an open member of the group, another one each time, or None."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,8 +18,11 @@ from typing import Any, Self, TypeVar
 from aerobee.client.compression import compress
 from aerobee.client.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.fault_avoidance import FaultAvoidance
+from aerobee.client.observer import SendObserver, begin_send
 from aerobee.client.publish_info import PublishInfo, Target
-from aerobee.client.publish_route import TopicRoute, from_template, publish_queues
+from aerobee.client.publish_routes import PublishRoutes, target_of
+from aerobee.client.received import ReceivedMessage
+from aerobee.client.request_reply import PendingRequests, reply_message, reply_topic, request_properties
 from aerobee.client.results import SendResult, SendStatus
 from aerobee.client.send_header import (
     SendTemplate,
@@ -34,10 +38,7 @@ from aerobee.errors import (
     AerobeeError,
     GoAway,
     RemoteError,
-    RequestTimeout,
-    RouteError,
     SendFailed,
-    TopicNotExist,
     TransportError,
     UsageError,
 )
@@ -87,6 +88,7 @@ class Producer:
         clock: Clock | None = None,
         network: Network | None = None,
         random: Random | None = None,
+        observers: Sequence[SendObserver] = (),
     ) -> None:
         """`nameservers`: "host:port;host:port" or a sequence. Opens nothing before start() or `async with`."""
         check_group_name(group)
@@ -96,9 +98,15 @@ class Producer:
             nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
         )
         self._clock = self._session.clock
-        self._publish: dict[str, PublishInfo] = {}
+        self._routes = PublishRoutes(self._session, group, self.config)
+        self._publish = self._routes.known
         self._slots = asyncio.Semaphore(self.config.in_flight_max)
         self._in_flight = 0
+        self._observers: tuple[SendObserver, ...] = tuple(observers)
+        self._requests = PendingRequests(
+            clock=self._clock, random=self._session.random, count_max=self.config.in_flight_max
+        )
+        self._request_routes: dict[str, PublishInfo] = {}  # topics whose brokers know us as a requester
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
         self._faults = FaultAvoidance() if self.config.latency_fault else None
@@ -109,7 +117,7 @@ class Producer:
 
     async def start(self) -> None:
         self._session.join_producer(self.group)
-        self._session.routes.on_change(self._route_changed)
+        self._session.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT.value] = self._requests.arrived
         # Deadlines of calls run by the loop's own time, which a test that moves the clock does not move.
         self._loop = asyncio.get_running_loop()
         await self._session.start()
@@ -145,7 +153,7 @@ class Producer:
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of `topic` that can be written. Raises RouteError when no broker has it or would create it."""
         self._session.check_open()
-        return (await self._info(topic)).queues
+        return (await self._routes.info(topic)).queues
 
     async def send(
         self,
@@ -167,10 +175,13 @@ class Producer:
         if self._closing or not self._session.is_open:
             self._refuse_closed()
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
+        ended = None
+        if self._observers:
+            message, ended = begin_send(self._observers, message)
         await self._slots.acquire()
         self._in_flight += 1
         try:
-            info = self._publish.get(message.topic) or await self._info(message.topic, deadline)
+            info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
             body, sys_flag = self._prepare(message)
             unique_id = self._ids.next_id(self._clock.now_ms())
             properties = properties_text(message, unique_id)
@@ -198,9 +209,117 @@ class Producer:
                     remoting.leave(connection)
                 return decode_send_reply(reply, chosen, unique_id, target.address)
 
-            return await self._try(message.topic, fixed, deadline, attempt)
+            result = await self._try(message.topic, fixed, deadline, attempt)
+        except BaseException as error:
+            if ended is not None:
+                ended(None, error)
+            raise
+        else:
+            if ended is not None:
+                ended(result, None)
+            return result
         finally:
             self._give_back()
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        timeout_s: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for the reply that a consumer of its topic sends with reply_to().
+
+        Raises RequestTimeout when no reply came in `timeout_s`, which counts the send; else as send() does.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        deadline = self._loop.time() + timeout_s
+        message_id = "that was not sent"
+        try:
+            async with asyncio.timeout_at(deadline):
+                info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
+                if self._request_routes.get(message.topic) is not info:
+                    await self._become_known(info, message.topic)
+                correlation_id, reply = await self._requests.open()
+                try:
+                    properties = request_properties(correlation_id, self.client_id, timeout_s)
+                    asked = replace(message, properties={**message.properties, **properties})
+                    result = await self.send(
+                        asked, queue=queue, selector=selector, key=key, timeout_s=deadline - self._loop.time()
+                    )
+                    message_id = result.message_id
+                    return await reply
+                finally:
+                    self._requests.close(correlation_id)
+        except TimeoutError as error:
+            raise self._requests.timed_out(message_id, message.topic, timeout_s) from error
+
+    async def _become_known(self, info: PublishInfo, topic: str) -> None:
+        """Greet each broker at which a reply can arrive: those of the topic, and those of the reply topic."""
+        addresses = {target.address for target in info.targets.values()}
+        route = self._session.routes.cached(topic)
+        for cluster in {broker.cluster for broker in route.brokers} if route is not None else ():
+            try:
+                replies = await self._session.routes.get(reply_topic(cluster))
+            except AerobeeError as error:
+                log.info("the brokers that take replies in cluster %s are not known: %s", cluster, error)
+                continue
+            addresses.update(filter(None, (broker.address_of_master() for broker in replies.brokers)))
+        await asyncio.gather(*(self._session.greet(address) for address in addresses))
+        self._request_routes[topic] = info
+
+    async def reply_to(
+        self, request: ReceivedMessage, body: bytes, *, tag: str | None = None, timeout_s: float | None = None
+    ) -> SendResult:
+        """Answer a message that was sent with request(), here or in any client of RocketMQ.
+
+        The reply goes to the broker that the request came from, then to others of its cluster. Raises UsageError for
+        a message that nobody waits for, SendFailed when no broker could hand the reply over: the requester is gone.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        message = reply_message(request, body, tag)
+        deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
+        payload, sys_flag = self._prepare(message)
+        unique_id = self._ids.next_id(self._clock.now_ms())
+        text = properties_text(message, unique_id)
+        info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
+        first = request.queue.broker_name
+        queues = {queue.broker_name: queue for queue in info.queues}
+        attempts: list[tuple[str, BaseException]] = []
+        began = self._loop.time()
+        for name in sorted(queues, key=lambda name: name != first):
+            target, queue = target_of(info, queues[name]), queues[name]
+            template = SendTemplate(
+                code=RequestCode.SEND_REPLY_MESSAGE_V2.value,
+                group=self.group,
+                queue=queue,
+                default_topic=self.config.default_topic,
+                default_queue_count=self.config.default_topic_queue_count,
+            )
+            remaining_s = max(0.001, deadline - self._loop.time())
+            try:
+                connection = await self._session.remoting.connect(
+                    target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
+                )
+                opaque = connection.next_opaque()
+                frame = template.frame(
+                    opaque=opaque,
+                    queue_id=queue.queue_id,
+                    sys_flag=sys_flag,
+                    born_timestamp_ms=self._clock.now_ms(),
+                    flag=message.flag,
+                    properties=text,
+                    body=payload,
+                )
+                answer = await connection.call(frame, opaque, remaining_s, "SEND_REPLY_MESSAGE_V2")
+                return decode_send_reply(answer, queue, unique_id, target.address)
+            except (RemoteError, TransportError) as error:
+                attempts.append((f"{name} at {target.address}", error))
+        raise _send_failed(message.topic, attempts, self._loop.time() - began) from attempts[-1][1]
 
     def _give_back(self) -> None:
         self._in_flight -= 1
@@ -226,14 +345,14 @@ class Producer:
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
-        info = self._publish.get(message.topic) or await self._info(message.topic)
+        info = self._publish.get(message.topic) or await self._routes.info(message.topic)
         body, sys_flag = self._prepare(message)
         now_ms = self._clock.now_ms()
         if selector is not None or key is not None:
             queue = self._select(info, message, selector, key)
         elif queue is None:
             queue = info.next_queue()
-        target = self._target(info, queue)
+        target = target_of(info, queue)
         remoting = self._session.remoting
         connection = remoting.connection_to(target.address) or await remoting.connect(
             target.address, timeout_s=CONNECT_TIMEOUT_S
@@ -370,14 +489,14 @@ class Producer:
         now = began
         while True:
             try:
-                info = self._publish.get(topic) or await self._info(topic, deadline)
+                info = self._publish.get(topic) or await self._routes.info(topic, deadline)
             except AerobeeError as error:
                 if not attempts:
                     raise
                 attempts.append(("nameserver", error))
                 raise _send_failed(topic, attempts, self._loop.time() - began) from error
             queue = fixed or info.next_queue(avoid=avoid, faults=self._faults, now_s=now)
-            target = self._target(info, queue)
+            target = target_of(info, queue)
             remaining_s = deadline - now
             try:
                 result = await attempt(target, queue, remaining_s)
@@ -409,17 +528,7 @@ class Producer:
                 raise _send_failed(topic, attempts, now - began) from failure
             avoid = target.broker_name
             if failure.route_stale:
-                await self._refresh(topic, deadline)
-
-    async def _refresh(self, topic: str, deadline: float) -> None:
-        """Ask for the route again; what is known stays when that fails."""
-        try:
-            async with asyncio.timeout(max(0.0, deadline - self._loop.time())):
-                await self._session.routes.refresh(topic)
-        except TopicNotExist:
-            self._publish.pop(topic, None)  # deleted: the next try asks for the template
-        except (TimeoutError, AerobeeError) as error:
-            log.info("route of topic %s is not refreshed: %s", topic, error)
+                await self._routes.refresh(topic, deadline)
 
     def _check(self, message: Message) -> None:
         if message.properties:
@@ -450,101 +559,6 @@ class Producer:
         if queue not in info.queues:
             raise UsageError(f"the selector chose {queue}, which is not one of the queues that it was given")
         return queue
-
-    def _target(self, info: PublishInfo, queue: MessageQueue) -> Target:
-        target = info.targets.get(queue.broker_name)
-        if target is None:
-            known = ", ".join(sorted(info.targets)) or "none"
-            raise RouteError(
-                queue.topic,
-                f"broker {queue.broker_name} takes no messages of topic {queue.topic} now (brokers that do: {known})",
-            )
-        return target
-
-    async def _info(self, topic: str, deadline: float | None = None) -> PublishInfo:
-        """Fetch the route of a topic, or of the template from which the broker will create it."""
-        info = self._publish.get(topic)
-        if info is not None:
-            return info
-        if deadline is None:
-            deadline = self._loop.time() + self.config.send_timeout_s
-        routes = self._session.routes
-        began = self._loop.time()
-        try:
-            async with asyncio.timeout(max(0.0, deadline - began)):
-                try:
-                    known, templated = routes.cached(topic), False
-                    # A route without a queue to write may have been mended since it was fetched.
-                    usable = known is not None and publish_queues(known)
-                    route = known if known is not None and usable else await routes.refresh(topic)
-                except TopicNotExist as missing:
-                    routes.watch((topic,))
-                    try:
-                        template = await routes.get(self.config.default_topic)
-                    except TopicNotExist:
-                        raise RouteError(
-                            topic,
-                            f"no nameserver knows topic {topic}: either it does not exist and no broker creates topics "
-                            f"by itself (create it first, for example with `aerobee topic create {topic}`), or none "
-                            "of its brokers runs now",
-                        ) from missing
-                    route = from_template(topic, template, self.config.default_topic_queue_count)
-                    templated = True
-        except TimeoutError as error:
-            elapsed_s = self._loop.time() - began
-            raise RequestTimeout(
-                f"no nameserver gave the route of topic {topic} within {elapsed_s:.1f} s",
-                address=";".join(self._session.nameservers.addresses),
-                request="GET_ROUTEINFO_BY_TOPIC",
-                elapsed_s=elapsed_s,
-            ) from error
-        # Callers that waited for the same route share what the first of them makes of it.
-        return self._publish.get(topic) or self._remember(route, templated)
-
-    def _remember(self, route: TopicRoute, templated: bool) -> PublishInfo:
-        queues = publish_queues(route)
-        if not queues:
-            raise RouteError(
-                route.topic,
-                f"topic {route.topic} has no queue that can be written: its brokers have no master, or its "
-                "permission lacks the write bit",
-            )
-        config = self.config
-
-        def template(code: RequestCode, broker_name: str, oneway: bool = False) -> SendTemplate:
-            return SendTemplate(
-                code=code.value,
-                group=self.group,
-                queue=MessageQueue(route.topic, broker_name, 0),
-                default_topic=config.default_topic,
-                default_queue_count=config.default_topic_queue_count,
-                oneway=oneway,
-            )
-
-        targets = {
-            broker.broker_name: Target(
-                broker.broker_name,
-                address,
-                template(RequestCode.SEND_MESSAGE_V2, broker.broker_name),
-                template(RequestCode.SEND_BATCH_MESSAGE, broker.broker_name),
-                template(RequestCode.SEND_MESSAGE_V2, broker.broker_name, oneway=True),
-            )
-            for broker in route.brokers
-            if (address := broker.address_of_master()) is not None
-        }
-        info = PublishInfo(
-            queues, targets, first_turn=self._session.random.getrandbits(16), created_from_template=templated
-        )
-        self._publish[route.topic] = info
-        return info
-
-    def _route_changed(self, route: TopicRoute) -> None:
-        # Looked up anew at the next send: a route without a queue to write is then an error of that send.
-        self._publish.pop(route.topic, None)
-        if route.topic == self.config.default_topic:
-            for topic, info in tuple(self._publish.items()):
-                if info.created_from_template:
-                    del self._publish[topic]
 
 
 def _is_retried(failure: AerobeeError) -> bool:

@@ -155,6 +155,14 @@ class SyncProducer(_Sync[Producer]):
         """See Producer.send_batch."""
         return self._call(self._client.send_batch(messages, queue=queue, timeout_s=timeout_s))
 
+    def request(self, message: Message, *, timeout_s: float = 3.0, key: object = None) -> ReceivedMessage:
+        """See Producer.request."""
+        return self._call(self._client.request(message, timeout_s=timeout_s, key=key))
+
+    def reply_to(self, request: ReceivedMessage, body: bytes, *, tag: str | None = None) -> SendResult:
+        """See Producer.reply_to."""
+        return self._call(self._client.reply_to(request, body, tag=tag))
+
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See Producer.queues."""
         return self._call(self._client.queues(topic))
