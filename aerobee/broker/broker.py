@@ -266,6 +266,9 @@ class Broker:
         self._lane = Lane(
             store=store,
             topics=self.topics,
+            groups=self.groups,
+            consumers=self.consumers,
+            offsets=self.offsets,
             stats=self.stats,
             durable=parts.durable,
             overload=self.overload,

@@ -72,6 +72,11 @@ class ConsumerRegistry:
         self._may_notify = may_notify
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
+        self._watchers: list[Callable[[], None]] = []
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back after each change of a group's message model or subscriptions, and when a group is gone."""
+        self._watchers.append(callback)
 
     # --- membership
 
@@ -89,11 +94,16 @@ class ConsumerRegistry:
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
+        is_other_model = group.message_model != data.message_model
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         joined = self._see(group, connection, client_id, language, version)
+        before = dict(group.subscriptions)
         changed = with_subscriptions and _replace_subscriptions(group, data.subscription_data_set)
+        # A newer version of a known subscription is no change to be told to members, but one for those who pull.
+        if is_other_model or group.subscriptions != before:
+            self._changed()
         if joined or changed:
             self._notify(group)
         return joined or changed
@@ -109,6 +119,7 @@ class ConsumerRegistry:
         if not group.channels:
             # With its last member goes the subscription: a late pull is answered SUBSCRIPTION_NOT_EXIST.
             del self._groups[group_name]
+            self._changed()
         else:
             self._notify(group)
 
@@ -164,6 +175,10 @@ class ConsumerRegistry:
         return before is not None and before != fingerprint
 
     # --- helpers
+
+    def _changed(self) -> None:
+        for watcher in self._watchers:
+            watcher()
 
     def _see(
         self, group: ConsumerGroup, connection: Connection, client_id: str, language: int, version: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aerobee.broker.config import PERM_READ, LiveConfig
 from aerobee.broker.config_file import ConfigFile
@@ -53,6 +53,7 @@ class GroupTable:
             name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS
         }
         self.forbidden: dict[str, dict[str, int]] = {}
+        self._watchers: list[Callable[[], None]] = []
         self.data_version = DataVersion(timestamp=clock.now_ms())
 
     # --- reading
@@ -91,6 +92,10 @@ class GroupTable:
     def wrapper(self) -> SubscriptionGroupWrapper:
         """The whole table, as files and replicas have it."""
         return SubscriptionGroupWrapper(self.groups, self.data_version, self.forbidden)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back after each change of a group or of what it is forbidden."""
+        self._watchers.append(callback)
 
     # --- changing
 
@@ -178,6 +183,8 @@ class GroupTable:
         except StoreError:
             self.groups, self.forbidden, self.data_version = before
             raise
+        for watcher in self._watchers:
+            watcher()
 
 
 def _check(config: SubscriptionGroupConfig) -> None:

@@ -10,9 +10,14 @@ from __future__ import annotations
 import orjson
 
 from aerobee.broker.config import PERM_WRITE, LiveConfig
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane_core import LaneCore
+from aerobee.broker.lane_grants import LaneGrants
+from aerobee.broker.lane_pull import Got
 from aerobee.broker.overload import Overload
 from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.stats import BrokerStats
@@ -34,6 +39,9 @@ class Lane:
         *,
         store: MessageStore,
         topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerRegistry,
+        offsets: ConsumerOffsets,
         stats: BrokerStats,
         durable: DurableReplies,
         overload: Overload,
@@ -45,6 +53,7 @@ class Lane:
         self._store = store
         self._parked = parked
         self._topics = topics
+        self._offsets = offsets
         self._stats = stats
         self._durable = durable
         self._overload = overload
@@ -53,8 +62,14 @@ class Lane:
         self._clock = clock
         self._is_slave = not identity.is_master or store.config.broker_role is BrokerRole.SLAVE
         self._opens_ms = 0
+        self._grants = LaneGrants(
+            topics=topics, groups=groups, consumers=consumers, offsets=offsets, live=live
+        )
         self._core = self._make_core()
         topics.on_change(lambda _: self._core.forget_topics())
+        groups.on_change(lambda: self._core.forget_grants())
+        consumers.on_change(lambda: self._core.forget_grants())
+        offsets.on_reset(lambda *_: self._core.forget_grants())
         live.on_change(lambda _: self._settings_changed())
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
@@ -65,23 +80,29 @@ class Lane:
         store = self._store
         if self._is_slave or self._overload.reason or not store.is_writable or self._is_closed():
             return position
-        core = self._core
-        now_ms = store.store_time_now()
-        replies, used, _ = core.burst(data, position, born_host, now_ms)
-        if core.touched:
-            for topic in core.touched.values():
-                self._stats.topic_put(topic.name, topic.count, topic.byte_count, topic.request_count)
-                topic.count = topic.byte_count = topic.request_count = 0
-            core.touched.clear()
-            store.last_store_timestamp, store.last_record_offset = now_ms, core.last_offset
+        replies, used, _, held, puts, gets = self._core.burst(
+            data, position, born_host, store.store_time_now()
+        )
+        if puts:
+            for topic, count, size, requests in puts:
+                self._stats.topic_put(topic, count, size, requests)
             store.burst_done()
-            if replies:
-                connection.write(replies.encode("latin-1"))
-            if core.held:
-                held = "".join(core.held).encode("latin-1")
-                core.held.clear()
+            if held:
                 self._durable.hold(connection, store.log.end, held)
+        if gets:
+            self._note(gets, connection)
+        if replies:
+            connection.write(replies)
         return used
+
+    def _note(self, gets: list[Got], connection: Connection) -> None:
+        """Note what pulls change, as PullCalls does."""
+        offsets, stats = self._offsets, self._stats
+        for grant, queue_id, next_offset, commit, count, size in gets:
+            if commit is not None:
+                offsets.commit(grant.group, grant.topic, queue_id, commit, client=connection.remote_address)
+            stats.group_get(grant.group, grant.topic, count, size)
+            offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)
 
     def _is_closed(self) -> bool:
         """Whether startAcceptSendRequestTimeStamp lies ahead."""
@@ -96,6 +117,7 @@ class Lane:
         return LaneCore(
             store=self._store,
             find_topic=self._find_ordinary,
+            find_grant=self._grants.find,
             store_host=self._identity.store_host,
             own_properties=(
                 f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02"

@@ -1,19 +1,26 @@
-"""The hot path: whole bursts of ordinary sends, from the bytes of a read to the bytes of the replies.
+"""The hot path: whole bursts of ordinary sends and pulls, from the bytes of a read to the bytes of the replies.
 
-LaneCore is the definition of what a native twin does: it takes bytes, the sender's address, the time and writable
-buffers, does no IO and owns no memory. Its seam is
+LaneCore is the definition of what the native twin (native/) does: it takes bytes, the sender's address, the time and
+writable buffers, does no IO and owns no memory. Its seam is
 
-    burst(data, position, born_host, now_ms) -> (replies, used, slow)
+    burst(data, position, born_host, now_ms) -> (replies, used, slow, held, puts, gets)
 
-`used` is the position of the first byte that was not served, `slow` tells whether a whole frame stands there that is
-for the handlers (send.py and all others). Lane (lane.py) is the shell that joins it to connections, watermarks and
-statistics.
+    replies   encoded frames to be sent now
+    used      position of the first byte that was not served
+    slow      whether a whole frame stands there that is for the handlers (send.py, pull.py and all others)
+    held      encoded frames to be sent when the log is durable up to its present end
+    puts      what was stored, by topic: (topic, messages, bytes of their records, requests)
+    gets      what was pulled, in order: lane_pull.Got
+
+Lane (lane.py) is the shell that joins it to connections, watermarks and statistics. LANE_VERSION changes with the seam
+and with whatever a burst may answer or write: a native lane of another version is not used.
 
 An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the oneway form of them, in either header
 type, to an existing topic and queue, within all limits, without a property that asks for more than storing it (delay,
-timer, transaction, light queues). Whatever is not, or cannot be parsed, is left for the handlers, which know every
-error: no frame is refused here. Nothing is changed before a message is known to be ordinary, and nothing can fail
-after its first byte is written.
+timer, transaction, light queues); or a pull (lane_pull.py). Whatever is not, or cannot be parsed, is left for the
+handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits, and
+are what they are in both twins: nothing that only Python would read as a number is ordinary. Nothing is changed before
+a message is known to be ordinary, and nothing can fail after its first byte is written.
 
 Records and replies are what send.py makes. A stored text is the client's own text with the broker's properties at
 its end; RocketMQ writes it again in the order of a hash map, which has no meaning.
@@ -29,6 +36,8 @@ from zlib import crc32
 
 import orjson
 
+from aerobee.broker.lane_pull import Got, GrantKey, LanePulls, PullGrant, number
+from aerobee.broker.lane_topic import LaneQueue, LaneTopic
 from aerobee.broker.send import TIMER_PROPERTIES
 from aerobee.broker.send_header import parse_batch
 from aerobee.errors import MalformedRecord, StoreError, WireError
@@ -40,23 +49,24 @@ from aerobee.message import (
     MULTI_TAGS,
     PROPERTIES_BYTES_MAX,
     STORE_HOST_V6,
-    java_hash,
-    tags_code,
 )
 from aerobee.remoting.binary_header import decode_binary_header
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
-from aerobee.remoting.command import FLAG_ONEWAY, VERSION, RemotingCommand
+from aerobee.remoting.command import FLAG_ONEWAY, VERSION, RemotingCommand, SerializeType
 from aerobee.remoting.frame import encode_frame
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES
 from aerobee.store.message_store import MessageStore
 
+LANE_VERSION = 1
+REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _SIZE = struct.Struct(">H")
 _SLOT = struct.Struct(">i")
 _NUMBERS = struct.Struct(">iiq")  # sys flag, reconsume times, born timestamp
 _BATCH = RequestCode.SEND_BATCH_MESSAGE.value
+_HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _LETTERS = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
 _FIELDS: dict[int, Callable[[Any], tuple[Any, ...]]] = {
     # topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch
@@ -66,7 +76,9 @@ _FIELDS: dict[int, Callable[[Any], tuple[Any, ...]]] = {
         "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
     ),
 }
+_PULLS = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
 _NOT_BATCH = frozenset({"false", "0", 0})
+_BINARY = SerializeType.ROCKETMQ.value
 # A message with one of these is more than a message to store, or the broker would have to replace what it says.
 SPECIAL_PROPERTIES = frozenset(
     {
@@ -79,78 +91,19 @@ _NOT_ORDINARY = (
     KeyError, ValueError, TypeError, AttributeError, struct.error, OverflowError, WireError, MalformedRecord,
     StoreError,
 )  # fmt: skip
-_TAG_CODES_KEPT = 4096
-_POW31 = [pow(31, n, 1 << 32) for n in range(128)]
 _PREFIXES = [
     f"\0\0{chr((n + 4) >> 8)}{chr((n + 4) & 255)}\0\0{chr(n >> 8)}{chr(n & 255)}" for n in range(4096)
 ]
 
 
-class _LaneQueue:
-    """One queue of an ordinary topic."""
-
-    __slots__ = ("key", "queue", "queue_id", "reply_start")
-
-    def __init__(self, queue: ConsumeQueue, queue_id: int) -> None:
-        self.key = (queue.topic, queue_id)
-        self.queue = queue
-        self.queue_id = queue_id
-        self.reply_start = f'{{"code":0,"extFields":{{"queueId":"{queue_id}","transactionId":"'
-
-
-class _LaneTopic:
-    """What the lane knows of one ordinary topic. Dropped when the topic's config changes."""
-
-    __slots__ = (
-        "byte_count",
-        "count",
-        "field",
-        "hash_start",
-        "name",
-        "queue_count",
-        "queues",
-        "request_count",
-        "tags",
-    )
-
-    def __init__(self, config: TopicConfig) -> None:
-        raw = config.topic_name.encode()
-        self.name = config.topic_name
-        self.field = bytes((len(raw),)) + raw
-        self.queue_count = max(config.read_queue_nums, config.write_queue_nums)
-        self.queues: dict[str | int, _LaneQueue] = {}  # by the queue id as it stands on the wire
-        self.hash_start = java_hash(config.topic_name + "#") & 0xFFFFFFFF
-        self.tags: dict[str, tuple[int, int]] = {}  # tag -> (tags code, hash of its index key)
-        self.count = self.byte_count = self.request_count = 0  # of the burst
-
-    def tag(self, tag: str) -> tuple[int, int]:
-        """Return the tags code of a queue entry and the hash of the index key `topic#T#tag`."""
-        codes = self.tags.get(tag)
-        if codes is None:
-            if len(self.tags) >= _TAG_CODES_KEPT:
-                self.tags.clear()
-            codes = self.tags[tag] = (tags_code(tag), _positive(java_hash(f"{self.name}#T#{tag}")))
-        return codes
-
-    def key_hash(self, key: str) -> int:
-        """The hash of the index key `topic#key`, without building it."""
-        size = len(key)
-        if size < 128 and key.isascii():
-            return _positive(self.hash_start * _POW31[size] + java_hash(key))
-        return _positive(java_hash(f"{self.name}#{key}"))
-
-
-def _positive(value: int) -> int:
-    """The absolute value of a Java int; that of the smallest one is 0, as RocketMQ's index has it."""
-    value &= 0xFFFFFFFF
-    return value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
+Put = tuple[str, int, int, int]  # topic, messages, bytes of their records, requests
 
 
 class LaneCore:
-    """Serves bursts. `touched` holds the topics written to, `held` the replies that wait for the disk.
+    """Serves bursts.
 
-    `find_topic` returns the config of a topic that is ordinary, else None; `waiting` holds the queues at which a pull is
-    parked.
+    `find_topic` returns the config of a topic that is ordinary, else None; `find_grant` says who may pull;
+    `waiting` holds the queues at which a pull is parked.
     """
 
     def __init__(
@@ -158,6 +111,7 @@ class LaneCore:
         *,
         store: MessageStore,
         find_topic: Callable[[str], TopicConfig | None],
+        find_grant: Callable[[GrantKey], PullGrant | None],
         store_host: bytes,
         own_properties: str,
         reply_fields: str,
@@ -175,7 +129,8 @@ class LaneCore:
         self._reply_fields = reply_fields
         self._reply_ext = reply_ext
         self._holds = store.config.is_sync_flush
-        self._topics: dict[str, _LaneTopic] = {}
+        self._topics: dict[str, LaneTopic] = {}
+        self._pulls = LanePulls(store, find_grant)
         # Of the burst: what all its records share, and index entries (hash, physical offset) to be written at its end.
         self._born_host = b""
         self._host_flags = 0
@@ -183,29 +138,36 @@ class LaneCore:
         self._now_ms = 0
         self._index_entries: list[tuple[int, int]] = []
         self._index_room = 0
-        self.touched: dict[str, _LaneTopic] = {}
-        self.held: list[str] = []
-        self.last_offset = -1  # where the youngest record begins
+        self._touched: list[LaneTopic] = []
+        self._last_offset = -1  # where the youngest record begins
 
     def forget_topics(self) -> None:
-        """Topics or settings have changed: look everything up again."""
+        """Topics have changed: look everything up again."""
         self._topics.clear()
+        self._pulls.forget()
+
+    def forget_grants(self) -> None:
+        """Groups, subscriptions or offsets have changed: ask again who may pull."""
+        self._pulls.forget()
 
     def burst(
         self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int
-    ) -> tuple[str, int, bool]:
+    ) -> tuple[bytes, int, bool, bytes, list[Put], list[Got]]:
         """Serve ordinary frames from `position` on, until the data ends or a frame is not ordinary.
 
-        Return the encoded replies (Latin-1 text), the position of the first byte not served, and whether a whole
-        frame stands there. `born_host` is packed, `now_ms` the store's time.
+        The result is explained above. `born_host` is packed, `now_ms` the store's time.
         """
         self._begin(born_host, now_ms)
-        replies: list[str] = []
+        replies: list[str] = []  # to sends, as Latin-1 text
+        parts: list[bytes] = []  # replies to pulls, and to the sends before them
+        held: list[str] = []
+        gets: list[Got] = []
+        reply_bytes = 0
         at, size = position, len(data)
-        unpack, loads, fields_of = _WORDS.unpack_from, orjson.loads, _FIELDS
+        unpack, loads, header_of, fields_of = _WORDS.unpack_from, orjson.loads, _HEADER, _FIELDS.get
         slow = False
         try:
-            while size - at >= 8:
+            while size - at >= 8 and reply_bytes < REPLY_BYTES_MAX:
                 length, word = unpack(data, at)
                 end = at + 4 + length
                 if end > size:
@@ -215,28 +177,37 @@ class LaneCore:
                 if body_at > end:
                     break
                 if word >> 24:
+                    if word >> 24 != _BINARY:
+                        break
                     command = decode_binary_header(data[at + 8 : body_at], b"")
                     code, flag, opaque, ext = command.code, command.flag, command.opaque, command.ext or {}
                 else:
                     command = None
-                    header = loads(data[at + 8 : body_at])
-                    code, flag, opaque, ext = (
-                        header["code"],
-                        header["flag"],
-                        header["opaque"],
-                        header["extFields"],
-                    )
-                if (flag and flag != FLAG_ONEWAY) or type(opaque) is not int:
+                    code, flag, opaque, ext = header_of(loads(data[at + 8 : body_at]))
+                if (
+                    not type(code) is type(flag) is type(opaque) is int
+                    or (flag and flag != FLAG_ONEWAY)
+                    or not -0x80000000 <= opaque <= 0x7FFFFFFF
+                ):
                     break
-                fields = fields_of[code](ext)
+                names = fields_of(code)
+                if names is None:
+                    if code not in _PULLS or flag:
+                        break
+                    frame, got = self._pulls.serve(code, ext, opaque, command)
+                    parts += ("".join(replies).encode("latin-1"), frame)
+                    replies.clear()
+                    gets.append(got)
+                    at, slow, reply_bytes = end, False, reply_bytes + len(frame)
+                    continue
+                fields = names(ext)
                 if code == _BATCH:
                     reply = self._batch(fields, data[body_at:end])
                 elif fields[7] in _NOT_BATCH:
                     reply = self._single(fields, data[body_at:end])
                 else:
                     break
-                at = end
-                slow = False
+                at, slow = end, False
                 if flag:
                     continue
                 lane_queue, queue_offset, message_ids, unique_key, waits = reply
@@ -251,14 +222,26 @@ class LaneCore:
                 else:
                     text = self._binary_reply(command, lane_queue, queue_offset, message_ids, unique_key)
                 if waits:
-                    self.held.append(text)
+                    held.append(text)
                 else:
                     replies.append(text)
         except _NOT_ORDINARY:
             pass  # the frame at `at` is for the handlers; slow is still True
+        parts.append("".join(replies).encode("latin-1"))
+        puts = self._end() if self._touched else []
+        return b"".join(parts), at, slow, "".join(held).encode("latin-1"), puts, gets
+
+    def _end(self) -> list[Put]:
+        """Write what a burst leaves to its end; return what was stored."""
         if self._index_entries:
             self._write_index()
-        return "".join(replies), at, slow
+        puts = []
+        for topic in self._touched:
+            puts.append((topic.name, topic.count, topic.byte_count, topic.request_count))
+            topic.count = topic.byte_count = topic.request_count = 0
+        self._touched.clear()
+        self._store.last_store_timestamp, self._store.last_record_offset = self._now_ms, self._last_offset
+        return puts
 
     def _begin(self, born_host: bytes, now_ms: int) -> None:
         """Set what the records of a burst share."""
@@ -280,13 +263,15 @@ class LaneCore:
 
     def _single(
         self, fields: tuple[Any, ...], body: bytes | bytearray
-    ) -> tuple[_LaneQueue, int, str, str, bool]:
+    ) -> tuple[LaneQueue, int, str, str, bool]:
         """Store one message; return (queue, queue offset, message id, unique key, waits for the disk).
 
         Raises one of _NOT_ORDINARY, and has changed nothing then.
         """
         topic_name, queue_text, sys_flag, born_timestamp, flag, properties, tries, _ = fields
         topic = self._topics.get(topic_name) or self._admit(topic_name)
+        if type(queue_text) is not str:
+            queue_text = str(number(queue_text))
         lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
         # Text to pairs. Each pair has its separator, or this is not ordinary text.
         parts = properties.replace("\x02", "\x01").split("\x01")
@@ -295,7 +280,7 @@ class LaneCore:
         if properties.count("\x01") != len(parts) >> 1 or not SPECIAL_PROPERTIES.isdisjoint(pairs):
             raise ValueError
         unique_key = pairs["UNIQ_KEY"]
-        sys_flag = 0 if sys_flag == "0" else int(sys_flag)
+        sys_flag = 0 if sys_flag == "0" else number(sys_flag)
         if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~_ORDINARY_SYS_FLAG:
             raise ValueError
         stored = ((properties if len(parts) & 1 else properties + "\x02") + self._own_properties).encode()
@@ -309,10 +294,13 @@ class LaneCore:
         if tag:
             code, tag_hash = topic.tag(tag)
             hashes.append(tag_hash)
-        flag = 0 if flag == "0" else int(flag)
-        tries = 0 if tries == "0" else int(tries)
+        flag = 0 if flag == "0" else number(flag)
+        tries = 0 if tries == "0" else number(tries)
+        # The usual thirteen digits without a call.
+        is_plain = len(born_timestamp) < 20 and born_timestamp.isdigit() and born_timestamp.isascii()
+        born_timestamp = int(born_timestamp) if is_plain else number(born_timestamp)
         queue_offset, offset = self._append(
-            topic, lane_queue, body, stored, hashes, code, flag, sys_flag, int(born_timestamp), tries
+            topic, lane_queue, body, stored, hashes, code, flag, sys_flag, born_timestamp, tries
         )
         topic.request_count += 1
         waits = self._holds and pairs.get("WAIT") != "false"
@@ -320,8 +308,8 @@ class LaneCore:
 
     def _append(
         self,
-        topic: _LaneTopic,
-        lane_queue: _LaneQueue,
+        topic: LaneTopic,
+        lane_queue: LaneQueue,
         body: bytes | bytearray,
         properties: bytes,
         hashes: list[int],
@@ -369,10 +357,10 @@ class LaneCore:
         else:
             queue.readable_max = queue_offset + 1  # what announce() does, when nobody waits
         if not topic.count:
-            self.touched[topic.name] = topic
+            self._touched.append(topic)
         topic.count += 1
         topic.byte_count += size
-        self.last_offset = offset
+        self._last_offset = offset
         return queue_offset, offset
 
     def _make_index_room(self, count: int) -> None:
@@ -415,14 +403,16 @@ class LaneCore:
 
     def _batch(
         self, fields: tuple[Any, ...], body: bytes | bytearray
-    ) -> tuple[_LaneQueue, int, str, str, bool]:
+    ) -> tuple[LaneQueue, int, str, str, bool]:
         """Store the messages of a batch, back to back in one file; return as _single does."""
         topic_name, queue_text, sys_flag, born_timestamp, _, properties, tries, _ = fields
         topic = self._topics.get(topic_name) or self._admit(topic_name)
+        if type(queue_text) is not str:
+            queue_text = str(number(queue_text))
         lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
         names_and_values = iter(properties.replace("\x02", "\x01").split("\x01"))
         outer = dict(zip(names_and_values, names_and_values))  # noqa: B905
-        sys_flag, born_timestamp, tries = int(sys_flag), int(born_timestamp), int(tries)
+        sys_flag, born_timestamp, tries = number(sys_flag), number(born_timestamp), number(tries)
         unique_key = outer["UNIQ_KEY"]
         if (
             "DELAY" in outer
@@ -463,7 +453,7 @@ class LaneCore:
             self._holds and outer.get("WAIT") != "false",
         )
 
-    def _keys_of(self, topic: _LaneTopic, raw: bytes) -> tuple[list[int], int]:
+    def _keys_of(self, topic: LaneTopic, raw: bytes) -> tuple[list[int], int]:
         """Return the index hashes and the tags code of a batch entry's properties."""
         text = raw.decode()
         parts = text.replace("\x02", "\x01").split("\x01")
@@ -484,27 +474,27 @@ class LaneCore:
 
     # --- what is looked up once
 
-    def _admit(self, name: str) -> _LaneTopic:
+    def _admit(self, name: str) -> LaneTopic:
         config = self._find_topic(name)
         if config is None:
             raise KeyError(name)
-        topic = self._topics[name] = _LaneTopic(config)
+        topic = self._topics[name] = LaneTopic(config)
         return topic
 
-    def _admit_queue(self, topic: _LaneTopic, queue_text: str | int) -> _LaneQueue:
-        queue_id = int(queue_text)
-        if not 0 <= queue_id < topic.queue_count or len(topic.queues) > 4 * topic.queue_count:
+    def _admit_queue(self, topic: LaneTopic, queue_text: str) -> LaneQueue:
+        queue_id = number(queue_text)
+        if not 0 <= queue_id < topic.queue_count or str(queue_id) != queue_text:
             raise ValueError
         queue = self._store.queue(topic.name, queue_id)
         if not isinstance(queue, ConsumeQueue):
             raise ValueError
-        lane_queue = topic.queues[queue_text] = _LaneQueue(queue, queue_id)
+        lane_queue = topic.queues[queue_text] = LaneQueue(queue, queue_id)
         return lane_queue
 
     def _binary_reply(
         self,
         request: RemotingCommand,
-        lane_queue: _LaneQueue,
+        lane_queue: LaneQueue,
         queue_offset: int,
         message_ids: str,
         unique_key: str,

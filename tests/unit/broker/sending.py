@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.delay_level import delay_level_hook
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
@@ -125,9 +127,15 @@ class Sending:
             clock=self.clock,
             pick_queue=lambda count: 0,
         )
+        self.offsets = ConsumerOffsets(clock=self.clock)
+        self.offsets.on_reset(self.parked.reset)
+        self.consumers = ConsumerRegistry(clock=self.clock)
         self.lane = Lane(
             store=self.store,
             topics=self.topics,
+            groups=self.groups,
+            consumers=self.consumers,
+            offsets=self.offsets,
             stats=self.stats,
             durable=self.durable,
             overload=self.overload,

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.consumer_offsets import ConsumerOffsets
-from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullCalls
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
@@ -25,9 +23,6 @@ class Pulling(Sending):
 
     def __init__(self, path: Path, config: BrokerConfig | None = None, **store_settings: Any) -> None:
         super().__init__(path, config, **store_settings)
-        self.offsets = ConsumerOffsets(clock=self.clock)
-        self.offsets.on_reset(self.parked.reset)
-        self.consumers = ConsumerRegistry(clock=self.clock)
         self.spawned: list[Coroutine[Any, Any, None]] = []
         self.pulls = PullCalls(
             store=self.store,
