@@ -15,6 +15,7 @@ from aerobee.errors import ConfigError
 
 QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
+TIMER_WHEEL_SLOTS = 7 * 86_400  # the wheel's file has twice as many
 _ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
 _DELAY_LEVEL = re.compile(r"(\d+)([smhd])\Z")
 _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -80,6 +81,16 @@ class StoreConfig:
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
     offset_check_in_slave: bool = False
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+    timer_wheel_enable: bool = True  # messages at any time (TIMER_DELIVER_MS and its like)
+    timer_precision_ms: int = 1_000  # what one slot of the wheel holds
+    timer_max_delay_sec: int = 259_200  # a message further off is refused
+    timer_roll_window_slot: int = 172_800  # a message further off is stored again on the way
+    timer_flush_interval_ms: int = 1_000  # between checkpoints of the timer
+    timer_congest_num_each_slot: int = (
+        2_147_483_647  # a slot with more messages refuses further ones, at first some
+    )
+    mapped_file_size_timer_log: int = 104_857_600
 
     memory_bytes: int = 0  # what the 40 % rule takes for physical memory; 0: ask the machine
     commit_log_reserve_bytes: int = 8_388_608  # disk space taken in advance, so that a full disk is an error
@@ -148,6 +159,15 @@ class StoreConfig:
                 raise ConfigError(
                     f"deleteWhen is {self.delete_when!r}: it takes hours 00 to 23 separated by ;"
                 )
+        if self.mapped_file_size_timer_log < 4096:
+            raise ConfigError(
+                f"mappedFileSizeTimerLog is {self.mapped_file_size_timer_log}: it must be at least 4096"
+            )
+        if not 3 <= self.timer_roll_window_slot <= TIMER_WHEEL_SLOTS - 2:
+            raise ConfigError(
+                f"timerRollWindowSlot is {self.timer_roll_window_slot}: it must be from 3 to "
+                f"{TIMER_WHEEL_SLOTS - 2}, what the wheel has room for"
+            )
         self.delay_levels_ms()
 
     @property
@@ -196,7 +216,8 @@ _POSITIVE = (
     "flush_interval_commit_log", "flush_interval_consume_queue", "clean_resource_interval",
     "delete_file_batch_max", "max_transfer_count_on_message_in_memory", "max_transfer_bytes_on_message_in_memory",
     "max_transfer_count_on_message_in_disk", "max_transfer_bytes_on_message_in_disk", "max_filter_message_size",
-    "commit_log_reserve_bytes",
+    "commit_log_reserve_bytes", "timer_precision_ms", "timer_max_delay_sec", "timer_flush_interval_ms",
+    "timer_congest_num_each_slot",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "flush_commit_log_least_pages", "flush_commit_log_thorough_interval", "flush_consume_queue_least_pages",

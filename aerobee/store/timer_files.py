@@ -1,0 +1,134 @@
+"""The timer's files together: wheel, log and checkpoint, and how they are made one again after a crash.
+
+Follows the recovery of TimerMessageStore of RocketMQ, with one difference: units behind the checkpoint's log position
+are dropped and their messages read again from the timer topic, for a power loss keeps any subset of their pages. Only
+when RocketMQ wrote the checkpoint, which does not say exactly which messages have their unit, whole units behind
+it are kept, as it keeps them.
+
+What a checkpoint promises is on the disk before the checkpoint is: units, then slots, then the file itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
+from aerobee.store.disk import Disk
+from aerobee.store.timer_checkpoint import TimerCheckpoint, TimerCheckpointFile
+from aerobee.store.timer_log import DELETE, UNIT_BYTES, TimerLog, TimerUnit
+from aerobee.store.timer_wheel import TimerSlot, TimerWheel
+
+_NO_POSITION = -1
+
+
+class TimerFiles:
+    """One thread, but save(). `slot_count` is the wheel's size in slots, half of what the file has."""
+
+    def __init__(self, config: StoreConfig, disk: Disk, *, slot_count: int = TIMER_WHEEL_SLOTS) -> None:
+        self.precision_ms = config.timer_precision_ms
+        self.window_ms = config.timer_roll_window_slot * self.precision_ms
+        self.wheel = TimerWheel(
+            config.path("timerwheel"), disk, precision_ms=self.precision_ms, slot_count=slot_count
+        )
+        self.log = TimerLog(config.path("timerlog"), config.mapped_file_size_timer_log, disk)
+        self._checkpoints = TimerCheckpointFile(disk, config.path("config", "timercheck"))
+        self._synced = 0
+
+    def load(
+        self, *, log_end: int, queue_max: int, queue_offset_of: Callable[[int], int | None]
+    ) -> TimerCheckpoint | None:
+        """Open the files and settle them. Blocking. None when there never was a timer message.
+
+        `log_end` and `queue_max` are the ends of the commit log and of the timer topic's queue; `queue_offset_of`
+        tells the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
+        """
+        checkpoint = self._checkpoints.read()
+        self.log.load()
+        self.wheel.load()
+        if checkpoint is None:
+            # No message is known to have a unit: all are read again from the queue.
+            self.log.set_end(self.log.min_position)
+            self._rebuild(0, log_end)
+            return None
+        end = max(self.log.min_position, checkpoint.log_flushed) if self.log.file_count else 0
+        queue_offset = checkpoint.queue_offset
+        if checkpoint.scan_from < 0:
+            end, queue_offset = self._adopt(end, queue_offset, queue_offset_of)
+        is_ahead = queue_offset > queue_max
+        grown = end > checkpoint.log_flushed
+        self.log.set_end(end)
+        if is_ahead or grown or not self._is_whole(checkpoint.read_time_ms):
+            self._rebuild(checkpoint.read_time_ms, log_end)
+        else:
+            self.wheel.rewrite()
+        self._synced = 0
+        return replace(checkpoint, log_flushed=end, queue_offset=min(queue_offset, queue_max))
+
+    def _adopt(
+        self, end: int, queue_offset: int, queue_offset_of: Callable[[int], int | None]
+    ) -> tuple[int, int]:
+        """RocketMQ's units behind its checkpoint: where they end, and the next message to read."""
+        last = -1
+        for position, unit in self.log.units(end):
+            end, last = position + UNIT_BYTES, unit.physical_offset
+        known = queue_offset_of(last) if last >= 0 else None
+        return end, max(queue_offset, known + 1) if known is not None else queue_offset
+
+    def _is_whole(self, read_time_ms: int) -> bool:
+        """Whether every slot still to come points to a unit of its own time."""
+        if self.log.end and not self.wheel.exists:
+            return False
+        number_of = read_time_ms // self.precision_ms
+        for slot in self.wheel.slots():
+            if slot.time_ms // self.precision_ms < number_of:
+                continue
+            unit = self.log.read(slot.last)
+            if unit is None or unit.slot_time // self.precision_ms != slot.time_ms // self.precision_ms:
+                return False
+        return True
+
+    def _rebuild(self, read_time_ms: int, log_end: int) -> None:
+        """Write every slot from the read time on again, from the units. About a microsecond a unit."""
+        for slot in list(self.wheel.slots()):
+            if slot.time_ms >= read_time_ms:
+                self.wheel.clear(slot.time_ms)
+        if self.log.end == self.log.min_position:
+            return
+        self.wheel.make()
+        for position, unit in self.log.units(self.log.min_position):
+            if position >= self.log.end:
+                break
+            slot_time = unit.slot_time - unit.slot_time % self.precision_ms
+            if slot_time >= read_time_ms and unit.physical_offset < log_end:
+                self.wheel.add(slot_time, position, -1 if unit.magic & DELETE else 1)
+
+    # -- use
+
+    def add(self, slot_time: int, unit: TimerUnit) -> None:
+        """Write a unit and link it into its slot; its `previous` is set here. Raises StoreFull, changing nothing."""
+        self.wheel.make()
+        slot = self.wheel.get(slot_time)
+        position = self.log.append(unit._replace(previous=slot.last if slot is not None else _NO_POSITION))
+        self.wheel.add(slot_time, position, -1 if unit.magic & DELETE else 1)
+
+    def slot(self, slot_time: int) -> TimerSlot | None:
+        return self.wheel.get(slot_time)
+
+    def replace_slot(self, slot_time: int, units: list[TimerUnit]) -> None:
+        """Give a slot a chain of just these units, in this order. Raises StoreFull."""
+        self.wheel.clear(slot_time)
+        for unit in units:
+            self.add(slot_time, unit)
+
+    def save(self, checkpoint: TimerCheckpoint) -> None:
+        """Make units and slots durable, then the checkpoint. Any thread, one at a time. Raises OSError."""
+        self.log.sync(self._synced, checkpoint.log_flushed)
+        self.wheel.sync()
+        self._checkpoints.write(checkpoint)
+        # The last unit's page is synced again with its neighbours.
+        self._synced = checkpoint.log_flushed
+
+    def close(self) -> None:
+        self.wheel.close()
+        self.log.close()

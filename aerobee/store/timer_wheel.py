@@ -1,0 +1,170 @@
+"""The timer wheel: for each slot of time, where its messages are in the timer log. Follows TimerWheel of RocketMQ.
+
+One file, `timerwheel`, of 2 * 7 * 86,400 slots of 32 bytes:
+
+    int64 time / precision | int64 first position | int64 last position | int32 number | int32 magic (0)
+
+Slot of a time: (time / precision) mod the number of slots. A slot whose stored time is another one is empty: it is
+left as it was delivered until its place is used again. `number` counts messages less cancelling ones.
+
+The file is sparse and made by the first message that needs it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from aerobee.errors import ConfigError, StoreFull
+from aerobee.store.config import TIMER_WHEEL_SLOTS
+from aerobee.store.disk import Disk, MappedFile
+from aerobee.store.zeros import is_zero
+
+SLOT = struct.Struct(">qqqii")
+SLOT_BYTES = SLOT.size
+_PIECE_BYTES = 1 << 18
+_PAGE_BYTES = 4096
+
+
+class TimerSlot(NamedTuple):
+    """What the wheel knows of one slot. `time_ms` is when it begins."""
+
+    time_ms: int
+    first: int
+    last: int
+    number: int
+
+
+class TimerWheel:
+    """One thread, but sync()."""
+
+    def __init__(
+        self, path: str, disk: Disk, *, precision_ms: int, slot_count: int = TIMER_WHEEL_SLOTS
+    ) -> None:
+        self.precision_ms = precision_ms
+        self.slot_count = 2 * slot_count
+        self._path = path
+        self._disk = disk
+        self._file: MappedFile | None = None
+        self._is_new = False
+
+    def load(self) -> None:
+        """Open the file if there is one. Raises ConfigError for one of another length."""
+        if not self._disk.exists(self._path):
+            return
+        size = self._disk.file_size(self._path)
+        if size == 0:
+            self._disk.remove(self._path)
+            return
+        if size != self.slot_count * SLOT_BYTES:
+            raise ConfigError(
+                f"{self._path} has {size} bytes, a timer wheel has {self.slot_count * SLOT_BYTES}: move it away, "
+                "it is built again from the timer log"
+            )
+        self._file = self._disk.open_mapped(self._path)
+        self._reserve(self._file)
+
+    @property
+    def exists(self) -> bool:
+        return self._file is not None
+
+    def make(self) -> None:
+        """Create the file unless it is there. Raises StoreFull."""
+        if self._file is not None:
+            return
+        try:
+            file = self._disk.create_mapped(self._path, self.slot_count * SLOT_BYTES)
+        except OSError as error:
+            raise StoreFull(
+                f"the timer wheel {self._path} cannot be created: {error}", path=self._path
+            ) from error
+        try:
+            self._reserve(file)
+        except StoreFull:
+            file.close()
+            self._disk.remove(self._path)
+            raise
+        self._file = file
+        self._is_new = True
+
+    def _reserve(self, file: MappedFile) -> None:
+        try:
+            file.reserve(self.slot_count * SLOT_BYTES)
+        except OSError as error:
+            raise StoreFull(
+                f"no disk space for the timer wheel {self._path}: {error}", path=self._path
+            ) from error
+
+    def _at(self, time_ms: int) -> int:
+        return time_ms // self.precision_ms % self.slot_count * SLOT_BYTES
+
+    def get(self, time_ms: int) -> TimerSlot | None:
+        """The slot of a time, or None when it is empty."""
+        if self._file is None:
+            return None
+        number, first, last, count, _ = SLOT.unpack_from(self._file.buffer, self._at(time_ms))
+        if not number or number != time_ms // self.precision_ms:
+            return None
+        return TimerSlot(number * self.precision_ms, first, last, count)
+
+    def put(self, time_ms: int, first: int, last: int, count: int) -> None:
+        """Write a slot. make() was called."""
+        assert self._file is not None
+        SLOT.pack_into(
+            self._file.buffer, self._at(time_ms), time_ms // self.precision_ms, first, last, count, 0
+        )
+
+    def add(self, time_ms: int, position: int, step: int) -> None:
+        """A unit at `position` joined the slot's chain; `step` is 1, or -1 for one that cancels."""
+        slot = self.get(time_ms)
+        if slot is None:
+            self.put(time_ms, position, position, step)
+        else:
+            self.put(time_ms, slot.first, position, slot.number + step)
+
+    def clear(self, time_ms: int) -> None:
+        """Make the slot of a time empty."""
+        if self._file is not None and self.get(time_ms) is not None:
+            at = self._at(time_ms)
+            self._file.buffer[at : at + SLOT_BYTES] = bytes(SLOT_BYTES)
+
+    def slots(self) -> Iterator[TimerSlot]:
+        """Every slot that was ever used and not used again, in the file's order. Reads the disk, not the mapping."""
+        file = self._file
+        size = self.slot_count * SLOT_BYTES
+        for start in range(0, size if file is not None else 0, _PIECE_BYTES):
+            assert file is not None
+            data = file.read(start, min(size, start + _PIECE_BYTES))
+            for at in range(0, len(data), _PAGE_BYTES):
+                page = data[at : at + _PAGE_BYTES]
+                if is_zero(page):
+                    continue
+                for number, first, last, count, _ in SLOT.iter_unpack(page):
+                    if number:
+                        yield TimerSlot(number * self.precision_ms, first, last, count)
+
+    def sync(self) -> None:
+        """Make the slots durable. Any thread. Raises OSError."""
+        if self._file is None:
+            return
+        if self._is_new:
+            self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
+            self._is_new = False
+        self._file.sync(0, self.slot_count * SLOT_BYTES)
+
+    def rewrite(self) -> None:
+        """Write the used pages again: a failed sync of an earlier run may have left them only in the cache."""
+        if self._file is not None:
+            size = self.slot_count * SLOT_BYTES
+            for start in range(0, size, _PIECE_BYTES):
+                stop = min(size, start + _PIECE_BYTES)
+                data = self._file.read(start, stop)
+                for at in range(0, len(data), _PAGE_BYTES):
+                    if not is_zero(data[at : at + _PAGE_BYTES]):
+                        self._file.rewrite(start + at, min(stop, start + at + _PAGE_BYTES))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
