@@ -9,15 +9,15 @@ from typing import Self
 
 from aerobee.client.admin_brokers import BrokerCalls
 from aerobee.client.admin_groups import GroupCalls
-from aerobee.client.admin_messages import MessageCalls
 from aerobee.client.admin_topics import TopicCalls
+from aerobee.client.admin_trace import TraceCalls
 from aerobee.client.config import AdminConfig, ClientConfig
 from aerobee.client.session import Session
 from aerobee.clock import Clock
 from aerobee.network import Network
 
 
-class Admin(TopicCalls, GroupCalls, MessageCalls, BrokerCalls):
+class Admin(TopicCalls, GroupCalls, TraceCalls, BrokerCalls):
     """`async with Admin("127.0.0.1:9876") as admin: await admin.topics()`.
 
     All calls raise RemoteError when a peer refuses, and ConnectFailed, ConnectionLost or RequestTimeout when none

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from aerobee.client.compression import compress
 from aerobee.client.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.fault_avoidance import FaultAvoidance
-from aerobee.client.observer import SendObserver, begin_send
+from aerobee.client.observer import SendEnded, SendObserver, begin_send
 from aerobee.client.publish_info import PublishInfo, Target
 from aerobee.client.publish_routes import PublishRoutes, target_of
 from aerobee.client.received import ReceivedMessage
@@ -33,6 +33,7 @@ from aerobee.client.send_header import (
     properties_text,
 )
 from aerobee.client.session import Session
+from aerobee.client.trace import Tracer, trace_client, trace_group
 from aerobee.clock import Clock
 from aerobee.errors import (
     AerobeeError,
@@ -88,9 +89,13 @@ class Producer:
         clock: Clock | None = None,
         network: Network | None = None,
         random: Random | None = None,
+        trace: bool = False,
         observers: Sequence[SendObserver] = (),
     ) -> None:
-        """`nameservers`: "host:port;host:port" or a sequence. Opens nothing before start() or `async with`."""
+        """`nameservers`: "host:port;host:port" or a sequence. Opens nothing before start() or `async with`.
+
+        `trace`: record each send in RMQ_SYS_TRACE_TOPIC, which `aerobee trace` and RocketMQ's consoles read.
+        """
         check_group_name(group)
         self.group = group
         self.config = config or ProducerConfig()
@@ -102,7 +107,21 @@ class Producer:
         self._publish = self._routes.known
         self._slots = asyncio.Semaphore(self.config.in_flight_max)
         self._in_flight = 0
-        self._observers: tuple[SendObserver, ...] = tuple(observers)
+        self._tracer: Tracer | None = None
+        if trace:
+            sender = Producer(
+                nameservers,
+                trace_group(group, "PRODUCE"),
+                client=trace_client(client),
+                clock=clock,
+                network=network,
+                random=random,
+            )
+            self._tracer = Tracer(sender, group=group, clock=self._clock)
+        self._observers: tuple[SendObserver, ...] = (
+            *observers,
+            *((self._tracer,) if self._tracer is not None else ()),
+        )
         self._requests = PendingRequests(
             clock=self._clock, random=self._session.random, count_max=self.config.in_flight_max
         )
@@ -122,6 +141,8 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         await self._session.start()
         self._ids = self._session.unique_ids()
+        if self._tracer is not None:
+            await self._tracer.start()
 
     async def close(self) -> None:
         """Wait for the sends that are on their way, at most one send time-out, then leave."""
@@ -136,7 +157,11 @@ class Producer:
                     "closed while %d sends wait for an answer: whether they are stored is unknown",
                     self._in_flight,
                 )
-        await self._session.close()
+        try:
+            if self._tracer is not None:
+                await self._tracer.close()
+        finally:
+            await self._session.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -386,22 +411,30 @@ class Producer:
         if self._closing or not self._session.is_open:
             self._refuse_closed()
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
-        requests = self._split(list(messages))
+        batch = list(messages)
+        ends: list[SendEnded] = []
+        for index, message in enumerate(batch) if self._observers else ():
+            batch[index], ended = begin_send(self._observers, message)
+            ends.append(ended)
         results: dict[int, SendResult] = {}
         await self._slots.acquire()
         self._in_flight += 1
         try:
-            for topic, indices, unique_ids, flag, body in requests:
+            for topic, indices, unique_ids, flag, body in self._split(batch):
                 stored = await self._send_one_batch(topic, unique_ids, flag, body, queue, deadline)
                 results.update(zip(indices, stored, strict=True))
-        except AerobeeError as error:
-            if not results:
+        except BaseException as error:
+            for index, ended in enumerate(ends):
+                ended(results.get(index), None if index in results else error)
+            if not results or not isinstance(error, AerobeeError):
                 raise
             raise SendFailed(
                 f"{len(results)} of the messages of this batch were stored, then: {error}", ()
             ) from error
         finally:
             self._give_back()
+        for index, ended in enumerate(ends):
+            ended(results[index], None)
         return tuple(results[index] for index in range(len(results)))
 
     async def _send_one_batch(

@@ -37,6 +37,10 @@ class SendResult:
     transaction_id: str = ""
     recall_handle: str = ""
     region_id: str = ""
+    trace_on: bool = True  # whether the broker wants message trace
+    is_duplicate: bool = (
+        False  # nothing new was stored: this is the place of the first one with its DEDUP_KEY
+    )
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -178,6 +178,8 @@ def decode_send_reply(
             ext.get("transactionId", ""),
             ext.get("recallHandle", ""),
             ext.get("MSG_REGION", ""),
+            ext.get("TRACE_ON") != "false",
+            "duplicate" in ext,
         )
     except (KeyError, ValueError) as error:
         raise MalformedFrame(f"the send answer of {address} lacks a readable field: {error!r}") from error
@@ -200,6 +202,7 @@ def decode_batch_reply(
             unique_id,
             "",
             first.region_id,
+            first.trace_on,
         )
         for index, unique_id in enumerate(unique_ids)
     )
