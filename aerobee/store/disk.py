@@ -322,8 +322,9 @@ class RealDisk:
 
     def usage(self, path: str) -> tuple[int, int]:
         answer = os.statvfs(path)
-        total = answer.f_blocks * answer.f_frsize
-        return total - answer.f_bavail * answer.f_frsize, total
+        used = answer.f_blocks - answer.f_bfree
+        # As df and RocketMQ count: blocks that only root may fill belong to neither side.
+        return used * answer.f_frsize, (used + answer.f_bavail) * answer.f_frsize
 
     def lock(self, path: str) -> FileLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
