@@ -160,13 +160,15 @@ class AdminGroupCalls:
             return request.reply(
                 ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online"
             )
-        body = {
+        body: dict[str, object] = {
             "connectionSet": [_connection_dict(channel) for channel in group.channels.values()],
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
             "subscriptionTable": {topic: item.to_dict() for topic, item in group.subscriptions.items()},
         }
+        if conflicts := group.conflicts:  # a field of ours; RocketMQ's tools pass over it
+            body["subscriptionConflicts"] = [conflict.to_dict() for conflict in conflicts]
         return request.reply(body=fastjson.dumps(body))
 
     def producer_connections(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -23,6 +23,7 @@ from aerobee.broker.delay_level import delay_level_hook
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.features import make_features
+from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.host_address import advertised_ip, packable_ip
 from aerobee.broker.identity import BrokerIdentity
@@ -52,6 +53,7 @@ from aerobee.remoting.tls import ServerTls
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.disk import Disk, RealDisk
 from aerobee.store.message_store import MessageStore
+from aerobee.store.reader import record_reader
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +227,9 @@ class Broker:
         """Make the parts that need to know who this broker is, and the dispatch table."""
         loop = asyncio.get_running_loop()
         config, store, identity = self.config, self.store, self.identity
-        self.parked = ParkedPulls(clock=self.clock, call_soon=loop.call_soon)
+        self.parked = ParkedPulls(
+            clock=self.clock, call_soon=loop.call_soon, record_at=record_reader(store.queues, store.log)
+        )
         store.on_arrival(self.parked.arrived)
         store.on_arrival(self.schedule.arrived)
         self.offsets.on_reset(self.parked.reset)
@@ -300,6 +304,7 @@ class Broker:
             unique_keys=UniqueKeys(
                 ip=identity.store_host[:4], process_id=os.getpid(), salt=random.getrandbits(32)
             ),
+            expressions=Expressions(),
             live=self.live,
             identity=identity,
             client=self._client,

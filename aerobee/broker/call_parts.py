@@ -73,6 +73,7 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
         offsets=parts.offsets,
         stats=parts.stats,
         parked=parts.parked,
+        expressions=parts.expressions,
         live=parts.live,
         identity=parts.identity,
         spawn=parts.spawn,
@@ -88,6 +89,7 @@ def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPa
             groups=parts.groups,
             topics=parts.topics,
             live=parts.live,
+            expressions=parts.expressions,
             registered=registration.settled,
         ),
         OffsetCalls(

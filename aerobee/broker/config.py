@@ -3,7 +3,8 @@
 A key of the file is the field's name in camelCase (aerobee/config.py). Keys that name thread pools of RocketMQ have
 no counterpart here: one event loop serves a broker. Where the messages lie is StoreConfig's business.
 
-Aerobee's own keys: `listeners`, `advertisedListeners`, `enableVipListener`, `pendingReplyBytesMax`.
+Aerobee's own keys: `listeners`, `advertisedListeners`, `enableVipListener`, `pendingReplyBytesMax`,
+`subscriptionConflictPolicy`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from aerobee.broker.subscription_conflict import POLICIES, WARN
 from aerobee.config import changed
 from aerobee.errors import ConfigError
 from aerobee.message import LEGAL_NAME
@@ -102,6 +104,11 @@ class BrokerConfig:
     slave_read_enable: bool = False
     enable_property_filter: bool = False
     filter_support_retry: bool = False
+    enable_calc_filter_bit_map: bool = False
+    expect_consumer_num_use_filter: int = 32
+    max_error_rate_of_bloom_filter: int = 20  # percent
+    filter_data_clean_time_span: int = 24 * 3_600_000
+    subscription_conflict_policy: str = WARN  # or refuse: members of one group that subscribe differently
     lite_pull_message_enable: bool = True
     use_server_side_reset_offset: bool = True
     consumer_fallbehind_threshold: int = 17_179_869_184
@@ -150,9 +157,15 @@ class BrokerConfig:
             ("channelExpiredTimeout", self.channel_expired_timeout),
             ("waitTimeMillsInSendQueue", self.wait_time_mills_in_send_queue),
             ("pendingReplyBytesMax", self.pending_reply_bytes_max),
+            ("expectConsumerNumUseFilter", self.expect_consumer_num_use_filter),
         ):
             if value <= 0:
                 raise ConfigError(f"{key} is {value}, must be above 0")
+        _between("maxErrorRateOfBloomFilter", self.max_error_rate_of_bloom_filter, 1, 99)
+        if self.subscription_conflict_policy not in POLICIES:
+            raise ConfigError(
+                f"subscriptionConflictPolicy is {self.subscription_conflict_policy!r}: write {' or '.join(POLICIES)}"
+            )
         bound = {endpoint.name for endpoint in parse_endpoints(self.listeners, "listeners")}
         for endpoint in parse_endpoints(self.advertised_listeners, "advertisedListeners"):
             if endpoint.name not in (bound or {"default"}):

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from aerobee.broker.producer_registry import CHANNEL_EXPIRY_S, ClientChannel
+from aerobee.broker.subscription_conflict import Conflict, Wanted, conflict_between, wanted_of
 from aerobee.clock import Clock
 from aerobee.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
@@ -24,6 +25,10 @@ from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
+
+CONFLICTS_SAID_MAX = 10_000
+
+SubscriptionWatcher = Callable[[str, Iterable[SubscriptionData] | None], None]
 
 
 class ConsumerGroup:
@@ -36,7 +41,9 @@ class ConsumerGroup:
         "fingerprint",
         "message_model",
         "name",
+        "refused",
         "subscriptions",
+        "wanted",
     )
 
     def __init__(self, name: str) -> None:
@@ -47,6 +54,8 @@ class ConsumerGroup:
         self.message_model = "CLUSTERING"
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
         self.fingerprint: int | None = None  # of the last heartbeat that carried one
+        self.wanted: dict[Connection, Wanted] = {}  # what each member asks for
+        self.refused: dict[Connection, Conflict] = {}  # who may not join, for it asks for something else
 
     def subscription(self, topic: str) -> SubscriptionData | None:
         return self.subscriptions.get(topic)
@@ -54,6 +63,32 @@ class ConsumerGroup:
     def client_ids(self) -> list[str]:
         """Ids of the members. One that reconnected may still have its old connection: it is listed once."""
         return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
+
+    def conflict_of(self, client_id: str, wanted: Wanted) -> Conflict | None:
+        """Whether a client that asks for `wanted` differs from a member."""
+        if all(other == wanted for other in self.wanted.values()):
+            return None
+        others = [
+            (channel.client_id, self.wanted[connection])
+            for connection, channel in self.channels.items()
+            if connection in self.wanted and connection.is_open
+        ]
+        return conflict_between(self.name, client_id, wanted, others)
+
+    @property
+    def conflicts(self) -> list[Conflict]:
+        """Members that differ from the one that joined first, and who was refused for that."""
+        found = [*self.refused.values()]
+        members = [
+            (channel.client_id, self.wanted[connection])
+            for connection, channel in self.channels.items()
+            if connection in self.wanted
+        ]
+        for client_id, wanted in members[1:]:
+            conflict = conflict_between(self.name, client_id, wanted, members[:1])
+            if conflict is not None:
+                found.append(conflict)
+        return found
 
     def channel_of(self, client_id: str) -> ClientChannel | None:
         """The newest open connection of a member."""
@@ -73,6 +108,12 @@ class ConsumerRegistry:
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._watchers: list[Callable[[], None]] = []
+        self._subscription_watchers: list[SubscriptionWatcher] = []
+        self._conflicts_said: set[tuple[str, str, str]] = set()  # group, client, topic: each is logged once
+
+    def on_subscriptions(self, watcher: SubscriptionWatcher) -> None:
+        """Call back with (group, subscriptions) after each heartbeat that has some; with None when a group ends."""
+        self._subscription_watchers.append(watcher)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back after each change of a group's message model or subscriptions, and when a group is gone."""
@@ -99,8 +140,14 @@ class ConsumerRegistry:
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         joined = self._see(group, connection, client_id, language, version)
+        group.refused.pop(connection, None)
         before = dict(group.subscriptions)
         changed = with_subscriptions and _replace_subscriptions(group, data.subscription_data_set)
+        if with_subscriptions:
+            group.wanted[connection] = wanted_of(data.subscription_data_set)
+            self._warn_of_conflict(group, group.conflict_of(client_id, group.wanted[connection]))
+            for watcher in self._subscription_watchers:
+                watcher(group.name, data.subscription_data_set)
         # A newer version of a known subscription is no change to be told to members, but one for those who pull.
         if is_other_model or group.subscriptions != before:
             self._changed()
@@ -108,9 +155,45 @@ class ConsumerRegistry:
             self._notify(group)
         return joined or changed
 
+    def refuse(
+        self, data: ConsumerData, connection: Connection, client_id: str, *, with_subscriptions: bool = True
+    ) -> Conflict | None:
+        """Note that a client may not join while it asks for something else than the members; None when it may."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            return None
+        if not with_subscriptions:  # what was refused stays so until the client says again what it wants
+            return group.refused.get(connection)
+        conflict = group.conflict_of(client_id, wanted_of(data.subscription_data_set))
+        if conflict is None:
+            return None
+        if connection not in group.refused:
+            connection.on_close(lambda closed: self._forget_refused(data.group_name, closed))
+        group.refused[connection] = conflict
+        self._warn_of_conflict(group, conflict)
+        return conflict
+
+    def _forget_refused(self, group_name: str, connection: Connection) -> None:
+        group = self._groups.get(group_name)
+        if group is not None:
+            group.refused.pop(connection, None)
+
+    def _warn_of_conflict(self, group: ConsumerGroup, conflict: Conflict | None) -> None:
+        if conflict is None:
+            return
+        key = (group.name, conflict.client_id, conflict.topic)
+        if key not in self._conflicts_said:
+            if len(self._conflicts_said) >= CONFLICTS_SAID_MAX:
+                self._conflicts_said.clear()
+            self._conflicts_said.add(key)
+            log.warning("%s", conflict)
+
     def unregister(self, group_name: str, connection: Connection) -> None:
         """The member behind this connection leaves; the others are told."""
         group = self._groups.get(group_name)
+        if group is not None:
+            group.wanted.pop(connection, None)
+            group.refused.pop(connection, None)
         if group is None or group.channels.pop(connection, None) is None:
             return
         groups = self._groups_of.get(connection)
@@ -119,6 +202,8 @@ class ConsumerRegistry:
         if not group.channels:
             # With its last member goes the subscription: a late pull is answered SUBSCRIPTION_NOT_EXIST.
             del self._groups[group_name]
+            for watcher in self._subscription_watchers:
+                watcher(group_name, None)
             self._changed()
         else:
             self._notify(group)

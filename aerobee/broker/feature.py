@@ -20,6 +20,7 @@ from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lock_table import LockTable
@@ -56,6 +57,7 @@ class BrokerParts:
     durable: DurableReplies
     overload: Overload
     unique_keys: UniqueKeys
+    expressions: Expressions  # SQL92, compiled once for all who ask
     live: LiveConfig
     identity: BrokerIdentity
     client: RemotingClient  # towards nameservers and other brokers

@@ -18,9 +18,11 @@ from typing import Any
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer_registry import ConsumerRegistry
-from aerobee.broker.filter.sql92 import FilterSyntaxError, compile_filter
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.subscription_conflict import REFUSE
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.message import RETRY_PREFIX
@@ -55,6 +57,7 @@ class HeartbeatCalls:
         groups: GroupTable,
         topics: TopicTable,
         live: LiveConfig,
+        expressions: Expressions,
         registered: Registered | None = None,
     ) -> None:
         """`registered` waits until the nameservers know the newest topics."""
@@ -63,6 +66,7 @@ class HeartbeatCalls:
         self._groups = groups
         self._topics = topics
         self._live = live
+        self._expressions = expressions
         self._registered = registered
 
     def handlers(self) -> dict[int, Handler]:
@@ -137,10 +141,23 @@ class HeartbeatCalls:
         data: HeartbeatData,
         accepted: list[ConsumerData],
     ) -> RemotingCommand:
-        """Register every group of the client and answer."""
+        """Register every group of the client and answer. A group that is refused does not keep out the others."""
         version_2 = data.heartbeat_fingerprint != 0
         subscriptions_wanted = not version_2
+        code: int = ResponseCode.SUCCESS
+        remark: str | None = None
         for consumer in accepted:
+            if self._live.value.subscription_conflict_policy == REFUSE:
+                conflict = self._consumers.refuse(
+                    consumer, connection, data.client_id, with_subscriptions=not data.without_sub
+                )
+                if conflict is not None:
+                    code, remark = ResponseCode.NO_PERMISSION, str(conflict)
+                    subscriptions_wanted = True
+                    continue
+            fault = self._fault_of(consumer)
+            if fault is not None:
+                remark = fault  # as RocketMQ no refusal: 46 was one, and so are the pulls
             if data.without_sub and self._consumers.group(consumer.group_name) is None:
                 subscriptions_wanted = True
             self._consumers.register(
@@ -163,12 +180,24 @@ class HeartbeatCalls:
                 language=request.language,
                 version=request.version,
             )
-        return request.reply(
-            ext={
-                "IS_SUPPORT_HEART_BEAT_V2": boolean_text(True),
-                "IS_SUB_CHANGE": boolean_text(subscriptions_wanted),
-            }
-        )
+        ext = {
+            "IS_SUPPORT_HEART_BEAT_V2": boolean_text(True),
+            "IS_SUB_CHANGE": boolean_text(subscriptions_wanted),
+        }
+        return request.reply(code, remark=remark, ext=ext)
+
+    def _fault_of(self, consumer: ConsumerData) -> str | None:
+        """What is wrong with the first SQL92 expression that does not parse. Its member joins; its pulls are refused."""
+        if not self._live.value.enable_property_filter:
+            return None
+        for subscription in consumer.subscription_data_set:
+            if not subscription.is_tag_filter:
+                try:
+                    self._expressions.get(subscription.sub_string)
+                except FilterSyntaxError as error:
+                    log.warning("group %s on topic %s: %s", consumer.group_name, subscription.topic, error)
+                    return f"subscription of group {consumer.group_name} to {subscription.topic}: {error}"
+        return None
 
     def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """35: leave a producer group, a consumer group or both. C++ sends empty names for what it does not mean."""
@@ -203,7 +232,7 @@ class HeartbeatCalls:
                 "set enablePropertyFilter=true in its configuration",
             )
         try:
-            compile_filter(subscription.sub_string)
+            self._expressions.get(subscription.sub_string)
         except FilterSyntaxError as error:
             return request.reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
         return request.reply()

@@ -7,6 +7,7 @@ from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.lane_pull import GrantKey, PullGrant
+from aerobee.broker.subscription_conflict import REFUSE
 from aerobee.broker.topic_table import TopicTable
 from aerobee.remoting.body.heartbeat import BROADCASTING
 from aerobee.remoting.body.subscription import SubscriptionData
@@ -42,6 +43,7 @@ class LaneGrants:
             or not group.consume_enable
             or not topic.is_readable
             or not config.broker_permission & PERM_READ
+            or config.subscription_conflict_policy == REFUSE  # pull.py knows who was refused
             or (code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable)
             or not self._groups.is_readable(group_name, topic_name)
             or self._awaits_reset(group_name, topic_name, topic.read_queue_nums)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from aerobee.clock import Clock, Timer
@@ -29,9 +30,22 @@ PARKED_MAX = 200_000  # beyond it a pull is answered at once; each takes about 1
 
 
 class ParkedPull:
-    """One held pull. `tag_codes` None wakes it for every message. `resume` runs the pull again, not to suspend."""
+    """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
-    __slots__ = ("connection", "group", "parked", "queue_id", "request", "resume", "tag_codes", "topic")
+    `resume` runs the pull again, not to suspend.
+    """
+
+    __slots__ = (
+        "accept",
+        "connection",
+        "group",
+        "parked",
+        "queue_id",
+        "request",
+        "resume",
+        "tag_codes",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -42,6 +56,7 @@ class ParkedPull:
         queue_id: int,
         tag_codes: frozenset[int] | None,
         resume: Callable[[ParkedPull], None],
+        accept: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.connection = connection
         self.request = request
@@ -50,6 +65,7 @@ class ParkedPull:
         self.queue_id = queue_id
         self.tag_codes = tag_codes
         self.resume = resume
+        self.accept = accept
         self.parked = True
 
 
@@ -59,7 +75,15 @@ class ParkedPulls:
     `by_queue` may be looked at by the lane, to skip the notice for queues that nobody waits at.
     """
 
-    def __init__(self, *, clock: Clock, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], object],
+        record_at: Callable[[str, int, int], bytes | None] = lambda topic, queue_id, offset: None,
+    ) -> None:
+        """`record_at` gives the record of (topic, queue id, queue offset): pulls with `accept` are woken by it."""
+        self._record_at = record_at
         self._clock = clock
         self._call_soon = call_soon
         self._deadlines: list[tuple[float, int, ParkedPull]] = []
@@ -69,7 +93,22 @@ class ParkedPulls:
         self._released: list[ParkedPull] = []
         self._connections: dict[Connection, set[ParkedPull]] = {}
         self.by_queue: dict[tuple[str, int], list[ParkedPull]] = {}
+        self._watched: Counter[tuple[str, int]] = Counter()
         self.count = 0
+
+    def watch(self, topic: str, queue_id: int) -> None:
+        """Have messages of a queue announced although no pull waits there: others do. Counted."""
+        self._watched[(topic, queue_id)] += 1
+        self.by_queue.setdefault((topic, queue_id), [])
+
+    def unwatch(self, topic: str, queue_id: int) -> None:
+        """The end of one watch()."""
+        key = (topic, queue_id)
+        self._watched[key] -= 1
+        if self._watched[key] <= 0:
+            del self._watched[key]
+            if not self.by_queue.get(key, True):
+                del self.by_queue[key]
 
     @property
     def is_full(self) -> bool:
@@ -92,10 +131,17 @@ class ParkedPulls:
     def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable: release the pulls of its queue whose filter may take it."""
         waiting = self.by_queue.get((topic, queue_id))
-        if waiting is not None:
-            for pull in list(waiting):
-                if pull.tag_codes is None or tags_code in pull.tag_codes:
-                    self._release(pull)
+        if waiting is None:
+            return
+        record: bytes | None = None
+        for pull in list(waiting):
+            if pull.accept is not None:
+                record = record or self._record_at(topic, queue_id, max_offset - 1)
+                if record is not None and not pull.accept(record):
+                    continue
+            elif pull.tag_codes is not None and tags_code not in pull.tag_codes:
+                continue
+            self._release(pull)
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:
         """The group's offset was reset: its held pulls learn of it at once."""
@@ -131,7 +177,7 @@ class ParkedPulls:
         key = (pull.topic, pull.queue_id)
         waiting = self.by_queue[key]
         waiting.remove(pull)
-        if not waiting:
+        if not waiting and key not in self._watched:
             del self.by_queue[key]
         pulls = self._connections.get(pull.connection)
         if pulls is not None:

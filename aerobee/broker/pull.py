@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
-from aerobee.broker.filter.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.parked_pulls import ParkedPull, ParkedPulls
@@ -25,7 +26,6 @@ from aerobee.broker.send import FAQ
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import AerobeeError, RemoteError
-from aerobee.message import decode_record
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -132,6 +132,7 @@ class PullCalls:
         offsets: ConsumerOffsets,
         stats: BrokerStats,
         parked: ParkedPulls,
+        expressions: Expressions,
         live: LiveConfig,
         identity: BrokerIdentity,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
@@ -146,7 +147,7 @@ class PullCalls:
         self._live = live
         self._identity = identity
         self._spawn = spawn
-        self._filters: dict[str, Sql92Filter] = {}
+        self._expressions = expressions
         self.accepting = True  # false while the broker stops: nothing is parked any more
 
     def handlers(self) -> dict[int, Handler]:
@@ -276,7 +277,7 @@ class PullCalls:
                 f"[{topic.read_queue_nums}] consumer:[{connection.remote_address}]",
             )
         flags = request.integer("sysFlag", 0)
-        tag_codes, accept = self._filter(request, group, topic_name, flags, config)
+        tag_codes, accept = self._filter(connection, request, group, topic_name, flags, config)
         return _Pull(
             connection,
             request,
@@ -292,6 +293,7 @@ class PullCalls:
 
     def _filter(
         self,
+        connection: Connection,
         request: RemotingCommand,
         group: SubscriptionGroupConfig,
         topic: str,
@@ -299,20 +301,16 @@ class PullCalls:
         config: BrokerConfig,
     ) -> tuple[frozenset[int] | None, Callable[[bytes], bool] | None]:
         """Return (tag hashes or None for all, test of a record or None). Raises PullRefused."""
+        members = self._consumers.group(group.group_name)
+        if members is not None and members.refused and connection in members.refused:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION, str(members.refused[connection]), FORBIDDEN_SUBSCRIPTION
+            )
         if flags & SUBSCRIPTION:
             expression = request.text("subscription", "")
             if (request.field("expressionType") or TYPE_TAG) == TYPE_TAG:
                 return SubscriptionData.parse(topic, expression).tag_codes, None
-            self._check_sql_allowed(config)
-            try:
-                return None, self._sql_test(expression)
-            except FilterSyntaxError as error:
-                # As RocketMQ: with the subscription in the request a text that does not parse lets all through.
-                log.warning(
-                    "group %s pulls topic %s with %s; it gets every message", group.group_name, topic, error
-                )
-                return None, None
-        members = self._consumers.group(group.group_name)
+            return None, self._sql_test(expression, request.text("expressionType"), config)
         if members is None:
             raise PullRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -338,31 +336,22 @@ class PullCalls:
             )
         if subscription.is_tag_filter:
             return subscription.tag_codes, None
-        self._check_sql_allowed(config)
-        try:
-            return None, self._sql_test(subscription.sub_string)
-        except FilterSyntaxError as error:
-            raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return None, self._sql_test(subscription.sub_string, subscription.expression_type, config)
 
-    def _check_sql_allowed(self, config: BrokerConfig) -> None:
+    def _sql_test(
+        self, expression: str, expression_type: str, config: BrokerConfig
+    ) -> Callable[[bytes], bool]:
+        """The test of whole records. Raises PullRefused, for a fault in the expression with its column."""
         if not config.enable_property_filter:
             raise PullRefused(
                 ResponseCode.SYSTEM_ERROR,
-                "The broker does not support consumer to filter message by SQL92 (enablePropertyFilter=false)",
+                f"The broker does not support consumer to filter message by {expression_type}; "
+                "set enablePropertyFilter=true in its configuration",
             )
-
-    def _sql_test(self, expression: str) -> Callable[[bytes], bool]:
-        compiled = self._filters.get(expression)
-        if compiled is None:
-            if len(self._filters) >= 1024:
-                self._filters.clear()
-            compiled = self._filters[expression] = compile_filter(expression)
-        matches = compiled.matches
-
-        def test(record: bytes) -> bool:
-            return matches(decode_record(record, check_crc=False).properties)
-
-        return test
+        try:
+            return self._expressions.get(expression).test.record
+        except FilterSyntaxError as error:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 
     # --- answers
 
@@ -428,6 +417,7 @@ class PullCalls:
             pull.queue_id,
             pull.tag_codes,
             self.resume,
+            pull.accept,
         )
         self._parked.park(parked, hold_ms / 1000)
         return True

@@ -5,7 +5,7 @@ DefaultMessageStore.getMessage and ConsumeQueue.getOffsetInQueueByTime of Rocket
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aerobee.errors import StoreError
 from aerobee.message import BORN_HOST_V6
@@ -72,6 +72,8 @@ class _Collected:
         """Add the record, unless it was deleted or is refused. Raises StoreError when there is no such record."""
         segment = self.log.segment_at(physical_offset)
         if segment is None:
+            if not 0 <= physical_offset < self.log.end:
+                raise not_there(self.log, physical_offset, size)
             self.removed = True
             return
         at = physical_offset - segment.base
@@ -101,6 +103,19 @@ def not_there(log: CommitLog, physical_offset: int, size: int) -> StoreError:
         path=path,
         offset=physical_offset,
     )
+
+
+def record_reader(
+    queues: Mapping[tuple[str, int], AnyQueue], log: CommitLog
+) -> Callable[[str, int, int], bytes | None]:
+    """A function that reads the record of (topic, queue id, queue offset); None when there is none."""
+
+    def record_at(topic: str, queue_id: int, offset: int) -> bytes | None:
+        queue = queues.get((topic, queue_id))
+        entry = queue.entry(offset) if queue is not None else None
+        return log.read(entry[0], entry[1]) if entry is not None else None
+
+    return record_at
 
 
 class MessageReader:
@@ -203,6 +218,8 @@ class MessageReader:
                 if not base <= physical_offset < end:
                     segment = self._log.segment_at(physical_offset)
                     if segment is None:
+                        if not 0 <= physical_offset < self._log.end:
+                            raise not_there(self._log, physical_offset, size)
                         found.removed = True
                         at += 1
                         continue

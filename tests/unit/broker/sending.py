@@ -31,6 +31,7 @@ from aerobee.remoting.frame import FrameDecoder, decode_frame, encode_frame
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import RealDisk
 from aerobee.store.message_store import MessageStore
+from aerobee.store.reader import record_reader
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -104,7 +105,11 @@ class Sending:
         self.groups = GroupTable(clock=self.clock, live=self.live)
         self.locks = LockTable(clock=self.clock)
         self.soon: list[Callable[[], None]] = []
-        self.parked = ParkedPulls(clock=self.clock, call_soon=self.soon.append)
+        self.parked = ParkedPulls(
+            clock=self.clock,
+            call_soon=self.soon.append,
+            record_at=record_reader(self.store.queues, self.store.log),
+        )
         self.store.on_arrival(self.parked.arrived)
         self.durable = DurableReplies(
             store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout

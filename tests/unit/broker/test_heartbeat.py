@@ -9,6 +9,7 @@ import pytest
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.heartbeat import HeartbeatCalls
 from aerobee.broker.producer_registry import ProducerRegistry
@@ -40,6 +41,7 @@ class Clients:
             groups=self.groups,
             topics=self.topics,
             live=live,
+            expressions=Expressions(),
         )
 
     def call(self, connection: FakeConnection, request: RemotingCommand) -> RemotingCommand:
@@ -180,6 +182,7 @@ async def test_the_first_heartbeat_is_answered_when_the_nameservers_know_the_ret
         groups=clients.groups,
         topics=clients.topics,
         live=LiveConfig(BrokerConfig(broker_name="broker-a")),
+        expressions=Expressions(),
         registered=registered.wait,  # type: ignore[arg-type]
     )
     connection = FakeConnection()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.config import BrokerConfig
+from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullCalls
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
@@ -32,6 +33,7 @@ class Pulling(Sending):
             offsets=self.offsets,
             stats=self.stats,
             parked=self.parked,
+            expressions=Expressions(),
             live=self.live,
             identity=self.identity,
             spawn=self.spawned.append,
@@ -161,11 +163,28 @@ def test_sql_filters_when_the_broker_allows_them(tmp_path: Path) -> None:
     reply = pulling.pull(FakeConnection(), pull_request(expressionType="SQL92", subscription="TAGS = 'TagB'"))
     assert reply is not None
     assert [record.tag for record in decode_records(reply.body)] == ["TagB"]
-    everything = pulling.pull(
-        FakeConnection(), pull_request(expressionType="SQL92", subscription="TAGS = = ")
+    refused = pulling.pull(FakeConnection(), pull_request(expressionType="SQL92", subscription="TAGS = = "))
+    assert refused is not None
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "column 8" in str(refused.remark)
+    pulling.close()
+
+
+def test_a_held_sql_pull_is_answered_by_the_first_message_that_matches(tmp_path: Path) -> None:
+    pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
+    connection = FakeConnection()
+    request = pull_request(
+        flags=SUSPEND | SUBSCRIPTION, opaque=78, expressionType="SQL92", subscription="TAGS = 'TagB'"
     )
-    assert everything is not None
-    assert len(list(decode_records(everything.body))) == 2
+    assert pulling.pull(connection, request) is None
+    pulling.send(tag="TagA")
+    pulling.run_soon()
+    assert pulling.parked.count == 1
+    assert connection.replies() == []
+    pulling.send(tag="TagB")
+    pulling.run_soon()
+    (reply,) = connection.replies()
+    assert [record.tag for record in decode_records(reply.body)] == ["TagB"]
     pulling.close()
 
 
