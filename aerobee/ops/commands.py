@@ -1,4 +1,4 @@
-"""The `aerobee` command: puts the command groups together and turns every failure into one sentence.
+"""The `aerobee` command: finds the module of a command and turns every failure into one sentence.
 
 Exit codes and their meaning are in failure.py. A traceback appears with --debug only.
 """
@@ -10,34 +10,74 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from rich.console import Console
+from typer.core import TyperGroup
 
-from aerobee.ops import bench, cluster, consume, doctor, group, message, send, serve, topic, up
 from aerobee.ops.failure import ExitCode, Failure, explain
 from aerobee.ops.output import to_json
 from aerobee.ops.run import Interrupted
 
+# Command -> module in aerobee.ops, in the order in which the help shows them. A module has `app`, a group of commands of
+# this name, or register(app), which adds single commands. It is imported when its command is asked for: loading all of
+# them takes half a second.
+COMMANDS = {
+    "up": "up",
+    "nameserver": "serve",
+    "broker": "serve",
+    "send": "send",
+    "consume": "consume",
+    "doctor": "doctor",
+    "trace": "trace",
+    "topic": "topic",
+    "group": "group",
+    "cluster": "cluster",
+    "message": "message",
+    "bench": "bench",
+}
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+class LazyGroup(TyperGroup):
+    """The commands of COMMANDS, loaded one by one."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = _load(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS:
+            for name in COMMANDS:  # a typing error: what is meant is looked for among all
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+
+def _load(name: str) -> Any:
+    module = import_module(f"aerobee.ops.{COMMANDS[name]}")
+    holder = typer.Typer(context_settings=HELP_NAMES)
+    if hasattr(module, "register"):
+        module.register(holder)
+    else:
+        holder.add_typer(module.app, name=name)
+    return typer.main.get_group(holder).commands[name]
+
+
 app = typer.Typer(
     name="aerobee",
+    cls=LazyGroup,
     help="A distributed message queue, interchangeable with Apache RocketMQ part by part.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_NAMES,
 )
-up.register(app)
-serve.register(app)
-send.register(app)
-consume.register(app)
-doctor.register(app)
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(message.app, name="message")
-app.add_typer(bench.app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

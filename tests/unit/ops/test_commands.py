@@ -1,15 +1,18 @@
 """What the command line takes and refuses, before anything is reached."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from aerobee.ops import commands
 from aerobee.ops.commands import app, run_cli
 
 GROUPS = ("topic", "group", "cluster", "message", "bench")
 COMMANDS = [
-    ["up"], ["nameserver"], ["broker"], ["send"], ["consume"], ["doctor"],
+    ["up"], ["nameserver"], ["broker"], ["send"], ["consume"], ["doctor"], ["trace"],
     *(["topic", name] for name in ("list", "create", "delete", "describe", "stats")),
     *(["group", name] for name in ("list", "describe", "lag", "reset", "delete")),
     *(["cluster", name] for name in ("list", "describe")),
@@ -41,6 +44,7 @@ def test_group_without_a_command_shows_its_commands(group: str, capsys: pytest.C
     ("arguments", "sentence"),
     [
         (["bogus"], "No such command 'bogus'"),
+        (["sned", "t", "x"], "Did you mean 'send'?"),
         (["topic", "lst"], "Did you mean 'list'?"),
         (["send"], "Missing argument 'TOPIC'"),
         (["send", "t", "x", "--tga", "y"], "--tag"),
@@ -82,3 +86,29 @@ def test_print_config_prints_every_key(capsys: pytest.CaptureFixture[str]) -> No
     assert len(lines) > 80
     assert run_cli(["nameserver", "-p", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["listenPort"] == "9876"
+
+
+@pytest.mark.parametrize("module", ["aerobee.ops", "aerobee.ops.cli", "aerobee"])
+def test_each_way_to_start_it_runs_the_command_line(module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", module, "topic", "lst"], capture_output=True, text=True, timeout=30
+    )
+    assert ended.returncode == 2
+    assert "Did you mean 'list'?" in ended.stderr
+
+
+def test_one_command_loads_its_own_module_only() -> None:
+    code = (
+        "import sys\nfrom aerobee.ops.commands import run_cli\nrun_cli(['topic'])\n"
+        "print([n for n in sys.modules if n.startswith(('aerobee.ops.', 'aerobee.broker'))], file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert "aerobee.ops.topic" in ended.stderr
+    for other in ("aerobee.ops.bench", "aerobee.ops.serve", "aerobee.broker"):
+        assert other not in ended.stderr
+
+
+def test_every_command_of_the_table_exists_in_its_module() -> None:
+    group = commands.typer.main.get_group(app)
+    for name in commands.COMMANDS:
+        assert group.get_command(None, name) is not None

@@ -1,0 +1,5 @@
+"""`python -m aerobee` is the `aerobee` command."""
+
+from aerobee.ops.cli import main
+
+main()
