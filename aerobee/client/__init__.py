@@ -12,6 +12,7 @@ from aerobee.client.allocation import (
 )
 from aerobee.client.config import (
     AdminConfig,
+    Blocked,
     ClientConfig,
     Compression,
     ConsumeFrom,
@@ -25,13 +26,15 @@ from aerobee.client.pull_consumer import PullConsumer
 from aerobee.client.push_consumer import PushConsumer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult, SendStatus
+from aerobee.client.subscription import Sql
 from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
-from aerobee.client.verdict import RetryLater
+from aerobee.client.verdict import Reject, RetryLater, reject, retry
 
 __all__ = [
     "Admin",
     "AdminConfig",
     "Allocation",
+    "Blocked",
     "ClientConfig",
     "Compression",
     "ConsumeFrom",
@@ -43,10 +46,12 @@ __all__ = [
     "PullConsumerConfig",
     "PushConsumer",
     "ReceivedMessage",
+    "Reject",
     "RetryLater",
     "Selector",
     "SendResult",
     "SendStatus",
+    "Sql",
     "SyncAdmin",
     "SyncProducer",
     "SyncPullConsumer",
@@ -57,4 +62,6 @@ __all__ = [
     "fixed",
     "machine_room",
     "machine_room_nearby",
+    "reject",
+    "retry",
 ]

@@ -16,7 +16,7 @@ from typing import Self
 
 from aerobee.client.allocation import Allocation, average
 from aerobee.client.arrival import Arrival
-from aerobee.client.broker_calls import begin_offset, end_offset, offset_for_time
+from aerobee.client.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
 from aerobee.client.config import ClientConfig, ConsumeFrom, MessageModel, PullConsumerConfig
 from aerobee.client.offset_store import RemoteOffsets
 from aerobee.client.peer_calls import PeerCalls
@@ -154,15 +154,18 @@ class PullConsumer:
     async def subscribe(self, topic: str, expression: str = "*") -> None:
         """Read a topic, sharing its queues with the other members of the group. May be called for several topics.
 
-        Returns when this member knows its first share.
+        `expression` is "*", "TagA || TagB" or Sql("price > 5"). Returns when this member knows its first share.
+        Raises RemoteError (code 23) when a broker cannot parse an SQL92 expression.
         """
         self._session.check_open()
         if self._assigned_by_hand:
             raise UsageError("queues were assigned by hand: use either assign() or subscribe()")
         first = not self._subscriptions
-        self._subscriptions[topic] = subscribe(topic, expression, self._clock.now_ms())
+        subscription = subscribe(topic, expression, self._clock.now_ms())
         self._session.routes.watch((topic,))
         await self._session.routes.refresh(topic)
+        await self._check(subscription)
+        self._subscriptions[topic] = subscription
         if first:
             self._session.join_consumer(self.group, self._heartbeat_entry)
         await self._session.heartbeat()
@@ -183,12 +186,24 @@ class PullConsumer:
         version = self._clock.now_ms()
         for topic in sorted({queue.topic for queue in wanted}):
             await self._session.routes.get(topic)
-            self._subscriptions[topic] = subscribe(topic, expression, version)
+            subscription = subscribe(topic, expression, version)
+            await self._check(subscription)
+            self._subscriptions[topic] = subscription
         for queue in tuple(self._pulls):
             if queue not in wanted:
                 self._release(queue)
         for queue in sorted(wanted - self._pulls.keys()):
             self._take(queue, await self._start_offset(queue))
+
+    async def _check(self, subscription: Subscription) -> None:
+        """Have a broker of the topic parse what is not a list of tags, so that a fault shows now and not later."""
+        if subscription.expression_type == "TAG":
+            return
+        route = await self._session.routes.get(subscription.topic)
+        for broker in route.brokers[:1]:
+            address = self._session.routes.any_address_of(broker.broker_name)
+            if address is not None:
+                await check_subscription(self._session, self.group, subscription, address)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of a topic that can be read, sorted."""

@@ -14,6 +14,21 @@ from aerobee.remoting.body.subscription import SubscriptionData
 SQL_PREFIX = "sql:"
 
 
+class Sql(str):
+    """An SQL92 expression over message properties, where a subscription takes tags: `Sql("price > 5")`.
+
+    It is the text `sql:price > 5`, which may be written instead. Brokers evaluate it (enablePropertyFilter) and refuse
+    one that does not parse with the column of the fault.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, expression: str) -> Sql:
+        return super().__new__(
+            cls, expression if expression.startswith(SQL_PREFIX) else SQL_PREFIX + expression
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """One topic of a group. `tags` is empty when every message is wanted; `version` grows with each change."""
@@ -38,12 +53,15 @@ class Subscription:
 def subscribe(topic: str, expression: str, version: int) -> Subscription:
     """Parse an expression. `sql:` in front makes it SQL92, otherwise it is `*` or tags joined by `||`.
 
-    Raises UsageError for an illegal topic or an expression that names no tag.
+    Raises UsageError for an illegal topic, an expression that names no tag, and an empty one of SQL92.
     """
     check_topic_name(topic)
     text = expression.strip()
     if text.startswith(SQL_PREFIX):
-        return Subscription(topic, text.removeprefix(SQL_PREFIX).strip(), frozenset(), version, "SQL92")
+        condition = text.removeprefix(SQL_PREFIX).strip()
+        if not condition:
+            raise UsageError(f'the SQL92 expression for topic {topic} is empty: write Sql("price > 5")')
+        return Subscription(topic, condition, frozenset(), version, "SQL92")
     if text in ("", "*"):
         return Subscription(topic, "*", frozenset(), version)
     tags = [tag.strip() for tag in text.split("||")]

@@ -24,7 +24,7 @@ import typer
 
 from aerobee.broker.broker import Broker
 from aerobee.client import Admin
-from aerobee.config import Setting
+from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
@@ -34,7 +34,13 @@ from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.serve import Assignments, LogLevel, set_log_level, start_broker, start_nameserver
-from aerobee.ops.settings import BrokerSettings, NameServerSettings, broker_settings, nameserver_settings
+from aerobee.ops.settings import (
+    BROKER_KINDS,
+    BrokerSettings,
+    NameServerSettings,
+    broker_settings,
+    nameserver_settings,
+)
 
 BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
@@ -49,6 +55,8 @@ EPHEMERAL = {
     "maxHashSlotNum": "50000",
     "maxIndexNum": "200000",
 }
+# RocketMQ has SQL92 filters off; who starts a cluster this way wants what it can do.
+WANTED = {"enablePropertyFilter": "true"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +179,16 @@ def make_plan(
         }
         if advertise is not None or local == host:
             own["brokerIP1"] = advertise or host
-        if ephemeral:
-            # --set wins over the small files of a throw-away cluster.
-            own.update({key: value for key, value in EPHEMERAL.items() if not _assigns(assignments, key)})
+        # --set and the environment win over these.
+        extra = WANTED | (EPHEMERAL if ephemeral else {})
+        set_elsewhere = environment_settings(environ, BROKER_KINDS)
+        own.update(
+            {
+                key: value
+                for key, value in extra.items()
+                if not _assigns(assignments, key) and key not in set_elsewhere
+            }
+        )
         flags.append(own)
         brokers.append(
             broker_settings(

@@ -18,6 +18,7 @@ from aerobee.client import (
     PullConsumerConfig,
     PushConsumer,
     SendStatus,
+    Sql,
     SyncAdmin,
     SyncProducer,
     SyncPullConsumer,
@@ -353,6 +354,19 @@ async def test_sql_expression_that_does_not_parse_is_refused_at_the_start():
         await cluster.create_topic("orders", queues=2)
         with pytest.raises(RemoteError):
             await cluster.push_consumer("G", {"orders": "sql: a >"}, print).start()
+
+
+async def test_a_pull_consumers_sql_expression_is_checked_and_filters():
+    async with LocalCluster(broker_config={"enable_property_filter": True}) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        for size in range(6):
+            await fill(cluster, 1, properties={"size": str(size)})
+        async with cluster.pull_consumer("G", config=FIRST) as consumer:
+            with pytest.raises(RemoteError, match="column 4"):
+                await consumer.subscribe("orders", Sql("a >"))
+            await consumer.subscribe("orders", Sql("size BETWEEN 2 AND 3"))
+            seen = [message.properties["size"] for message in await drain(consumer, 2)]
+        assert seen == ["2", "3"]
 
 
 async def test_sql_expression_filters_at_the_broker():

@@ -25,7 +25,7 @@ from aerobee.client.nameservers import parse_addresses
 from aerobee.client.process_queue import ProcessQueue
 from aerobee.client.publish_info import PublishInfo
 from aerobee.client.publish_route import TopicRoute, from_template, publish_queues, subscribe_queues
-from aerobee.client.subscription import subscribe
+from aerobee.client.subscription import Sql, subscribe
 from aerobee.client.unique_id import UniqueIds, month_bounds_ms
 from aerobee.errors import ConfigError, MalformedRecord, UsageError
 from aerobee.message import MessageQueue
@@ -282,8 +282,11 @@ def test_subscription_texts():
         "topic": "t",
     }
     assert subscribe("t", "sql: a > 1", 1).to_data().expression_type == "SQL92"
-    with pytest.raises(UsageError):
-        subscribe("t", "TagA ||", 1)
+    assert subscribe("t", Sql("a > 1"), 1) == subscribe("t", "sql:a > 1", 1)
+    assert subscribe("t", Sql("sql: a > 1"), 1).expression == "a > 1"
+    for bad in ("TagA ||", Sql(" ")):
+        with pytest.raises(UsageError):
+            subscribe("t", bad, 1)
 
 
 def route(*queue_datas, order=None, masters=("a", "b")):
