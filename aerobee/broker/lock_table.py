@@ -1,28 +1,54 @@
-"""Which client of a group may consume a queue in order: RocketMQ's RebalanceLockManager.
+"""Which client of a group may consume a queue in order: RocketMQ's RebalanceLockManager, made durable.
 
-    group -> (topic, broker name, queue id) -> (client id, time of the last renewal)
+    group -> (topic, broker name, queue id) -> (client id, held since, time of the last renewal, lease)
 
-A lock is granted when the queue is free, when the lock there has not been renewed for 60 s, or when the same client
-asks again, which renews it. Clients renew each 20 s. The table lives in memory only: after a restart of the broker
-whoever asks first gets the queue.
+A lock is granted when the queue is free, when the lock there was not renewed for its lease, or when the same client
+asks again, which renews it. The lease is 60 s; a client of ours says how long it trusts a lock itself, and then
+that plus a margin is enough, so that the queues of a client that died are soon somebody else's.
+
+RocketMQ keeps its locks in memory only: after a restart whoever asks first gets the queue, while the client that held it
+still works on it, and order is lost. Here the holders are in config/orderlyLocks.json:
+
+    {"lockTable": {group: [{"topic", "brokerName", "queueId", "clientId", "leaseMillis", "since"}]}}
+
+The file says who holds what, not when it was renewed: after a load each lock counts as renewed at that moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from aerobee.clock import Clock
+from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.message_queue import queue_to_dict
 
 LOCK_EXPIRY_S = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
+LEASE_MARGIN_S = 2.0  # for a handler that is cancelled when its client's lease ends
 LOCKS_PER_GROUP_MAX = 100_000  # a peer cannot make the table grow without end; further queues are refused
 
 
 @dataclass(slots=True)
 class _Lock:
     client_id: str
+    since_ms: int  # wall clock, when this client got it
     renewed: float  # monotonic seconds
+    expiry_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """A lock as operators see it. `age_ms` counts from the last renewal; it lapses when that reaches `lease_ms`."""
+
+    group: str
+    queue: MessageQueue
+    client_id: str
+    since_ms: int
+    age_ms: int
+    lease_ms: int
 
 
 class LockTable:
@@ -31,23 +57,33 @@ class LockTable:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self.version = 0  # grows when a holder changes: what is in the file
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Take or renew locks; return the queues that `client_id` now holds, in the order asked for."""
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, lease_s: float = 0.0
+    ) -> list[MessageQueue]:
+        """Take or renew locks; return the queues that `client_id` now holds, in the order asked for.
+
+        `lease_s`: how long the client trusts the lock without a renewal, 0 when it does not say.
+        """
         now = self._clock.monotonic()
+        expiry_s = min(LOCK_EXPIRY_S, lease_s + LEASE_MARGIN_S) if lease_s > 0 else LOCK_EXPIRY_S
         locks = self._groups.setdefault(group, {})
         granted = []
         for queue in queues:
             lock = locks.get(queue)
-            if lock is None:
-                if len(locks) >= LOCKS_PER_GROUP_MAX:
-                    continue
-                locks[queue] = _Lock(client_id, now)
-            elif lock.client_id == client_id or _expired(lock, now):
-                lock.client_id, lock.renewed = client_id, now
+            if lock is not None and lock.client_id == client_id:
+                lock.renewed, lock.expiry_s = now, expiry_s
+            elif lock is None and len(locks) >= LOCKS_PER_GROUP_MAX:
+                continue
+            elif lock is None or _expired(lock, now):
+                locks[queue] = _Lock(client_id, self._clock.now_ms(), now, expiry_s)
+                self.version += 1
             else:
                 continue
             granted.append(queue)
+        if not locks:
+            del self._groups[group]
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -59,6 +95,7 @@ class LockTable:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self.version += 1
         if not locks:
             del self._groups[group]
 
@@ -75,14 +112,75 @@ class LockTable:
         lock = self._groups.get(group, {}).get(queue)
         return None if lock is None or _expired(lock, self._clock.monotonic()) else lock.client_id
 
+    def infos(self, group: str = "") -> list[LockInfo]:
+        """The locks of one group, or of all, in order; expired ones too, for they say who was there last."""
+        now = self._clock.monotonic()
+        return [
+            LockInfo(
+                name,
+                queue,
+                lock.client_id,
+                lock.since_ms,
+                round((now - lock.renewed) * 1000),
+                round(lock.expiry_s * 1000),
+            )
+            for name, locks in sorted(self._groups.items())
+            if group in ("", name)
+            for queue, lock in sorted(locks.items())
+        ]
+
     def remove_topic(self, topic: str) -> None:
         """Forget the locks on the queues of a topic that is deleted."""
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue in locks if queue.topic == topic]:
                 del locks[queue]
+                self.version += 1
             if not locks:
                 del self._groups[group]
 
+    # --- the file
+
+    def to_json(self) -> dict[str, Any]:
+        """The file's content: locks that have not expired."""
+        now = self._clock.monotonic()
+        table = {
+            group: [
+                queue_to_dict(queue)
+                | {
+                    "clientId": lock.client_id,
+                    "leaseMillis": round(lock.expiry_s * 1000),
+                    "since": lock.since_ms,
+                }
+                for queue, lock in sorted(locks.items())
+                if not _expired(lock, now)
+            ]
+            for group, locks in sorted(self._groups.items())
+        }
+        return {"lockTable": {group: locks for group, locks in table.items() if locks}}
+
+    def from_json(self, tree: Mapping[str, Any]) -> None:
+        """Take over what a file says. Raises MalformedFrame for what is no lock table."""
+        now = self._clock.monotonic()
+        table = json_fields.mapping(tree, "lockTable")
+        groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        for group, entries in table.items():
+            if not isinstance(entries, list):
+                raise MalformedFrame(f"the locks of group {group} are no list")
+            locks = groups[str(group)] = {}
+            for entry in entries:
+                if not isinstance(entry, dict):
+                    raise MalformedFrame(f"a lock of group {group} is no object")
+                queue = MessageQueue(
+                    json_fields.text(entry, "topic"),
+                    json_fields.text(entry, "brokerName"),
+                    json_fields.integer(entry, "queueId"),
+                )
+                expiry_s = min(LOCK_EXPIRY_S, max(0.0, json_fields.integer(entry, "leaseMillis") / 1000))
+                locks[queue] = _Lock(
+                    json_fields.text(entry, "clientId"), json_fields.integer(entry, "since"), now, expiry_s
+                )
+        self._groups = groups
+
 
 def _expired(lock: _Lock, now: float) -> bool:
-    return now - lock.renewed > LOCK_EXPIRY_S
+    return now - lock.renewed > lock.expiry_s

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
+from aerobee.broker.dead_letter import note_death
 from aerobee.broker.delay_level import DELAY
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
@@ -24,7 +25,8 @@ from aerobee.broker.message_writer import MessageLog, MessageWriter
 from aerobee.broker.overload import Overload
 from aerobee.broker.send_header import SendHeader, parse_batch, parse_send_header
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import NOT_SENDABLE, TopicTable
+from aerobee.broker.topic_table import HALF_TOPIC, NOT_SENDABLE, TopicTable
+from aerobee.broker.transaction.half_message import PRODUCER_GROUP, TRAN_MSG
 from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import Clock
 from aerobee.errors import (
@@ -43,6 +45,7 @@ from aerobee.message import (
     RETRY_PREFIX,
     TOPIC_BYTES_MAX,
     TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
     check_group_name,
     check_topic_name,
     decode_properties,
@@ -131,7 +134,9 @@ class SendCalls:
             self._stats.put_failed()
             refusal = store_refusal(error)
             return request.reply(refusal.code, remark=refusal.remark, ext=self._trace_fields(config))
-        self._stats.topic_put(header.topic, result.count, result.size, 1)
+        # A half message counts for its topic when it is committed.
+        counted = HALF_TOPIC if header.sys_flag & TRANSACTION_MASK else header.topic
+        self._stats.topic_put(counted, result.count, result.size, 1)
         if request.is_oneway:
             return None
         ext = self._trace_fields(config)
@@ -270,16 +275,7 @@ class SendCalls:
 
     def _check_kind(self, header: SendHeader, properties: dict[str, str]) -> None:
         """Refuse the kinds of message that need parts this broker does not run."""
-        if header.sys_flag & TRANSACTION_MASK or properties.get("TRAN_MSG", "").lower() == "true":
-            if self._live.value.reject_transaction_message:
-                raise RemoteError(
-                    ResponseCode.NO_PERMISSION,
-                    f"the broker[{self._identity.address}] sending transaction message is forbidden",
-                )
-            raise RemoteError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "the message is illegal: this broker does not support transaction messages yet",
-            )
+        header.sys_flag = self._settle_transaction(header, properties)
         if DELAY not in properties:
             for name in TIMER_PROPERTIES:
                 if name in properties:
@@ -288,6 +284,34 @@ class SendCalls:
                         f"timer message is not enabled: this broker does not support {name} yet; a delay level "
                         "(DELAY) is supported",
                     )
+
+    def _settle_transaction(self, header: SendHeader, properties: dict[str, str]) -> int:
+        """Return the sys_flag with the prepared bits for a half message and no transaction bits for all others."""
+        sys_flag = header.sys_flag & ~TRANSACTION_MASK
+        is_prepared = header.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED
+        if properties.get(TRAN_MSG, "").lower() != "true":
+            if is_prepared:
+                raise RemoteError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the message is illegal: its sysFlag says transaction, but property {TRAN_MSG} is not true",
+                )
+            return sys_flag
+        # A consumer that gives back a committed message leaves the property in it.
+        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or (
+            header.reconsume_times > 0 and DELAY in properties
+        ):
+            return sys_flag
+        if self._live.value.reject_transaction_message:
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._identity.address}] sending transaction message is forbidden",
+            )
+        if not properties.setdefault(PRODUCER_GROUP, header.producer_group):
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: a transaction message names its producer group in {PRODUCER_GROUP}",
+            )
+        return sys_flag | TRANSACTION_PREPARED
 
     def _retry_or_dead_letter(
         self, request: RemotingCommand, header: SendHeader, properties: dict[str, str], topic: TopicConfig
@@ -304,9 +328,18 @@ class SendCalls:
         tries_max = group.retry_max_times
         if request.version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
             tries_max = header.max_reconsume_times
-        # A group that holds orderly locks retries in place; what it sends here has used up its tries.
-        if header.reconsume_times <= tries_max and not self._locks.holds_any(group_name):
+        # A group that holds orderly locks retries in place; what it sends here has used up its tries. A message that
+        # was not tried before comes from an operator who sends dead letters again.
+        tries = header.reconsume_times
+        if tries <= tries_max and (tries == 0 or not self._locks.holds_any(group_name)):
             return topic
+        note_death(
+            properties,
+            topic=properties.get("RETRY_TOPIC", header.topic),
+            message_id=properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", ""),
+            tries=tries,
+            reason=f"{tries} tries failed",
+        )
         properties[DELAY] = "-1"
         header.topic = DLQ_PREFIX + group_name
         header.queue_id = 0

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aerobee.broker.config import PERM_WRITE, LiveConfig
+from aerobee.broker.dead_letter import note_death, note_error
 from aerobee.broker.delay_level import DELAY
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
@@ -124,7 +125,17 @@ class SendBackCalls:
         tries_max = group.retry_max_times
         if request.version >= VERSION_WITH_MAX_RECONSUME and request.field("maxReconsumeTimes"):
             tries_max = request.integer("maxReconsumeTimes")
+        note_error(properties, request)
         if level < 0 or record.reconsume_times >= tries_max:
+            tries = record.reconsume_times + 1
+            note_death(
+                properties,
+                topic=properties["RETRY_TOPIC"],
+                message_id=properties.get("UNIQ_KEY", properties["ORIGIN_MESSAGE_ID"]),
+                tries=tries,
+                reason="the consumer asked for it" if level < 0 else f"{tries} tries failed",
+                request=request,
+            )
             topic = self._topics.create_dead_letter_topic(group.group_name)
             queue_id = 0
             properties[DELAY] = "0"

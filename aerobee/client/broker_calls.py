@@ -13,6 +13,7 @@ import orjson
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.client.subscription import Subscription
+from aerobee.client.verdict import GiveBack
 from aerobee.errors import AerobeeError, MalformedFrame, QueryNotFound
 from aerobee.message import MessageQueue
 from aerobee.remoting.codes import RequestCode
@@ -87,20 +88,27 @@ async def group_members(session: Session, group: str, address: str) -> list[str]
 
 
 async def send_back(
-    session: Session, group: str, message: ReceivedMessage, *, delay_level: int, retry_count_max: int
+    session: Session, group: str, message: ReceivedMessage, verdict: GiveBack, *, retry_count_max: int
 ) -> None:
-    """Let the broker that stored a message deliver it again after a delay (-1: put it with the dead letters)."""
+    """Let the broker that stored a message deliver it again after a delay (-1: put it with the dead letters).
+
+    The last three fields are Aerobee's own; RocketMQ's brokers ignore them.
+    """
     address = await session.broker_address(message.queue.broker_name, message.queue.topic)
     fields = {
         "offset": str(message.physical_offset),
         "group": group,
-        "delayLevel": str(delay_level),
+        "delayLevel": str(verdict.delay_level),
         "originMsgId": message.message_id,
         "originTopic": message.topic,
         "unitMode": "false",
         "bname": message.queue.broker_name,
         "maxReconsumeTimes": str(retry_count_max if retry_count_max >= 0 else 16),
     }
+    causes = {"deadLetterReason": verdict.reason, "lastError": verdict.error}
+    fields |= {name: text for name, text in causes.items() if text}
+    if verdict.tries:
+        fields["deliveryTries"] = str(verdict.tries)
     await session.invoke(address, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK.value, fields))
 
 
@@ -118,12 +126,15 @@ async def check_subscription(session: Session, group: str, subscription: Subscri
 
 
 async def lock_queues(
-    session: Session, group: str, address: str, queues: list[MessageQueue]
+    session: Session, group: str, address: str, queues: list[MessageQueue], *, lease_s: float
 ) -> frozenset[MessageQueue]:
-    """Lock queues of one broker for this client (ordered consumption); returns those that were granted."""
+    """Lock queues of one broker for this client (ordered consumption); returns those that were granted.
+
+    `leaseMillis` tells Aerobee's brokers when this client stops to trust its lock; RocketMQ's ignore it (60 s).
+    """
+    body = _lock_body(session, group, queues) | {"leaseMillis": round(lease_s * 1000)}
     answer = await session.invoke(
-        address,
-        RemotingCommand(RequestCode.LOCK_BATCH_MQ.value, {}, _lock_body(session, group, queues)),
+        address, RemotingCommand(RequestCode.LOCK_BATCH_MQ.value, {}, orjson.dumps(body))
     )
     try:
         granted: Any = orjson.loads(answer.body)["lockOKMQSet"]
@@ -137,22 +148,21 @@ async def lock_queues(
 
 async def unlock_queues(session: Session, group: str, address: str, queues: list[MessageQueue]) -> None:
     """Give locks back, one-way."""
-    command = RemotingCommand(RequestCode.UNLOCK_BATCH_MQ.value, {}, _lock_body(session, group, queues))
+    body = orjson.dumps(_lock_body(session, group, queues))
+    command = RemotingCommand(RequestCode.UNLOCK_BATCH_MQ.value, {}, body)
     await session.invoke_oneway(address, command)
 
 
-def _lock_body(session: Session, group: str, queues: list[MessageQueue]) -> bytes:
-    return orjson.dumps(
-        {
-            "clientId": session.client_id,
-            "consumerGroup": group,
-            "mqSet": [
-                {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
-                for queue in queues
-            ],
-            "onlyThisBroker": False,
-        }
-    )
+def _lock_body(session: Session, group: str, queues: list[MessageQueue]) -> dict[str, Any]:
+    return {
+        "clientId": session.client_id,
+        "consumerGroup": group,
+        "mqSet": [
+            {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+            for queue in queues
+        ],
+        "onlyThisBroker": False,
+    }
 
 
 async def first_answer(session: Session, group: str, addresses: list[str]) -> list[str]:

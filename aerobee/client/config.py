@@ -29,6 +29,17 @@ class MessageModel(Enum):
     BROADCASTING = "BROADCASTING"
 
 
+class Blocked(Enum):
+    """What becomes of a message of an ordered queue whose handler fails again and again.
+
+    DEAD_LETTER: after `retry_count_max` tries or `block_max_s` it goes to the dead letters and the queue goes on.
+    WAIT: it is tried until it succeeds, and blocks its queue until then, as RocketMQ does.
+    """
+
+    DEAD_LETTER = "dead letter"
+    WAIT = "wait"
+
+
 class ConsumeFrom(Enum):
     """Where a group starts in a queue for which it never committed an offset."""
 
@@ -125,7 +136,13 @@ class ConsumerConfig:
     span_max: int = 2000  # per queue, offsets between the oldest unfinished message and the newest
     rebalance_s: float = 20.0
     persist_offsets_s: float = 5.0
+    consume_timeout_s: float = 900.0  # longest handler call when not orderly; 0: any; RocketMQ's 15 minutes
     retry_count_max: int = -1  # deliveries after the first one; -1: the group's setting at the broker (16)
+    orderly: bool = False  # one message of a queue at a time, in order, under a lock at the broker
+    suspend_s: float = 1.0  # orderly: pause before a message that failed is tried again in its place
+    block_max_s: float = 0.0  # orderly: longest that a failing message blocks its queue; 0: any time
+    blocked: Blocked = Blocked.DEAD_LETTER  # orderly: what follows then, or after retry_count_max tries
+    lock_lease_s: float = 30.0  # orderly: a lock that is not renewed for so long counts as lost
     local_retry_s: float = 5.0  # before a message that could not be sent back is handed over again
     drain_s: float = 10.0  # longest that close() waits for handlers that run
     local_offsets_directory: str = str(Path("~/.rocketmq_offsets").expanduser())  # broadcasting only
@@ -138,9 +155,18 @@ class ConsumerConfig:
         _require(
             self.pull_batch_count <= 1024, "consumer.pull_batch_count", self.pull_batch_count, "at most 1024"
         )
-        for name in ("pull_hold_s", "pull_timeout_s", "rebalance_s", "persist_offsets_s"):
+        for name in ("pull_hold_s", "pull_timeout_s", "rebalance_s", "persist_offsets_s", "suspend_s"):
             value = getattr(self, name)
             _require(value > 0, f"consumer.{name}", value, "must be above 0 seconds")
+        for name in ("consume_timeout_s", "block_max_s"):
+            value = getattr(self, name)
+            _require(value >= 0, f"consumer.{name}", value, "must not be negative; 0 is without a bound")
+        _require(
+            1 <= self.lock_lease_s <= 50,
+            "consumer.lock_lease_s",
+            self.lock_lease_s,
+            "must be 1 to 50 seconds: RocketMQ's brokers give a queue to another client after 60",
+        )
         _require(
             self.pull_timeout_s > self.pull_hold_s,
             "consumer.pull_timeout_s",

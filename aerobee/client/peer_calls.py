@@ -41,6 +41,7 @@ class PeerCalls:
     reset: Callable[[Mapping[MessageQueue, int]], Coroutine[Any, Any, None]]
     consume: Callable[[ReceivedMessage], Coroutine[Any, Any, None]] | None
     settings: Callable[[], Mapping[str, str]]
+    locked_at_ms: Callable[[MessageQueue], int] | None = None  # of an ordered consumer: 0 for not locked
 
     def install(self) -> None:
         """Answer these calls on every connection of the session."""
@@ -96,7 +97,10 @@ class PeerCalls:
         }
         return {
             "mqPopTable": {},
-            "mqTable": {queue: _queue_info(pull) for queue, pull in self.pulls.items()},
+            "mqTable": {
+                queue: _queue_info(pull, 0 if self.locked_at_ms is None else self.locked_at_ms(queue))
+                for queue, pull in self.pulls.items()
+            },
             "properties": properties,
             "statusTable": {topic: ConsumeStatus().to_dict() for topic in self.subscriptions},
             "subscriptionSet": [
@@ -115,7 +119,8 @@ class PeerCalls:
         if len(messages) != 1:
             raise MalformedFrame(f"CONSUME_MESSAGE_DIRECTLY brought {len(messages)} records, not one")
         began = self.session.clock.monotonic()
-        result: dict[str, Any] = {"autoCommit": True, "consumeResult": "CR_SUCCESS", "order": False}
+        result: dict[str, Any] = {"autoCommit": True, "consumeResult": "CR_SUCCESS"}
+        result["order"] = self.locked_at_ms is not None
         try:
             await consume(messages[0])
         except Exception as error:
@@ -127,7 +132,7 @@ class PeerCalls:
         return request.reply(body=fastjson.dumps(result))
 
 
-def _queue_info(pull: QueuePull) -> dict[str, Any]:
+def _queue_info(pull: QueuePull, locked_at_ms: int) -> dict[str, Any]:
     process = pull.process
     return ProcessQueueInfo(
         commit_offset=process.commit_offset,
@@ -135,6 +140,8 @@ def _queue_info(pull: QueuePull) -> dict[str, Any]:
         cached_msg_max_offset=max(process.newest_offset, 0),
         cached_msg_count=process.count,
         cached_msg_size_in_mib=process.cached_bytes >> 20,
+        locked=locked_at_ms > 0,
+        last_lock_timestamp=locked_at_ms,
         dropped=process.dropped,
         last_pull_timestamp=pull.last_pull_ms,
         last_consume_timestamp=pull.last_consume_ms,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,17 +17,20 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.allocation import Allocation, average
-from aerobee.client.arrival import Arrival
 from aerobee.client.broker_calls import check_subscription, end_offset, offset_for_time
-from aerobee.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
+from aerobee.client.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
 from aerobee.client.consumption import Consumption, Handler
+from aerobee.client.give_back import GivesBack
+from aerobee.client.message_stream import MessageStream
 from aerobee.client.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
+from aerobee.client.ordered_consumption import OrderedConsumption
+from aerobee.client.ordered_ownership import OrderedOwnership
+from aerobee.client.ordered_queue import RETRY_COUNT_DEFAULT, OrderPolicy
 from aerobee.client.peer_calls import PeerCalls
-from aerobee.client.process_queue import ProcessQueue
 from aerobee.client.publish_route import TopicRoute
 from aerobee.client.queue_pull import PullSettings, QueuePull
 from aerobee.client.rebalance import Rebalancer
-from aerobee.client.received import ReceivedMessage, attach
+from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import INNER_PRODUCER_GROUP, Session
 from aerobee.client.subscription import Subscription, subscribe
 from aerobee.clock import Clock
@@ -36,69 +38,11 @@ from aerobee.errors import AerobeeError, TopicNotExist, UsageError
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
 from aerobee.network import Network
 from aerobee.remoting.body.heartbeat import CONSUME_PASSIVELY, ConsumerData
+from aerobee.remoting.command import boolean_text
 
 log = logging.getLogger(__name__)
 
 HALF_AN_HOUR_MS = 30 * 60 * 1000
-
-
-class _Stream:
-    """Messages in line for `async for`. One at a time is out; taking the next one acknowledges it."""
-
-    def __init__(self, consumption: Consumption, session: Session) -> None:
-        self._consumption = consumption
-        self._session = session
-        self._ready: deque[tuple[QueuePull, ProcessQueue, ReceivedMessage]] = deque()
-        self._out: dict[int, tuple[QueuePull, ProcessQueue, ReceivedMessage]] = {}
-        self._arrived = Arrival()
-        self.closed = False
-
-    def deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
-        process = pull.process
-        self._ready.extend((pull, process, message) for message in messages)
-        self._arrived.fire()
-
-    def close(self) -> None:
-        self.closed = True
-        self._ready.clear()
-        self._arrived.fire()
-
-    async def next(self) -> ReceivedMessage | None:
-        """The next message, None when the consumer is closed."""
-        while not self.closed:
-            while self._ready:
-                pull, process, message = self._ready.popleft()
-                if process.dropped:
-                    continue
-                self._out[id(message)] = (pull, process, message)
-                attach(message, self)
-                return message
-            await self._arrived.wait()
-        return None
-
-    def settle(self, message: ReceivedMessage, delay_level: int | None) -> None:
-        """The verdict on a message that is out; a second one has no effect."""
-        entry = self._out.pop(id(message), None)
-        if entry is None:
-            return
-        pull, process, _ = entry
-        if delay_level is None:
-            process.finish(message.queue_offset)
-            pull.last_consume_ms = self._session.clock.now_ms()
-            pull.room_made()
-        elif not process.dropped:
-            self._session.tasks.spawn(
-                self._give_back(pull, process, message, delay_level), "consumer-send-back"
-            )
-
-    async def _give_back(
-        self, pull: QueuePull, process: ProcessQueue, message: ReceivedMessage, delay_level: int
-    ) -> None:
-        if await self._consumption.give_back(message, delay_level):
-            process.finish(message.queue_offset)
-            pull.room_made()
-        elif not process.dropped:
-            self._session.clock.call_later(1.0, self.deliver, pull, [message])
 
 
 class PushConsumer:
@@ -149,17 +93,19 @@ class PushConsumer:
         self._started_ms = 0
         self._paused = False
         self._offsets: OffsetStore = RemoteOffsets(self._session, group)
-        self._consumption = Consumption(
-            self._session,
-            group,
-            handler or _no_handler,
-            concurrency=self.config.concurrency,
-            batch_size=self.config.batch_size,
-            broadcasting=self._broadcasting,
-            retry_count_max=self.config.retry_count_max,
-            local_retry_s=self.config.local_retry_s,
-        )
-        self._stream = _Stream(self._consumption, self._session) if handler is None else None
+        gives_back = GivesBack(self._session, group, retry_count_max=self.config.retry_count_max)
+        self._ordering: OrderedOwnership | None = None
+        self._consumption: Consumption | OrderedConsumption
+        if self.config.orderly:
+            if handler is None:
+                raise UsageError(
+                    "an orderly consumer needs a handler; `async for` takes messages of all queues"
+                )
+            self._ordering = self._make_ordering(handler, gives_back)
+            self._consumption = self._ordering.consumption
+        else:
+            self._consumption = self._make_consumption(handler or _no_handler, gives_back)
+        self._stream = MessageStream(gives_back, self._session) if handler is None else None
         self._deliver = self._stream.deliver if self._stream is not None else self._consumption.deliver
         self._rebalancer = Rebalancer(
             self._session,
@@ -181,7 +127,46 @@ class PushConsumer:
             reset=self.reset_offsets,
             consume=None if handler is None else self._consumption.consume_directly,
             settings=self._running_settings,
+            locked_at_ms=None if self._ordering is None else self._ordering.locked_at_ms,
         ).install()
+
+    def _make_consumption(self, handler: Handler, gives_back: GivesBack) -> Consumption:
+        config = self.config
+        return Consumption(
+            self._session,
+            self.group,
+            handler,
+            concurrency=config.concurrency,
+            batch_size=config.batch_size,
+            broadcasting=self._broadcasting,
+            gives_back=gives_back,
+            local_retry_s=config.local_retry_s,
+            timeout_s=config.consume_timeout_s,
+        )
+
+    def _make_ordering(self, handler: Handler, gives_back: GivesBack) -> OrderedOwnership:
+        config = self.config
+        policy = OrderPolicy(
+            batch_size=config.batch_size,
+            suspend_s=config.suspend_s,
+            retry_count_max=RETRY_COUNT_DEFAULT if config.retry_count_max < 0 else config.retry_count_max,
+            block_max_s=config.block_max_s,
+            dead_letters=config.blocked is Blocked.DEAD_LETTER,
+        )
+        return OrderedOwnership(
+            self._session,
+            self.group,
+            handler,
+            policy=policy,
+            concurrency=config.concurrency,
+            gives_back=gives_back,
+            pulls=self._pulls,
+            save=self._save_and_wait,
+            rebalance=self.rebalance_now,
+            broadcasting=self._broadcasting,
+            lease_s=config.lock_lease_s,
+            local_retry_s=config.local_retry_s,
+        )
 
     @property
     def client_id(self) -> str:
@@ -225,6 +210,10 @@ class PushConsumer:
             await self._check_expressions()
             session.tasks.spawn(self._rebalancer.run(), "consumer-rebalance")
             session.tasks.spawn(self._keep_offsets(), "consumer-offsets")
+            if self._ordering is not None:
+                session.tasks.spawn(self._ordering.keep_locks(), "consumer-locks")
+            elif self.config.consume_timeout_s and isinstance(self._consumption, Consumption):
+                session.tasks.spawn(self._consumption.watch(), "consumer-timeouts")
         except BaseException:
             await session.close()
             raise
@@ -250,7 +239,10 @@ class PushConsumer:
             if self._stream is not None:
                 self._stream.close()
             await self._consumption.stop(self.config.drain_s)
-            await self._save(self._pulls)
+            if self._ordering is not None:
+                await self._ordering.close()
+            else:
+                await self._save(self._pulls)
         finally:
             for pull in self._pulls.values():
                 pull.stop()
@@ -306,6 +298,7 @@ class PushConsumer:
         settings = {name: str(value) for name, value in asdict(self.config).items()}
         concurrency = str(self.config.concurrency)
         return settings | {
+            "PROP_CONSUMEORDERLY": boolean_text(self.config.orderly),
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
             "PROP_THREADPOOL_CORE_SIZE": concurrency,
         }
@@ -318,19 +311,31 @@ class PushConsumer:
 
     async def _own(self, topic: str, wanted: frozenset[MessageQueue]) -> bool:
         """Make `wanted` the owned queues of a topic. False when a start offset is not known yet."""
+        ordering = self._ordering
         owned = {queue for queue in self._pulls if queue.topic == topic}
         lost = owned - wanted
         if lost:
-            log.info("group %s gives up %s", self.group, sorted(lost))
-            await self._give_up(lost)
+            if ordering is not None:
+                ordering.release(lost)
+            else:
+                log.info("group %s gives up %s", self.group, sorted(lost))
+                await self._give_up(lost)
         gained = sorted(wanted - owned)
+        complete = True
+        if ordering is not None:
+            # Where to begin is known only under the lock: until then its owner goes on.
+            locked = await ordering.take(gained)
+            complete = len(locked) == len(gained) and not ordering.is_releasing(wanted)
+            gained = sorted(locked)
         if not gained:
-            return True
+            return complete
         starts = await asyncio.gather(*(self._start_offset(queue) for queue in gained))
         if not self._session.is_open:
             return True
         for queue, start in zip(gained, starts, strict=True):
-            if start is not None and queue not in self._pulls:
+            if ordering is not None and not await ordering.may_begin(queue, start):
+                complete = False
+            elif start is not None and queue not in self._pulls:
                 pull = QueuePull(
                     self._session,
                     self.group,
@@ -342,11 +347,13 @@ class PushConsumer:
                     moved=self._moved,
                 )
                 self._pulls[queue] = pull
+                if ordering is not None:
+                    ordering.consumption.open(pull)
                 if self._paused:
                     pull.pause()
                 pull.start()
         log.info("group %s takes over %s", self.group, gained)
-        return None not in starts
+        return complete and None not in starts
 
     async def _give_up(self, queues: set[MessageQueue]) -> None:
         for queue in queues:
@@ -385,6 +392,13 @@ class PushConsumer:
 
     async def _save(self, pulls: Mapping[MessageQueue, QueuePull]) -> None:
         await self._offsets.save({queue: pull.process.commit_offset for queue, pull in pulls.items()})
+
+    async def _save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Raises AerobeeError when a broker does not take them."""
+        if isinstance(self._offsets, RemoteOffsets):
+            await self._offsets.save_and_wait(offsets)
+        else:
+            await self._offsets.save(offsets)
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on at these offsets in queues that this member owns; what is cached of them is forgotten."""

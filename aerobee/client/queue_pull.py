@@ -98,6 +98,11 @@ class QueuePull:
         if self._task is not None:
             self._task.cancel()
 
+    def halt(self) -> None:
+        """Pull no more; what is cached still counts."""
+        if self._task is not None:
+            self._task.cancel()
+
     def restart(self, next_offset: int) -> None:
         """Forget what is cached and go on at `next_offset`."""
         self.stop()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from aerobee.client.compression import decompress
+from aerobee.client.verdict import GiveBack, Reject, RetryLater, give_back_after
 from aerobee.errors import MalformedRecord, UsageError
 from aerobee.message import (
     BORN_HOST_V6,
@@ -41,8 +42,8 @@ _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 class Settles(Protocol):
     """Who takes the verdict on a message that `async for` handed out."""
 
-    def settle(self, message: ReceivedMessage, delay_level: int | None) -> None:
-        """`delay_level` None: consumed; otherwise deliver again after that level (-1: dead letter)."""
+    def settle(self, message: ReceivedMessage, verdict: GiveBack | None) -> None:
+        """None: consumed; otherwise it is given back to its broker."""
         ...
 
 
@@ -167,17 +168,25 @@ class ReceivedMessage:
         """Consumed: its offset may be committed. Only for messages of `async for message in consumer`."""
         self._settle(None)
 
-    def retry(self, delay_level: int = 0) -> None:
-        """Deliver it again later: 0 lets the broker choose, 1..18 is a delay level, -1 the dead letters."""
-        self._settle(delay_level)
+    def retry(self, delay_level: int = 0, *, after: float | None = None, reason: str = "") -> None:
+        """Deliver it again later: 0 lets the broker choose, 1..18 is a delay level, -1 the dead letters.
 
-    def _settle(self, delay_level: int | None) -> None:
+        `after`: the shortest delay of the broker that is not below so many seconds.
+        """
+        self._settle(give_back_after(RetryLater(reason, delay_level=delay_level, after=after)))
+
+    def reject(self, reason: str = "") -> None:
+        """Put it with the dead letters now."""
+        self._settle(give_back_after(Reject(reason)))
+
+    def _settle(self, verdict: GiveBack | None) -> None:
         if self._settler is None:
             raise UsageError(
                 "only messages of `async for message in consumer` are acknowledged by hand; "
-                "a handler acknowledges by returning and asks for another delivery by raising"
+                "a handler acknowledges by returning, and asks for another delivery or for the dead letters by "
+                "raising (aerobee.client.retry and reject do that)"
             )
-        self._settler.settle(self, delay_level)
+        self._settler.settle(self, verdict)
 
     def __repr__(self) -> str:
         return (
@@ -189,6 +198,12 @@ class ReceivedMessage:
 def attach(message: ReceivedMessage, settler: Settles) -> None:
     """Let ack() and retry() of this message reach `settler`."""
     message._settler = settler
+
+
+def tried_again(message: ReceivedMessage) -> None:
+    """Count one more delivery of a message that is handed out again by this process itself."""
+    head = message._head
+    message._head = (*head[:14], head[14] + 1, *head[15:])
 
 
 def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:

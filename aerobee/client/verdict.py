@@ -1,15 +1,97 @@
-"""How a handler says what is to become of a message."""
+"""How a handler says what is to become of a message: it returns (consumed), or raises one of these.
+
+Any other exception means: deliver again, after a delay that grows with each try.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from aerobee.errors import UsageError
+
+# Delays of the levels of a broker that was not told otherwise (messageDelayLevel), seconds.
+LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+LEVEL_BROKER_CHOOSES = 0
+LEVEL_DEAD_LETTER = -1
+ERROR_CHARS_MAX = 1024  # of the text of an error that travels with a message that is given back
 
 
 class RetryLater(Exception):
     """Raised by a handler: deliver the message again.
 
-    `delay_level` 0 lets the broker choose a growing delay, 1..18 is one of its delay levels, -1 puts the message
-    with the dead letters at once.
+    `after` is in seconds. A message of an ordered queue is tried again in its place after exactly that time. Others go
+    back to the broker, which knows 18 delays from 1 s to 2 h: the shortest one that is not below `after` is taken.
+    `delay_level` names one of them itself; 0 lets the broker choose a growing delay.
     """
 
-    def __init__(self, reason: str = "", *, delay_level: int = 0) -> None:
+    def __init__(self, reason: str = "", *, delay_level: int = 0, after: float | None = None) -> None:
         super().__init__(reason)
-        self.delay_level = delay_level
+        if after is not None and delay_level:
+            raise UsageError("a retry has either `after` or `delay_level`, not both")
+        if after is not None and after < 0:
+            raise UsageError(f"a retry after {after} s: the time must not be negative")
+        self.reason = reason
+        self.after = after
+        self.delay_level = level_for(after) if after is not None else delay_level
+
+
+class Reject(Exception):
+    """Raised by a handler: no further try will help. The message goes to the dead letters, with `reason`."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def retry(reason: str = "", *, after: float | None = None, delay_level: int = 0) -> NoReturn:
+    """Leave a handler: deliver this message again, `after` seconds if given. Raises RetryLater."""
+    raise RetryLater(reason, delay_level=delay_level, after=after)
+
+
+def reject(reason: str = "") -> NoReturn:
+    """Leave a handler: this message goes to the dead letters now. Raises Reject."""
+    raise Reject(reason)
+
+
+def level_for(after_s: float) -> int:
+    """The level with the shortest delay that is not below `after_s`; the longest one when none is."""
+    for level, delay_s in enumerate(LEVEL_DELAYS_S, start=1):
+        if delay_s >= after_s:
+            return level
+    return len(LEVEL_DELAYS_S)
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """What a broker is told about a message that is given back.
+
+    `tries` counts the deliveries so far, 0 for: as the message says. `reason` is why it becomes a dead letter.
+    """
+
+    delay_level: int = LEVEL_BROKER_CHOOSES
+    reason: str = ""
+    error: str = ""
+    tries: int = 0
+
+    @property
+    def is_dead(self) -> bool:
+        return self.delay_level < 0
+
+
+def error_text(error: BaseException) -> str:
+    """`error` in one line, bounded."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return " ".join(text.split())[:ERROR_CHARS_MAX]
+
+
+def give_back_after(error: BaseException) -> GiveBack:
+    """What is to become of a message whose handler raised `error`."""
+    if isinstance(error, Reject):
+        reason = error.reason or "rejected by the handler"
+        return GiveBack(LEVEL_DEAD_LETTER, reason[:ERROR_CHARS_MAX], error_text(error))
+    if isinstance(error, RetryLater):
+        dead = error.delay_level < 0
+        reason = (error.reason or "rejected by the handler") if dead else ""
+        return GiveBack(error.delay_level, reason[:ERROR_CHARS_MAX], error_text(error))
+    return GiveBack(error=error_text(error))

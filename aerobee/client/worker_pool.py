@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from aerobee.client.tasks import Tasks
 
@@ -32,9 +32,9 @@ class WorkerPool(Generic[T]):
         self._ready: deque[T] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
+        self._current: dict[asyncio.Task[Any], T] = {}
         self._waking = False  # a worker is on its way to the line
         self._stopped = False
-        self.busy = 0
         self._quiet: asyncio.Future[None] | None = None
 
     def submit(self, items: Iterable[T]) -> None:
@@ -52,9 +52,21 @@ class WorkerPool(Generic[T]):
             self._worker_count += 1
             self._tasks.spawn(self._work(), f"consumer-worker-{self._worker_count}")
 
+    @property
+    def busy(self) -> int:
+        """Items that are being handled now."""
+        return len(self._current)
+
+    @property
+    def running(self) -> dict[asyncio.Task[Any], T]:
+        """What each worker is busy with now."""
+        return dict(self._current)
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        ready = self._ready
+        task = asyncio.current_task()
+        assert task is not None
+        ready, current = self._ready, self._current
         done = 0
         while True:
             self._waking = False
@@ -62,12 +74,12 @@ class WorkerPool(Generic[T]):
                 item = ready.popleft()
                 if ready:
                     self._wake_one()
-                self.busy += 1
+                current[task] = item
                 try:
                     await self._run(item)
                 finally:
-                    self.busy -= 1
-                    if not self.busy and self._quiet is not None and not self._quiet.done():
+                    del current[task]
+                    if not current and self._quiet is not None and not self._quiet.done():
                         self._quiet.set_result(None)
                 done += 1
                 if done % ITEMS_BEFORE_YIELD == 0:

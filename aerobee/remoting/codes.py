@@ -182,6 +182,10 @@ class RequestCode(IntEnum):
     GET_LITE_GROUP_INFO = 200078
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
+    # Aerobee's own, far from RocketMQ's numbers
+    AEROBEE_LIST_TRANSACTIONS = 910037
+    AEROBEE_RESOLVE_TRANSACTION = 910038
+    GET_QUEUE_LOCKS = 910041
 
 
 class ResponseCode(IntEnum):

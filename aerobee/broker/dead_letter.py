@@ -1,0 +1,69 @@
+"""What a message that is given back carries along: why it failed, and as a dead letter where it came from.
+
+RocketMQ's brokers leave only RETRY_TOPIC and ORIGIN_MESSAGE_ID (the place in the log of the first record) in a dead letter.
+Here these come with it, so that dead letters can be read and sent again by anybody:
+
+    DLQ_ORIGIN_TOPIC        the topic that it was sent to
+    DLQ_ORIGIN_MESSAGE_ID   the id that its producer got (UNIQ_KEY, which it keeps, too)
+    DLQ_REASON              why nobody tries any more
+    DLQ_TRIES               how often it was handed to a consumer
+    LAST_ERROR              the text of the last error, when the consumer told it; also while it is being retried
+
+A consumer says the last three in fields of its request that RocketMQ does not know. They are text of a peer: bounded, and
+without the characters that separate properties.
+"""
+
+from __future__ import annotations
+
+from aerobee.message import (
+    DEAD_LETTER_REASON,
+    DELIVERY_TRIES,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    LAST_ERROR,
+    NAME_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_SEPARATOR,
+    encode_properties,
+)
+from aerobee.remoting.command import RemotingCommand
+
+CAUSE_CHARS_MAX = 1024
+TRIES_MAX = 1 << 31
+_CLEAN = {ord(NAME_SEPARATOR): " ", ord(PROPERTY_SEPARATOR): " "}
+
+
+def note_error(properties: dict[str, str], request: RemotingCommand) -> None:
+    """Keep the error that a consumer tells with the message that it gives back."""
+    _set(properties, LAST_ERROR, request.field("lastError") or "")
+
+
+def note_death(
+    properties: dict[str, str],
+    *,
+    topic: str,
+    message_id: str,
+    tries: int,
+    reason: str,
+    request: RemotingCommand | None = None,
+) -> None:
+    """Make `properties` those of a dead letter. `tries` and `reason` are what the broker knows, if nobody says more."""
+    told_tries = request.field("deliveryTries") if request is not None else None
+    if told_tries is not None and told_tries.isascii() and told_tries.isdigit():
+        tries = min(int(told_tries[:12]), TRIES_MAX)
+    told_reason = (request.field("deadLetterReason") or "") if request is not None else ""
+    _set(properties, DLQ_ORIGIN_TOPIC, topic)
+    _set(properties, DLQ_ORIGIN_MESSAGE_ID, message_id)
+    properties.setdefault(DELIVERY_TRIES, str(tries))
+    if told_reason or DEAD_LETTER_REASON not in properties:
+        _set(properties, DEAD_LETTER_REASON, told_reason or reason)
+
+
+def _set(properties: dict[str, str], name: str, text: str) -> None:
+    """Set a property when there is text and room for it; what a client sent is never pushed out."""
+    text = text[:CAUSE_CHARS_MAX].translate(_CLEAN).strip()
+    if not text:
+        return
+    changed = properties | {name: text}
+    if len(encode_properties(changed).encode(errors="surrogateescape")) <= PROPERTIES_BYTES_MAX:
+        properties[name] = text

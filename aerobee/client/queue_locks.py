@@ -1,0 +1,64 @@
+"""Which queues this client has locked at their brokers, and until when it may act on that. Pure.
+
+Follows the lock bookkeeping of ProcessQueue and RebalanceImpl (RocketMQ). A broker keeps a lock for a time after its last
+renewal (60 s; Aerobee's brokers as long as the client asks for, see `lease_s`). A client trusts its lock for `lease_s`
+after it *asked* for it, which is earlier than the broker's clock began to run: when the broker may give the queue to
+somebody else, this client has stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aerobee.message import MessageQueue
+
+RENEWALS_PER_LEASE = 1.5  # a lease of 30 s is renewed each 20 s, as RocketMQ's clients do
+
+
+class QueueLocks:
+    """The locks of one member of a group. Times are monotonic seconds, given by the caller."""
+
+    def __init__(self, *, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self._ends: dict[MessageQueue, float] = {}  # when this client stops to trust its lock
+        self._renewed: dict[MessageQueue, float] = {}
+
+    @property
+    def renew_interval_s(self) -> float:
+        return self.lease_s / RENEWALS_PER_LEASE
+
+    @property
+    def held(self) -> list[MessageQueue]:
+        """Queues that were granted and not forgotten; their lease may be over."""
+        return sorted(self._ends)
+
+    def granted(self, queues: Iterable[MessageQueue], *, asked_at: float) -> None:
+        """A broker granted locks that were asked for at `asked_at`."""
+        for queue in queues:
+            end = asked_at + self.lease_s
+            if end > self._ends.get(queue, end - 1.0):
+                self._ends[queue] = end
+                self._renewed[queue] = asked_at
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The lock was given back, refused or not renewed in time."""
+        self._ends.pop(queue, None)
+        self._renewed.pop(queue, None)
+
+    def may_act(self, queue: MessageQueue, now: float) -> bool:
+        """True while messages of the queue may be handed to a handler."""
+        end = self._ends.get(queue)
+        return end is not None and now < end
+
+    def renewed_at(self, queue: MessageQueue) -> float | None:
+        """When the lock was last asked for with success."""
+        return self._renewed.get(queue)
+
+    def lapsed(self, now: float) -> list[MessageQueue]:
+        """Queues whose lease is over: somebody else may have them by now."""
+        return sorted(queue for queue, end in self._ends.items() if now >= end)
+
+    @property
+    def next_end(self) -> float | None:
+        """When the first lease ends, None without any."""
+        return min(self._ends.values(), default=None)
