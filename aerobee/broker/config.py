@@ -128,7 +128,11 @@ class BrokerConfig:
     reject_transaction_message: bool = False
     transaction_time_out: int = 6_000
     transaction_check_max: int = 15
-    transaction_check_interval: int = 30_000
+    transaction_check_interval: int = 60_000  # RocketMQ since 5.2: 30_000
+    transaction_op_msg_max_size: int = 4_096
+    # RocketMQ: 3_000. A RocketMQ that continues after a crash knows of no decision that has no op record.
+    transaction_op_batch_interval: int = 100
+    transaction_metric_flush_interval: int = 10_000
     store_reply_message_enable: bool = True
     recall_message_enable: bool = False
     # overload

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aerobee.broker.feature import BrokerParts, Feature
-from aerobee.broker.lock_calls import OrderlyLocks
 from aerobee.broker.reply import RequestReply
 from aerobee.broker.transaction.service import Transactions
 
@@ -13,5 +12,4 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     return (
         Transactions(parts),  # before all that look at delays: a half message has none
         RequestReply(parts),
-        OrderlyLocks(parts),
     )

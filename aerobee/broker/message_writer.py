@@ -15,6 +15,7 @@ from aerobee.store.stored_message import AppendResult, StoredMessage
 
 # The properties are those of the message, decoded; a hook that changes them returns a message with the new text.
 PutHook = Callable[[StoredMessage, dict[str, str]], StoredMessage]
+StoredCallback = Callable[[StoredMessage, dict[str, str], AppendResult], None]
 
 
 class MessageLog(Protocol):
@@ -33,12 +34,21 @@ class MessageWriter:
     def __init__(self, store: MessageLog) -> None:
         self._store = store
         self._hooks: list[PutHook] = []
+        self._watchers: dict[str, StoredCallback] = {}
 
     def add_hook(self, hook: PutHook) -> None:
         self._hooks.append(hook)
+
+    def on_stored(self, topic: str, callback: StoredCallback) -> None:
+        """Call back with what is stored in `topic` through this writer, its properties and where it is. One a topic."""
+        self._watchers[topic] = callback
 
     def put(self, message: StoredMessage, properties: dict[str, str]) -> AppendResult:
         """Store one message. Raises RemoteError when a hook refuses, and what MessageStore.append raises."""
         for hook in self._hooks:
             message = hook(message, properties)
-        return self._store.append(message)
+        result = self._store.append(message)
+        watcher = self._watchers.get(message.topic)
+        if watcher is not None:
+            watcher(message, properties, result)
+        return result

@@ -1,0 +1,42 @@
+"""Finds committed messages in a part of the log. Core.
+
+A decision that was made shortly before a crash may have no op record yet, but a commit has its own record in the log:
+the message with the commit bits in sys_flag. The record's fixed part is enough to tell (layout in aerobee/message.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+from aerobee.message import MAGIC_BLANK, RECORD_BYTES_MIN, TRANSACTION_COMMIT, TRANSACTION_MASK
+
+_HEAD = struct.Struct(">II28xi")  # size, magic, ..., sys_flag
+HEAD_BYTES = _HEAD.size
+
+
+def commits_between(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield (physical offset, size) of each commit record that begins in [start, end).
+
+    `start` is where a record begins. `read(physical offset, size)` returns bytes of one log file, fewer at its end.
+    Stops at what is neither a record nor the end of a file: recovery has cut the log there.
+    """
+    at = start
+    while at < end:
+        head = read(at, HEAD_BYTES)
+        if len(head) < 8:
+            return
+        if int.from_bytes(head[4:8], "big") == MAGIC_BLANK:
+            size = int.from_bytes(head[:4], "big")
+            if size < 8:
+                return
+            at += size
+            continue
+        if len(head) < HEAD_BYTES:
+            return
+        size, _, sys_flag = _HEAD.unpack(head)
+        if size < RECORD_BYTES_MIN:
+            return
+        if sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
+            yield at, size
+        at += size

@@ -1,0 +1,192 @@
+"""END_TRANSACTION 37: a producer commits or rolls back a half message (EndTransactionProcessor).
+
+RocketMQ looks at the half message only, so it delivers again for each commit that reaches it. Here the outcome belongs
+to (producer group, transaction id): a decision that was made is confirmed when it comes again, and refused with code 604,
+and counted, when it says the opposite.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.send import store_refusal
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import HALF_TOPIC
+from aerobee.broker.transaction.book import OpenTransaction, Outcome
+from aerobee.broker.transaction.half_message import HalfMessage
+from aerobee.broker.transaction.ledger import Ledger
+from aerobee.clock import Clock
+from aerobee.errors import RemoteError, StoreError
+from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.frame import encode_frame
+from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.stored_message import AppendResult
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = 0
+_DECISIONS = {TRANSACTION_COMMIT: Outcome.COMMITTED, TRANSACTION_ROLLBACK: Outcome.ROLLED_BACK}
+
+
+class EndTransactionCalls:
+    """The handler of 37. `repeated_count`, `refused_count`, `unknown_count`: what changed nothing."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        config: StoreConfig,
+        live: LiveConfig,
+        identity: BrokerIdentity,
+        durable: DurableReplies,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._config = config
+        self._live = live
+        self._identity = identity
+        self._durable = durable
+        self._stats = stats
+        self._clock = clock
+        self.repeated_count = self.refused_count = self.unknown_count = 0
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    def end(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Carry out a decision. No reply to "unknown": the transaction stays open and is asked about later."""
+        if not self._identity.is_master or self._config.broker_role is BrokerRole.SLAVE:
+            return request.reply(
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                remark=f"broker {self._identity.name} id {self._identity.broker_id} is a slave: end the transaction at "
+                "the master of that name",
+            )
+        decision = request.integer("commitOrRollback")
+        outcome = _DECISIONS.get(decision)
+        if outcome is None:
+            if decision != UNKNOWN:
+                raise RemoteError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"commitOrRollback is {decision}: 8 commits, 12 rolls back, 0 leaves the transaction open",
+                )
+            self.unknown_count += 1
+            return None
+        try:
+            result = self._decide(request, outcome)
+        except RemoteError as error:
+            log.warning("END_TRANSACTION of %s: %s", connection.remote_address, error.remark)
+            return request.reply(error.code, remark=error.remark)
+        except StoreError as error:
+            self._stats.put_failed()
+            refusal = store_refusal(error)
+            return request.reply(refusal.code, remark=refusal.remark)
+        if request.is_oneway:
+            return None
+        return self._confirm(connection, request, result)
+
+    def _confirm(
+        self, connection: Connection, request: RemotingCommand, result: AppendResult | None
+    ) -> Reply:
+        """Answer a sender that waits: with sync flush when the disk has the decision."""
+        written = self._ledger.write_ops()
+        ends = [part.end for part in (result, written) if part is not None]
+        reply = request.reply()
+        if self._config.is_sync_flush and ends:
+            self._durable.hold(connection, max(ends), encode_frame(reply))
+            return None
+        return reply
+
+    def _decide(self, request: RemotingCommand, outcome: Outcome) -> AppendResult | None:
+        """Return the committed message's place, None when nothing was stored. Raises RemoteError, StoreError."""
+        ledger = self._ledger
+        queue_offset = request.integer("tranStateTableOffset")
+        physical_offset = request.integer("commitLogOffset")
+        group = request.text("producerGroup")
+        transaction = ledger.book.open.get(queue_offset)
+        if (
+            transaction is None
+            or transaction.queue_offset != queue_offset
+            or transaction.physical_offset != physical_offset
+            or transaction.key[0] != group
+        ):
+            half = self._find(queue_offset, physical_offset, group)
+            transaction = ledger.book.by_key.get(half.key)
+            if transaction is None or queue_offset < transaction.first_offset:
+                return self._decide_again(half, outcome)
+        if transaction.immunity_ms is not None:
+            self._check_time(request, transaction)
+        if outcome is Outcome.COMMITTED:
+            return ledger.commit(transaction)
+        ledger.roll_back(transaction)
+        return None
+
+    def _find(self, queue_offset: int, physical_offset: int, group: str) -> HalfMessage:
+        """The half message that a request names. Raises RemoteError when it names none, or not its own."""
+        half = self._ledger.half_at(physical_offset, (HALF_TOPIC,))
+        if half is None:
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR,
+                f"Find prepared transaction message failed: no half message is at commitLogOffset {physical_offset}",
+            )
+        if half.group != group:
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The producer group wrong: the half message is of {half.group}, not of {group}",
+            )
+        if half.record.queue_offset != queue_offset:
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The transaction state table offset wrong: it is {half.record.queue_offset}, not {queue_offset}",
+            )
+        return half
+
+    def _check_time(self, request: RemotingCommand, transaction: OpenTransaction) -> None:
+        """A producer that asked for more time and used it up is to wait for the check."""
+        limit_ms = max(transaction.immunity_ms or 0, self._live.value.transaction_time_out)
+        elapsed_ms = self._clock.now_ms() - transaction.stored_ms
+        if elapsed_ms > limit_ms and not request.boolean("fromTransactionCheck", False):
+            raise RemoteError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"transaction {transaction.transaction_id} is ended {elapsed_ms} ms after its half message, its "
+                f"CHECK_IMMUNITY_TIME_IN_SECONDS allows {limit_ms}: answer the broker's check instead",
+            )
+
+    def _decide_again(self, half: HalfMessage, outcome: Outcome) -> AppendResult | None:
+        """A decision about a transaction that is not open."""
+        before = self.outcome_of(half)
+        if before is outcome:
+            self.repeated_count += 1
+            return None
+        if before is Outcome.GIVEN_UP:
+            # Nobody decided it: the broker gave up asking, and here is the answer after all.
+            if outcome is Outcome.COMMITTED:
+                return self._ledger.commit_given_up(half)
+            self._ledger.book.remember(half.key, outcome)
+            return None
+        self.refused_count += 1
+        raise RemoteError(
+            ResponseCode.ILLEGAL_OPERATION,
+            f"transaction {half.transaction_id} of {half.group} was {before.value} before: it cannot be "
+            f"{outcome.value} now",
+        )
+
+    def outcome_of(self, half: HalfMessage) -> Outcome:
+        """What became of a transaction that is not open: as remembered, else as the log tells."""
+        ledger = self._ledger
+        outcome = ledger.book.outcomes.get(half.key)
+        if outcome is None:
+            if ledger.is_committed(half):
+                outcome = Outcome.COMMITTED
+            elif ledger.given_up_copy(half.transaction_id, half.group) is not None:
+                outcome = Outcome.GIVEN_UP
+            else:
+                outcome = Outcome.ROLLED_BACK
+            ledger.book.remember(half.key, outcome)
+        return outcome

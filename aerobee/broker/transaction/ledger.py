@@ -1,0 +1,270 @@
+"""What decisions do to the store: commit, rollback, a copy for a check, giving up, and the op records. No IO of its own.
+
+Follows TransactionalMessageBridge of RocketMQ. Each method appends and then changes the book with nothing in between,
+so that the two agree whenever somebody looks:
+
+    commit     the message itself first: it is the proof. A crash before its op record loses nothing, for a start looks
+               for such messages (recovery.py)
+    rollback   only an op record can prove it, so it is written as soon as the burst of requests is served
+    check      the copy first; a crash before the op record of the old copy leaves two copies of one transaction
+
+Op records hold every decision that was made before them, in one piece. Commits wait for company, at most
+transactionOpBatchInterval.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from aerobee.broker.message_writer import MessageWriter
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from aerobee.broker.transaction.book import OpenTransaction, Outcome, TransactionBook
+from aerobee.broker.transaction.half_message import (
+    HalfMessage,
+    asked_again,
+    committed,
+    given_up,
+    op_record,
+    read_half,
+)
+from aerobee.clock import Clock, Timer
+from aerobee.errors import AerobeeError, MalformedRecord, StoreError
+from aerobee.message import (
+    RECORD_BYTES_MIN,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    decode_record,
+    decode_records,
+)
+from aerobee.store.stored_message import AppendResult, QueryResult, StoredMessage
+
+log = logging.getLogger(__name__)
+
+CANDIDATES_MAX = 64  # records of one key that are looked through for an outcome
+OP_RETRY_S = 1.0
+HELD_TOPICS = (HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
+
+
+class TransactionStore(Protocol):
+    """What transactions need of the store."""
+
+    config: Any
+
+    @property
+    def queues(self) -> Any: ...
+
+    @property
+    def log(self) -> Any: ...
+
+    @property
+    def flushed(self) -> Any: ...
+
+    def append(self, message: StoredMessage) -> AppendResult: ...
+
+    def query(self, topic: str, key: str, *, count_max: int) -> QueryResult: ...
+
+
+class Ledger:
+    """The book and the store, kept in agreement. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: TransactionStore,
+        writer: MessageWriter,
+        stats: BrokerStats,
+        clock: Clock,
+        host: bytes,
+        op_interval_ms: Callable[[], int],
+        op_bytes_max: Callable[[], int],
+    ) -> None:
+        """`host` is the broker's own, packed."""
+        self.book = TransactionBook()
+        self.host = host
+        self.committed_count = self.rolled_back_count = self.given_up_count = 0
+        self._store = store
+        self._writer = writer
+        self._stats = stats
+        self._clock = clock
+        self._op_interval_ms = op_interval_ms
+        self._op_bytes_max = op_bytes_max
+        self._op_timer: Timer | None = None
+        self._op_urgent = False
+
+    # --- reading
+
+    def half_at(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:
+        """The half message at a place in the log, None when there is none (any more) or its record makes no sense."""
+        # Also one that is not durable yet: store.read_record() would not show it, and its producer may end it already.
+        commit_log = self._store.log
+        if not commit_log.min_offset <= physical_offset <= commit_log.end - RECORD_BYTES_MIN:
+            return None
+        size = int.from_bytes(commit_log.read(physical_offset, 4), "big")
+        if not RECORD_BYTES_MIN <= size <= commit_log.end - physical_offset:
+            return None
+        try:
+            record = decode_record(commit_log.read(physical_offset, size))
+            if record.physical_offset != physical_offset or record.topic not in topics:
+                return None
+            return read_half(record)
+        except MalformedRecord as error:
+            log.warning("no half message is at %d: %s", physical_offset, error)
+            return None
+
+    def is_committed(self, half: HalfMessage) -> bool:
+        """Whether the log holds the committed message of this transaction, by the key index."""
+        found = self._store.query(half.topic, half.transaction_id, count_max=CANDIDATES_MAX)
+        return any(
+            record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+            and record.topic == half.topic
+            and (record.properties.get("PGROUP", ""), record.unique_id) == half.key
+            for record in decode_records(found.body)
+        )
+
+    def given_up_copy(self, transaction_id: str, group: str | None) -> HalfMessage | None:
+        """Its youngest copy in TRANS_CHECK_MAX_TIME_TOPIC, None when it was not given up; of any group when None."""
+        found = self._store.query(TRANS_CHECK_MAX_TIME_TOPIC, transaction_id, count_max=CANDIDATES_MAX)
+        for record in reversed(list(decode_records(found.body))):
+            if record.topic != TRANS_CHECK_MAX_TIME_TOPIC:
+                continue
+            try:
+                copy = read_half(record)
+            except MalformedRecord:
+                continue  # not one of ours: anybody may have written to this topic through RocketMQ
+            if copy.transaction_id == transaction_id and group in (None, copy.group):
+                return copy
+        return None
+
+    # --- decisions
+
+    def commit(self, transaction: OpenTransaction) -> AppendResult:
+        """Deliver it: readable on return. Raises StoreError, RemoteError; it is open as before then."""
+        half = self.half_at(transaction.physical_offset)
+        if half is None:
+            raise StoreError(
+                f"the half message of transaction {transaction.transaction_id} cannot be read any more",
+                offset=transaction.physical_offset,
+            )
+        result = self._deliver(half)
+        self.book.decided(transaction, Outcome.COMMITTED)
+        self._ops_changed(urgent=False)
+        return result
+
+    def commit_given_up(self, half: HalfMessage) -> AppendResult:
+        """Deliver one that was given up, or whose half message is closed for that reason."""
+        result = self._deliver(half)
+        self.book.remember(half.key, Outcome.COMMITTED)
+        return result
+
+    def _deliver(self, half: HalfMessage) -> AppendResult:
+        message, properties = committed(half)
+        result = self._writer.put(message, properties)
+        self._stats.topic_put(half.topic, 1, result.size)
+        self.committed_count += 1
+        return result
+
+    def roll_back(self, transaction: OpenTransaction) -> None:
+        """Close it without a delivery."""
+        self.book.decided(transaction, Outcome.ROLLED_BACK)
+        self.rolled_back_count += 1
+        self._ops_changed(urgent=True)
+
+    def give_up(self, transaction: OpenTransaction) -> None:
+        """Move it to TRANS_CHECK_MAX_TIME_TOPIC. Raises StoreError; it is open as before then."""
+        half = self.half_at(transaction.physical_offset)
+        if half is not None:
+            self._store.append(given_up(half))
+        self.book.decided(transaction, Outcome.GIVEN_UP)
+        self.given_up_count += 1
+        self._ops_changed(urgent=False)
+
+    # --- copies
+
+    def ask_again(
+        self, transaction: OpenTransaction, half: HalfMessage, *, due_ms: int
+    ) -> tuple[StoredMessage, AppendResult]:
+        """Store the copy about which a check is sent now, counting it. Raises StoreError."""
+        copy = asked_again(half, transaction.checks + 1)
+        result = self._store.append(copy)
+        self.book.asked(
+            transaction,
+            result.queue_offset,
+            result.physical_offset,
+            now_ms=result.store_timestamp,
+            due_ms=due_ms,
+        )
+        self._ops_changed(urgent=False)
+        return copy, result
+
+    def begin_anew(self, half: HalfMessage, *, due_ms: int) -> OpenTransaction:
+        """Make it open with no checks counted (RESUME_CHECK_HALF_MESSAGE). Raises StoreError."""
+        result = self._store.append(asked_again(half, 0))
+        known = self.book.by_key.get(half.key)
+        if known is not None:
+            self.book.asked(
+                known, result.queue_offset, result.physical_offset, now_ms=known.asked_ms, due_ms=due_ms
+            )
+            known.checks = 0
+            self._ops_changed(urgent=False)
+            return known
+        self.book.outcomes.pop(half.key, None)
+        return self.book.prepared(
+            OpenTransaction(
+                half.key,
+                half.topic,
+                result.queue_offset,
+                result.physical_offset,
+                stored_ms=result.store_timestamp,
+                due_ms=due_ms,
+            )
+        )
+
+    # --- op records
+
+    def _ops_changed(self, *, urgent: bool) -> None:
+        """Write the op buffer soon: now when it is large, after this burst when urgent, else in company."""
+        ops = self.book.ops
+        if not ops:
+            return
+        if len(ops) * (len(str(ops[-1])) + 1) >= self._op_bytes_max():
+            self.write_ops()
+        elif self._op_timer is None or (urgent and not self._op_urgent):
+            if self._op_timer is not None:
+                self._op_timer.cancel()
+            self._op_urgent = urgent
+            self._op_timer = self._clock.call_later(
+                0.0 if urgent else self._op_interval_ms() / 1000, self._op_timer_ran
+            )
+
+    def _op_timer_ran(self) -> None:
+        self._op_timer = None
+        try:
+            self.write_ops()
+        except AerobeeError as error:
+            log.error("an op record cannot be stored: %s; it is tried again", error)
+            self._op_timer = self._clock.call_later(OP_RETRY_S, self._op_timer_ran)
+
+    def write_ops(self) -> AppendResult | None:
+        """Write one op record with every decision that has none yet; None when there is nothing. Raises StoreError."""
+        self._stop_op_timer()
+        offsets = self.book.take_ops()
+        if not offsets:
+            return None
+        try:
+            result = self._store.append(op_record(offsets, now_ms=self._clock.now_ms(), host=self.host))
+        except BaseException:
+            self.book.ops[:0] = offsets
+            raise
+        self.book.op_written(result.queue_offset, offsets)
+        return result
+
+    def stop(self) -> None:
+        self._stop_op_timer()
+
+    def _stop_op_timer(self) -> None:
+        if self._op_timer is not None:
+            self._op_timer.cancel()
+        self._op_timer, self._op_urgent = None, False

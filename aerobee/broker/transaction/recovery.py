@@ -1,0 +1,186 @@
+"""Builds the book of open transactions from the half queue, the op queue and the log. Core.
+
+RocketMQ finds out again and again by reading both queues from the offsets that its consumer group CID_RMQ_SYS_TRANS has
+committed. Here it is done once, at the start:
+
+1. The op records from the op offset on name half messages that are decided.
+2. Every other half message from the half offset on is open, if none of these says otherwise:
+   - the log holds its committed message behind the place up to which the op records are known to be complete: a crash
+     took the op record
+   - it is a copy made for a check, and the index has its committed message: RocketMQ made the copy before it wrote
+     the op record
+3. A copy that was made for a check belongs to its transaction. A half message that was sent after the decision about
+   an earlier one of the same id is a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from aerobee.broker.transaction.book import Key, OpenTransaction, Outcome, TransactionBook
+from aerobee.broker.transaction.commit_scan import commits_between
+from aerobee.broker.transaction.half_message import PRODUCER_GROUP, HalfMessage, op_offsets, read_half
+from aerobee.errors import MalformedRecord
+from aerobee.message import Record, decode_record
+
+log = logging.getLogger(__name__)
+
+# RocketMQ writes op records beside its commits: one may miss a decision that was made just before it.
+OP_RECORDS_BACK = 4
+
+
+class ReadQueue(Protocol):
+    """A consume queue."""
+
+    min_offset: int
+    max_offset: int
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a start reads. A queue that was never written to is None."""
+
+    half_queue: ReadQueue | None
+    op_queue: ReadQueue | None
+    read: Callable[[int, int], bytes]  # of the log: (physical offset, size), fewer bytes at a file's end
+    log_start: int
+    log_end: int
+    half_offset: int | None  # as committed by CID_RMQ_SYS_TRANS
+    op_offset: int | None
+    settled_offset: int  # the log holds op records for all decisions made before it
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """`scanned_bytes` of the log were searched for commits, of which `found_commits` had no op record."""
+
+    book: TransactionBook
+    scanned_bytes: int
+    found_commits: int
+
+
+def recover(source: Source, *, interval_ms: int, was_committed: Callable[[HalfMessage], bool]) -> Recovered:
+    """Build the book. `was_committed` looks a transaction up in the key index; `interval_ms` lies between checks."""
+    half_floor, half_end = _range(source.half_queue, source.half_offset)
+    op_floor, op_end = _range(source.op_queue, source.op_offset)
+    book = TransactionBook(floor=half_floor, end=half_end, op_floor=op_floor)
+    decided: set[int] = set()
+    for op_offset in range(op_floor, op_end):
+        offsets = _read_ops(source, op_offset)
+        book.op_written(op_offset, offsets)
+        decided.update(offset for offset in offsets if offset >= half_floor)
+    halves = [
+        half
+        for offset in range(half_floor, half_end)
+        if offset not in decided and (half := _read_half(source, offset))
+    ]
+    if not halves:
+        return Recovered(book, 0, 0)
+    start = _scan_start(source, halves[0].record.physical_offset, op_end)
+    commits = deque(_commits(source, start))
+    found = len(commits)
+    committed: set[Key] = set()
+    for half in halves:
+        _apply(book, commits, committed, half.record.physical_offset)
+        if half.checks and (half.key in committed or (half.key not in book.by_key and was_committed(half))):
+            found += half.key not in committed
+            book.closed_copy(half.record.queue_offset, half.key, Outcome.COMMITTED)
+            continue
+        book.prepared(_open(half, interval_ms))
+    _apply(book, commits, committed, source.log_end)
+    return Recovered(book, source.log_end - start, found)
+
+
+def _apply(book: TransactionBook, commits: deque[tuple[int, Key]], committed: set[Key], end: int) -> None:
+    """Close what was committed by a record that begins before `end`."""
+    while commits and commits[0][0] < end:
+        _, key = commits.popleft()
+        committed.add(key)
+        transaction = book.by_key.get(key)
+        if transaction is not None:
+            book.decided(transaction, Outcome.COMMITTED)
+
+
+def _open(half: HalfMessage, interval_ms: int) -> OpenTransaction:
+    record = half.record
+    return OpenTransaction(
+        half.key,
+        half.topic,
+        record.queue_offset,
+        record.physical_offset,
+        stored_ms=record.store_timestamp,
+        checks=half.checks,
+        immunity_ms=half.immunity_ms,
+        due_ms=record.store_timestamp + interval_ms if half.checks else None,
+    )
+
+
+def _range(queue: ReadQueue | None, offset: int | None) -> tuple[int, int]:
+    """The offsets of a queue to read: from the committed one, or the queue's first, to its end."""
+    if queue is None:
+        return 0, 0
+    # Beyond the end: a power loss took what was committed as done. Nothing between is there to be asked about.
+    return max(queue.min_offset, min(offset or 0, queue.max_offset)), queue.max_offset
+
+
+def _read_ops(source: Source, offset: int) -> list[int]:
+    assert source.op_queue is not None
+    record = _read(source, source.op_queue, offset)
+    if record is None:
+        return []
+    try:
+        return op_offsets(record)
+    except MalformedRecord as error:
+        log.error("op queue offset %d: %s; it is left out", offset, error)
+        return []
+
+
+def _read_half(source: Source, offset: int) -> HalfMessage | None:
+    assert source.half_queue is not None
+    record = _read(source, source.half_queue, offset)
+    if record is None:
+        return None
+    try:
+        return read_half(record)
+    except MalformedRecord as error:
+        log.error("half queue offset %d: %s; it is left out", offset, error)
+        return None
+
+
+def _read(source: Source, queue: ReadQueue, offset: int) -> Record | None:
+    entry = queue.entry(offset)
+    if entry is None:
+        return None
+    try:
+        return decode_record(source.read(entry[0], entry[1]))
+    except MalformedRecord as error:
+        log.error("offset %d of the queue: %s; it is left out", offset, error)
+        return None
+
+
+def _scan_start(source: Source, first_open: int, op_end: int) -> int:
+    """From where commits without an op record may stand: not before the oldest open half message."""
+    known = max(source.settled_offset, source.log_start)
+    queue = source.op_queue
+    if queue is not None and op_end - queue.min_offset > OP_RECORDS_BACK:
+        entry = queue.entry(op_end - OP_RECORDS_BACK)
+        if entry is not None:
+            known = max(known, entry[0])
+    start = max(first_open, known)
+    return start if start <= source.log_end else first_open
+
+
+def _commits(source: Source, start: int) -> Iterator[tuple[int, Key]]:
+    for at, size in commits_between(source.read, start, source.log_end):
+        try:
+            record = decode_record(source.read(at, size))
+        except MalformedRecord as error:
+            log.error("a committed message cannot be read: %s", error)
+            continue
+        yield at, (record.properties.get(PRODUCER_GROUP, ""), record.unique_id or "")

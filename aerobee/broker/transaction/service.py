@@ -1,0 +1,242 @@
+"""Transactions as a part of the broker: half messages in, decisions, checks, and what is kept over a restart.
+
+Follows TransactionalMessageServiceImpl and TransactionMetrics of RocketMQ. On the disk, besides the half and the op queue:
+
+    config/consumerOffset.json       group CID_RMQ_SYS_TRANS: from where both queues are read at a start
+    config/transactionMetrics        {"dataVersion", "transactionCount": {topic: {"count", "timeStamp"}}}
+    config/transactionSettled.json   {"settledOffset": n}: every decision before n bytes of the log has its op record
+
+None of the three says more than the disk has of the log, so a power loss makes no open transaction look decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TopicTable
+from aerobee.broker.transaction.book import OpenTransaction
+from aerobee.broker.transaction.check import Checker
+from aerobee.broker.transaction.end import EndTransactionCalls
+from aerobee.broker.transaction.half_message import (
+    PRODUCER_GROUP,
+    TRANSACTION_GROUP,
+    UNIQUE_KEY,
+    immunity_ms,
+    is_half,
+    to_half,
+)
+from aerobee.broker.transaction.ledger import Ledger
+from aerobee.broker.transaction.metrics import TransactionMetrics
+from aerobee.broker.transaction.operator_calls import TransactionOperatorCalls
+from aerobee.broker.transaction.recovery import Source, recover
+from aerobee.clock import Clock, Timer
+from aerobee.errors import AerobeeError, StoreError
+from aerobee.remoting.connection import Handler
+from aerobee.store.config import BrokerRole
+from aerobee.store.message_store import MessageStore
+from aerobee.store.stored_message import AppendResult, StoredMessage
+
+log = logging.getLogger(__name__)
+
+
+class Transactions(Feature):
+    """The feature. `ledger` holds the open transactions, `checker` asks about them."""
+
+    name = "transactions"
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._store: MessageStore = parts.store
+        self._topics: TopicTable = parts.topics
+        self._offsets: ConsumerOffsets = parts.offsets
+        self._live: LiveConfig = parts.live
+        self._identity: BrokerIdentity = parts.identity
+        self._clock: Clock = parts.clock
+        self._run_blocking = parts.run_blocking
+        self._settled_file: ConfigFile = parts.config_file("transactionSettled.json")
+        self._metrics = TransactionMetrics(file=parts.config_file("transactionMetrics"), clock=parts.clock)
+        self._settled_offset = 0
+        self._save_timer: Timer | None = None
+        self._saved_progress = (-1, -1)
+        self._is_loaded = False
+        self._running = False
+        self.ledger = Ledger(
+            store=parts.store,
+            writer=parts.writer,
+            stats=parts.stats,
+            clock=parts.clock,
+            host=parts.identity.store_host,
+            op_interval_ms=lambda: self._live.value.transaction_op_batch_interval,
+            op_bytes_max=lambda: self._live.value.transaction_op_msg_max_size,
+        )
+        self.checker = Checker(
+            ledger=self.ledger,
+            producers=parts.producers,
+            live=parts.live,
+            config=parts.store.config,
+            identity=parts.identity,
+            clock=parts.clock,
+        )
+        self.ends = EndTransactionCalls(
+            ledger=self.ledger,
+            config=parts.store.config,
+            live=parts.live,
+            identity=parts.identity,
+            durable=parts.durable,
+            stats=parts.stats,
+            clock=parts.clock,
+        )
+        self._operator = TransactionOperatorCalls(
+            ledger=self.ledger,
+            checker=self.checker,
+            ends=self.ends,
+            store=parts.store,
+            producers=parts.producers,
+            live=parts.live,
+            identity=parts.identity,
+            clock=parts.clock,
+        )
+        self.put_hook = self._hook
+        parts.writer.on_stored(HALF_TOPIC, self._stored)
+
+    def handlers(self) -> dict[int, Handler]:
+        return {**self.ends.handlers(), **self._operator.handlers()}
+
+    def runtime_info(self) -> dict[str, str]:
+        ledger, book = self.ledger, self.ledger.book
+        oldest = min((transaction.stored_ms for transaction in book.by_key.values()), default=None)
+        age_ms = max(0, self._clock.now_ms() - oldest) if oldest is not None else 0
+        return {
+            "openTransactions": str(len(book.by_key)),
+            "oldestOpenTransactionMs": str(age_ms),
+            "transactionsCommitted": str(ledger.committed_count),
+            "transactionsRolledBack": str(ledger.rolled_back_count),
+            "transactionsGivenUp": str(ledger.given_up_count),
+            "transactionChecksSent": str(self.checker.sent_count),
+            "transactionChecksUnsent": str(self.checker.unsent_count),
+            "transactionEndsRepeated": str(self.ends.repeated_count),
+            "transactionEndsRefused": str(self.ends.refused_count),
+        }
+
+    # --- half messages
+
+    def _hook(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
+        return to_half(message, properties) if is_half(message) else message
+
+    def _stored(self, message: StoredMessage, properties: dict[str, str], result: AppendResult) -> None:
+        """A half message is in the log."""
+        transaction = OpenTransaction(
+            (properties[PRODUCER_GROUP], properties[UNIQUE_KEY]),
+            properties["REAL_TOPIC"],
+            result.queue_offset,
+            result.physical_offset,
+            stored_ms=result.store_timestamp,
+            immunity_ms=immunity_ms(properties),
+        )
+        self.checker.opened(self.ledger.book.prepared(transaction))
+
+    # --- life
+
+    def load(self) -> None:
+        """Find out what is open. A slave does it when it becomes a master."""
+        self._metrics.load()
+        if self._identity.is_master and self._store.config.broker_role is not BrokerRole.SLAVE:
+            self._recover()
+
+    def start(self) -> None:
+        self._running = True
+        if not self._is_loaded:
+            self._recover()
+        self._topics.create_internal(TRANS_CHECK_MAX_TIME_TOPIC)
+        try:
+            self.ledger.write_ops()
+        except StoreError as error:
+            log.error("the op record for what was found decided cannot be stored now: %s", error)
+        self.checker.start()
+        self._save_again()
+
+    def stop(self) -> None:
+        self._running = False
+        self._is_loaded = False
+        self.ledger.stop()
+        self.checker.stop()
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
+
+    def _recover(self) -> None:
+        store, log_files = self._store, self._store.log
+        tree = self._settled_file.read() or {}
+        settled = tree.get("settledOffset")
+        self._settled_offset = settled if isinstance(settled, int) and settled >= 0 else 0
+        found = recover(
+            Source(
+                half_queue=store.queues.get((HALF_TOPIC, 0)),
+                op_queue=store.queues.get((OP_TOPIC, 0)),
+                read=log_files.read,
+                log_start=log_files.min_offset,
+                log_end=log_files.end,
+                half_offset=self._offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0),
+                op_offset=self._offsets.query(TRANSACTION_GROUP, OP_TOPIC, 0),
+                settled_offset=self._settled_offset,
+            ),
+            interval_ms=self._live.value.transaction_check_interval,
+            was_committed=self.ledger.is_committed,
+        )
+        self.ledger.book = found.book
+        self._is_loaded = True
+        if found.book.by_key or found.found_commits:
+            log.info(
+                "%d transactions are open; %d commits had no op record yet (%d bytes of the log searched)",
+                len(found.book.by_key), found.found_commits, found.scanned_bytes,
+            )  # fmt: skip
+
+    # --- what is kept
+
+    def save(self) -> None:
+        """At the stop: every decision gets its op record, and the files say how far everything is decided."""
+        if not self._is_loaded_for_save():
+            return
+        self.ledger.write_ops()
+        self._commit_progress(*self.ledger.book.progress())
+        self._offsets.save()
+        self._metrics.write(self.ledger.book.counts)
+
+    def _is_loaded_for_save(self) -> bool:
+        return self._identity.is_master and self._store.is_writable
+
+    def _save_again(self) -> None:
+        self._save_timer = self._clock.call_later(
+            self._live.value.transaction_metric_flush_interval / 1000, self._save_again
+        )
+        try:
+            self.ledger.write_ops()
+        except AerobeeError as error:
+            log.error("an op record cannot be stored: %s; it is tried again", error)
+            return
+        progress = self.ledger.book.progress()
+        settled = self._store.log.end
+        if progress != self._saved_progress:
+            self._saved_progress = progress
+            self._store.flushed.when(settled, lambda ok: self._commit_progress(*progress) if ok else None)
+        if self.ledger.book.open and settled > self._settled_offset:
+            self._store.flushed.when(settled, lambda ok: self._write_settled(settled) if ok else None)
+        if self._metrics.changed(self.ledger.book.counts):
+            counts = dict(self.ledger.book.counts)
+            self._run_blocking(lambda: self._metrics.write(counts))
+
+    def _commit_progress(self, half_offset: int, op_offset: int) -> None:
+        self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half_offset)
+        self._offsets.commit(TRANSACTION_GROUP, OP_TOPIC, 0, op_offset)
+
+    def _write_settled(self, offset: int) -> None:
+        if not self._running:
+            return
+        self._settled_offset = offset
+        content: dict[str, Any] = {"settledOffset": offset}
+        self._run_blocking(lambda: self._settled_file.write(content))
