@@ -154,6 +154,10 @@ class RouteError(AerobeeError):
         super().__init__(text or f"no broker is known for topic {topic!r}")
 
 
+class NotWritable(RouteError):
+    """The topic is known, and none of its queues may be written now."""
+
+
 class SendFailed(AerobeeError):
     """Every try of a send failed inside its deadline. `attempts` lists broker and failure, oldest first."""
 

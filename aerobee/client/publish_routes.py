@@ -14,7 +14,7 @@ from aerobee.client.publish_info import PublishInfo, Target
 from aerobee.client.publish_route import TopicRoute, from_template, publish_queues
 from aerobee.client.send_header import SendTemplate
 from aerobee.client.session import Session
-from aerobee.errors import AerobeeError, RequestTimeout, RouteError, TopicNotExist
+from aerobee.errors import AerobeeError, NotWritable, RequestTimeout, RouteError, TopicNotExist
 from aerobee.message import MessageQueue
 from aerobee.remoting.codes import RequestCode
 
@@ -74,7 +74,7 @@ class PublishRoutes:
     def _remember(self, route: TopicRoute, templated: bool) -> PublishInfo:
         queues = publish_queues(route)
         if not queues:
-            raise RouteError(
+            raise NotWritable(
                 route.topic,
                 f"topic {route.topic} has no queue that can be written: its brokers have no master, or its "
                 "permission lacks the write bit",

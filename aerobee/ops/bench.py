@@ -183,6 +183,8 @@ async def _consume(
 
         await _run_with_progress(stop, out, read(), meter, histogram, "received")
     _report(out, meter, histogram, "received", {"topic": topic, "queues": len(queues)}, ack)
+    if not meter.done and not first:
+        out.note("nothing came in while this ran; --from-first reads what is stored already")
 
 
 class _Meter:

@@ -107,6 +107,12 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
         "whether the request took effect is unknown; is this an Aerobee or RocketMQ port? Try `aerobee doctor`",
     ),
     (
+        errors.NotWritable,
+        ExitCode.FORBIDDEN,
+        "`aerobee topic describe NAME` shows its permission, `aerobee topic create NAME --perm rw` gives it back; "
+        "`aerobee cluster list` shows whether its master is up",
+    ),
+    (
         errors.RouteError,
         ExitCode.NOT_FOUND,
         "create it with `aerobee topic create NAME`, see `aerobee topic list`; "

@@ -94,7 +94,9 @@ def send(
     text: Annotated[
         str | None, typer.Argument(metavar="[TEXT]", help="The body; without it, lines are read.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Send each line of this file.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Send each line of this file; - is standard input.")
+    ] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="The file, or standard input, is one message.")
     ] = False,
@@ -136,6 +138,8 @@ def send(
 ) -> None:
     """Send messages: TEXT, or each line of --file or of standard input."""
     out = Output(as_json)
+    if file == Path("-"):
+        file = None
     if text is not None and (file is not None or whole):
         raise UsageError("give either TEXT or --file, not both")
     shape = Shape(

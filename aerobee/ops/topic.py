@@ -46,6 +46,7 @@ def list_topics(
         async with Admin(nameserver) as admin:
             names = await admin.topics(cluster)
             system = set(await admin.system_topics())
+            brokers = await admin.brokers(cluster)
         rows = [
             {"topic": name, "kind": topic_kind(name, system)}
             for name in names
@@ -54,7 +55,9 @@ def list_topics(
         out.table(
             rows,
             {"topic": "topic", "kind": "kind"} if all_topics else {"topic": "topic"},
-            empty="there is no topic yet; `aerobee topic create NAME`, or just send to one (`--all` shows system topics)",
+            empty="there is no topic yet; `aerobee topic create NAME`, or just send to one (`--all` shows system topics)"
+            if brokers
+            else "no broker is registered at the NameServer, so no topic is known; start one, or `aerobee doctor`",
         )
 
     run(command)

@@ -385,10 +385,22 @@ def _say_ready(
     out.say("In another terminal:", style="bold")
     if nameserver != "127.0.0.1:9876":
         out.say(f"  export AEROBEE_NAMESRV_ADDR={nameserver}")
-    out.say('  aerobee send hello "my first message"')
-    out.say("  aerobee consume hello --from first")
+    command = _command()
+    out.say(f'  {command} send hello "my first message"')
+    out.say(f"  {command} consume hello --from first")
     out.say("")
     out.say("Ctrl-C stops it.")
+
+
+def _command() -> str:
+    """How this command is called from here: by its name when the shell finds it, else by its path."""
+    if shutil.which("aerobee") is not None:
+        return "aerobee"
+    path = Path(sys.executable).with_name("aerobee")
+    if not path.exists():
+        return f"{sys.executable} -m aerobee.ops"
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _assigns(assignments: Sequence[str], key: str) -> bool:

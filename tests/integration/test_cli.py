@@ -91,7 +91,7 @@ def test_messages_carry_tag_keys_and_properties(run: Run) -> None:
 def test_group_keeps_its_place_and_can_be_moved(run: Run) -> None:
     lines = "".join(f"{number}\n" for number in range(20))
     assert run("topic", "create", "places", "--queues", "2")[0] == 0
-    assert run("send", "places", stdin=lines.encode())[0] == 0
+    assert run("send", "places", "--file", "-", stdin=lines.encode())[0] == 0
     code, first, _ = run("consume", "places", "--group", "readers", "--from", "first", "--count", "15")
     assert code == 0
     code, rest, _ = run("consume", "places", "--group", "readers", "--no-follow")

@@ -61,3 +61,9 @@ def test_every_exit_code_is_documented() -> None:
     text = OPERATIONS.read_text(encoding="utf-8")
     for code in ExitCode:
         assert f"\n| {int(code)} | " in text, f"exit code {int(code)} is missing in docs/operations.md"
+
+
+def test_a_topic_that_may_not_be_written_is_a_matter_of_permission_not_of_existence() -> None:
+    failure = explain(errors.NotWritable("orders", "topic orders has no queue that can be written"))
+    assert failure.exit_code is ExitCode.FORBIDDEN
+    assert "--perm rw" in failure.advice
