@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.lock_calls import OrderlyLocks
 from aerobee.broker.reply import RequestReply
 from aerobee.broker.transaction.service import Transactions
 
@@ -12,4 +13,5 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     return (
         Transactions(parts),  # before all that look at delays: a half message has none
         RequestReply(parts),
+        OrderlyLocks(parts),
     )
