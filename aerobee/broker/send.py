@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
+from aerobee.broker.dead_letter import note_death
 from aerobee.broker.delay_level import DELAY
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
@@ -327,9 +328,18 @@ class SendCalls:
         tries_max = group.retry_max_times
         if request.version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
             tries_max = header.max_reconsume_times
-        # A group that holds orderly locks retries in place; what it sends here has used up its tries.
-        if header.reconsume_times <= tries_max and not self._locks.holds_any(group_name):
+        # A group that holds orderly locks retries in place; what it sends here has used up its tries. A message that
+        # was not tried before comes from an operator who sends dead letters again.
+        tries = header.reconsume_times
+        if tries <= tries_max and (tries == 0 or not self._locks.holds_any(group_name)):
             return topic
+        note_death(
+            properties,
+            topic=properties.get("RETRY_TOPIC", header.topic),
+            message_id=properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", ""),
+            tries=tries,
+            reason=f"{tries} tries failed",
+        )
         properties[DELAY] = "-1"
         header.topic = DLQ_PREFIX + group_name
         header.queue_id = 0

@@ -185,6 +185,7 @@ class RequestCode(IntEnum):
     # Aerobee's own, far from RocketMQ's numbers
     AEROBEE_LIST_TRANSACTIONS = 910037
     AEROBEE_RESOLVE_TRANSACTION = 910038
+    GET_QUEUE_LOCKS = 910041
 
 
 class ResponseCode(IntEnum):
