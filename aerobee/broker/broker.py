@@ -37,6 +37,7 @@ from aerobee.broker.pull import PullCalls
 from aerobee.broker.registration import Registration
 from aerobee.broker.runtime_info import RuntimeInfo
 from aerobee.broker.schedule import Schedule
+from aerobee.broker.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
@@ -101,6 +102,7 @@ class Broker:
             stats=self.stats,
             run_blocking=self._run_blocking,
         )
+        self._duplicates = SendDuplicates(live=self.live, clock=self.clock)
         self._handlers: dict[int, Handler] = {}
         self._server = self._make_server(tls)
         self._vip_server = self._make_server(tls)
@@ -241,6 +243,7 @@ class Broker:
         self.registration = Registration(
             client=self._client, topics=self.topics, identity=identity, live=self.live, clock=self.clock
         )
+        self._duplicates.load(store.log)
         parts = self._make_parts()
         self._features = make_features(parts)
         for feature in self._features:
@@ -288,6 +291,7 @@ class Broker:
         return BrokerParts(
             store=store,
             writer=MessageWriter(store),
+            duplicates=self._duplicates,
             topics=self.topics,
             groups=self.groups,
             offsets=self.offsets,
@@ -321,6 +325,9 @@ class Broker:
         return {
             "loopWaitMaxMs": str(self.overload.wait_max_ms),
             "refusedSends": str(self.overload.refused_count),
+            "dedupKeys": str(len(self._duplicates)),
+            "dedupDroppedSends": str(self._duplicates.dropped_count),
+            "dedupForgottenKeys": str(self._duplicates.forgotten_count),
             **{
                 f"registeredAt_{name}": str(registered.get(name, 0)) for name in self.registration.nameservers
             },

@@ -48,6 +48,7 @@ def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
             durable=parts.durable,
             overload=parts.overload,
             unique_keys=parts.unique_keys,
+            duplicates=parts.duplicates,
             clock=parts.clock,
         ),
         SendBackCalls(

@@ -3,7 +3,7 @@
 A key of the file is the field's name in camelCase (aerobee/config.py). Keys that name thread pools of RocketMQ have
 no counterpart here: one event loop serves a broker. Where the messages lie is StoreConfig's business.
 
-Aerobee's own keys: `listeners`, `advertisedListeners`, `enableVipListener`, `pendingReplyBytesMax`,
+Aerobee's own keys: `listeners`, `advertisedListeners`, `enableVipListener`, `pendingReplyBytesMax`, `dedupWindowMillis`, `dedupKeysMax`,
 `subscriptionConflictPolicy`.
 """
 
@@ -135,6 +135,9 @@ class BrokerConfig:
     transaction_metric_flush_interval: int = 10_000
     store_reply_message_enable: bool = True
     recall_message_enable: bool = False
+    # messages that are sent again with the same DEDUP_KEY
+    dedup_window_millis: int = 0  # how long a key is remembered; 0: off
+    dedup_keys_max: int = 1_000_000  # keys in memory, some 400 bytes each; the oldest go first
     # overload
     broker_fast_failure_enable: bool = True
     wait_time_mills_in_send_queue: int = 200
@@ -152,6 +155,7 @@ class BrokerConfig:
             raise ConfigError(f"brokerId is {self.broker_id}, must be 0 for a master or above for a slave")
         _between("listenPort", self.listen_port, 0, 65_535)
         _between("brokerPermission", self.broker_permission, 0, 7)
+        _between("dedupWindowMillis", self.dedup_window_millis, 0, 7 * 86_400_000)
         _between("defaultTopicQueueNums", self.default_topic_queue_nums, 1, 65_536)
         for key, value in (
             ("registerNameServerPeriod", self.register_name_server_period),
@@ -161,6 +165,7 @@ class BrokerConfig:
             ("channelExpiredTimeout", self.channel_expired_timeout),
             ("waitTimeMillsInSendQueue", self.wait_time_mills_in_send_queue),
             ("pendingReplyBytesMax", self.pending_reply_bytes_max),
+            ("dedupKeysMax", self.dedup_keys_max),
             ("expectConsumerNumUseFilter", self.expect_consumer_num_use_filter),
         ):
             if value <= 0:

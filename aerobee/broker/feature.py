@@ -29,6 +29,7 @@ from aerobee.broker.overload import Overload
 from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.schedule import Schedule
+from aerobee.broker.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
@@ -57,6 +58,7 @@ class BrokerParts:
     durable: DurableReplies
     overload: Overload
     unique_keys: UniqueKeys
+    duplicates: SendDuplicates
     expressions: Expressions  # SQL92, compiled once for all who ask
     live: LiveConfig
     identity: BrokerIdentity

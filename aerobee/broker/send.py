@@ -23,6 +23,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lock_table import LockTable
 from aerobee.broker.message_writer import MessageLog, MessageWriter
 from aerobee.broker.overload import Overload
+from aerobee.broker.send_duplicates import AlreadyStored, FirstSend, SendDuplicates
 from aerobee.broker.send_header import SendHeader, parse_batch, parse_send_header
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, NOT_SENDABLE, TopicTable
@@ -91,6 +92,7 @@ class SendCalls:
         durable: DurableReplies,
         overload: Overload,
         unique_keys: UniqueKeys,
+        duplicates: SendDuplicates,
         clock: Clock,
         pick_queue: Callable[[int], int] = random.randrange,
     ) -> None:
@@ -105,6 +107,7 @@ class SendCalls:
         self._durable = durable
         self._overload = overload
         self._unique_keys = unique_keys
+        self._duplicates = duplicates
         self._clock = clock
         self._pick_queue = pick_queue
         self._store_host_hex = identity.store_host.hex().upper()
@@ -127,6 +130,8 @@ class SendCalls:
                 result, unique_key = self._store_batch(connection, request, header)
             else:
                 result, unique_key = self._store_one(connection, request, header, topic)
+        except AlreadyStored as repeated:
+            return self._answer_first(connection, request, repeated.first)
         except RemoteError as error:
             self._stats.put_failed()
             return request.reply(error.code, remark=error.remark, ext=self._trace_fields(config))
@@ -148,6 +153,22 @@ class SendCalls:
         reply = request.reply(ext=ext)
         if self._store.config.is_sync_flush and "WAIT\x01false" not in header.properties:
             self._durable.hold(connection, result.end, encode_frame(reply))
+            return None
+        return reply
+
+    def _answer_first(self, connection: Connection, request: RemotingCommand, first: FirstSend) -> Reply:
+        """Answer a repeated message with the place of the first one; durable when that is."""
+        if request.is_oneway:
+            return None
+        ext = self._trace_fields(self._live.value)
+        ext["msgId"] = f"{self._store_host_hex}{first.result.physical_offset:016X}"
+        ext["queueId"] = str(first.queue_id)
+        ext["queueOffset"] = str(first.result.queue_offset)
+        ext["transactionId"] = first.unique_key
+        ext["duplicate"] = "true"
+        reply = request.reply(ext=ext)
+        if self._store.config.is_sync_flush:
+            self._durable.hold(connection, first.result.end, encode_frame(reply))
             return None
         return reply
 
@@ -252,6 +273,7 @@ class SendCalls:
         self._check_size(request.body)
         if header.topic.startswith(RETRY_PREFIX):
             topic = self._retry_or_dead_letter(request, header, properties, topic)
+        dedup_key = self._duplicates.check(header.topic, properties, header.sys_flag)
         unique_key = self._add_own_properties(properties, config)
         text = encode_properties(properties).encode(errors="surrogateescape")
         if len(text) > PROPERTIES_BYTES_MAX:
@@ -271,7 +293,10 @@ class SendCalls:
             born_timestamp=header.born_timestamp,
             reconsume_times=header.reconsume_times,
         )
-        return self._writer.put(message, properties), unique_key
+        result = self._writer.put(message, properties)
+        if dedup_key:
+            self._duplicates.note(header.topic, dedup_key, result, header.queue_id, unique_key)
+        return result, unique_key
 
     def _check_kind(self, header: SendHeader, properties: dict[str, str]) -> None:
         """Refuse the kinds of message that need parts this broker does not run."""

@@ -20,6 +20,7 @@ from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.overload import Overload
 from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.send import SendCalls
+from aerobee.broker.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
@@ -117,6 +118,7 @@ class Sending:
         self.overload = Overload(wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0)
         self.writer = MessageWriter(self.store)
         self.writer.add_hook(delay_level_hook(len(self.store_config.delay_levels_ms())))
+        self.duplicates = SendDuplicates(live=self.live, clock=self.clock)
         self.sends = SendCalls(
             store=self.store,
             writer=self.writer,
@@ -129,6 +131,7 @@ class Sending:
             durable=self.durable,
             overload=self.overload,
             unique_keys=UniqueKeys(ip=b"\x7f\0\0\2", process_id=1, salt=2),
+            duplicates=self.duplicates,
             clock=self.clock,
             pick_queue=lambda count: 0,
         )

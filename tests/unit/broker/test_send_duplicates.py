@@ -1,0 +1,174 @@
+"""A message with the DEDUP_KEY of an earlier one is answered with that one's place and not stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.config import BrokerConfig
+from aerobee.broker.send_duplicates import KEY_CHARS_MAX
+from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.store.config import FlushDiskType
+from tests.unit.broker.sending import FakeConnection, Sending, batch_body, send_frame
+
+WINDOW_MS = 60_000
+
+
+def config(**fields: Any) -> BrokerConfig:
+    return BrokerConfig(broker_name="broker-a", **{"dedup_window_millis": WINDOW_MS, **fields})
+
+
+@pytest.fixture
+def sending(tmp_path: Path) -> Iterator[Sending]:
+    sending = Sending(tmp_path, config())
+    yield sending
+    sending.close()
+
+
+def keyed(key: str, unique_key: str = "U1", more: str = "", **fields: Any) -> bytes:
+    return send_frame(properties=f"UNIQ_KEY\x01{unique_key}\x02DEDUP_KEY\x01{key}\x02{more}", **fields)
+
+
+def send(sending: Sending, frame: bytes) -> RemotingCommand:
+    reply = sending.handle(FakeConnection(), frame)
+    assert reply is not None
+    return reply
+
+
+def place(reply: RemotingCommand) -> tuple[str, ...]:
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    assert reply.ext is not None
+    return tuple(reply.ext[name] for name in ("msgId", "queueId", "queueOffset", "transactionId"))
+
+
+def test_a_repetition_is_answered_with_the_ids_of_the_first(sending: Sending) -> None:
+    first = send(sending, keyed("order-1", queue=1))
+    second = send(sending, keyed("order-1", "U2", queue=2))
+    assert place(second) == place(first)
+    assert first.ext is not None
+    assert second.ext is not None
+    assert "duplicate" not in first.ext
+    assert second.ext["duplicate"] == "true"
+    assert len(sending.stored()) == 1
+    assert sending.duplicates.dropped_count == 1
+
+
+def test_other_keys_and_other_topics_are_other_messages(sending: Sending) -> None:
+    for frame in (
+        keyed("order-1"),
+        keyed("order-2", "U2"),
+        keyed("order-1", "U3", topic="TopicOrder"),
+        send_frame(),
+        send_frame(),
+    ):
+        send(sending, frame)
+    assert len(sending.stored()) == 5
+
+
+def test_after_the_window_a_key_is_new(sending: Sending) -> None:
+    send(sending, keyed("order-1"))
+    sending.clock.advance(WINDOW_MS / 1000)
+    send(sending, keyed("order-1"))
+    assert len(sending.stored()) == 1
+    sending.clock.advance(0.001)
+    send(sending, keyed("order-1"))
+    assert len(sending.stored()) == 2
+
+
+def test_off_by_default_the_key_means_nothing(tmp_path: Path) -> None:
+    sending = Sending(tmp_path)
+    send(sending, keyed("order-1"))
+    send(sending, keyed("order-1"))
+    assert len(sending.stored()) == 2
+    assert len(sending.duplicates) == 0
+    sending.close()
+
+
+def test_the_lane_leaves_keyed_messages_to_the_handler(sending: Sending) -> None:
+    connection = FakeConnection()
+    frame = send_frame() + keyed("order-1") + send_frame()
+    used = sending.lane.burst(connection, frame, 0)  # type: ignore[arg-type]
+    assert used == len(send_frame())
+
+
+def test_a_restart_reads_the_keys_from_the_log(sending: Sending, tmp_path: Path) -> None:
+    first = send(sending, keyed("old"))
+    sending.clock.advance(50)
+    delayed = send(sending, keyed("later", "U2", "DELAY\x013\x02", queue=3))
+    for number in range(20):
+        send(sending, send_frame(properties=f"UNIQ_KEY\x01N{number}\x02"))
+    kept = send(sending, keyed("kept", "U3"))
+    assert place(send(sending, keyed("old"))) == place(first)
+    sending.clock.advance(15)
+    sending.close()
+
+    again = Sending(tmp_path, config())
+    again.clock.advance((sending.clock.now_ms() - again.clock.now_ms()) / 1000)
+    again.duplicates.load(again.store.log)
+    before = len(again.stored())
+    assert place(send(again, keyed("kept", "U9"))) == place(kept)
+    assert place(send(again, keyed("later", "U9", "DELAY\x013\x02", queue=0))) == place(delayed)
+    assert len(again.stored()) == before
+    send(again, keyed("old", "U9"))
+    assert len(again.stored()) == before + 1, "its window ended before the restart"
+    again.close()
+
+
+def test_a_restart_over_several_log_files_reads_those_of_the_window_only(tmp_path: Path) -> None:
+    sending = Sending(
+        tmp_path, config(), mapped_file_size_commit_log=1 << 16, commit_log_reserve_bytes=1 << 12
+    )
+    for number in range(300):
+        send(sending, keyed(f"k{number}", f"U{number}", body=b"x" * 1000))
+        sending.clock.advance(0.5)
+    assert len(sending.store.log.segments) > 4
+    known = len(sending.duplicates)
+    sending.close()
+    again = Sending(tmp_path, config(), mapped_file_size_commit_log=1 << 16, commit_log_reserve_bytes=1 << 12)
+    again.clock.advance((sending.clock.now_ms() - again.clock.now_ms()) / 1000)
+    again.duplicates.load(again.store.log)
+    assert abs(len(again.duplicates) - known) <= 2
+    before = len(again.stored())
+    for number in range(200, 300):
+        send(again, keyed(f"k{number}", "V"))
+    assert len(again.stored()) == before
+    again.close()
+
+
+def test_transactions_retries_and_batches_are_not_looked_at(sending: Sending) -> None:
+    send(sending, keyed("order-1"))
+    retry = keyed("order-1", topic="%RETRY%group", queue=0)
+    assert send(sending, retry).code == ResponseCode.SUCCESS
+    body = batch_body((b"one", "UNIQ_KEY\x01B1\x02DEDUP_KEY\x01order-1\x02"))
+    assert send(sending, send_frame(body=body, code=320)).code == ResponseCode.SUCCESS
+    assert len(sending.stored()) == 3
+
+
+def test_keys_are_bounded_and_what_was_forgotten_is_counted(tmp_path: Path) -> None:
+    sending = Sending(tmp_path, config(dedup_keys_max=2))
+    for number in range(3):
+        send(sending, keyed(f"k{number}"))
+    assert len(sending.duplicates) == 2
+    assert sending.duplicates.forgotten_count == 1
+    send(sending, keyed("k0"))
+    assert len(sending.stored()) == 4
+    sending.close()
+
+
+def test_a_key_that_is_too_long_is_refused(sending: Sending) -> None:
+    reply = send(sending, keyed("k" * (KEY_CHARS_MAX + 1)))
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "at most 255" in (reply.remark or "")
+
+
+def test_with_sync_flush_a_repetition_waits_for_the_first_to_be_durable(tmp_path: Path) -> None:
+    sending = Sending(tmp_path, config(), flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    first, second = FakeConnection(), FakeConnection()
+    assert sending.handle(first, keyed("order-1")) is None
+    assert sending.handle(second, keyed("order-1")) is None
+    assert first.replies() == second.replies() == []
+    sending.close()
