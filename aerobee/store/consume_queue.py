@@ -42,6 +42,9 @@ class ConsumeQueue:
         self.readable_max = 0  # consumers see the entries below it
         self.room = 0  # append_entry may be called while max_offset is below it
         self.unsynced_from = -1  # physical offset of the oldest record whose entry was not synced; -1: none
+        self.rejected: tuple[int, int] | None = (
+            None  # the entry where the end was found: its offset, what it points to
+        )
         self._files = QueueFileList(directory, file_size, pool)
         self._files.on_close = self._forget
         self._pool = pool
@@ -206,7 +209,15 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
+        if low < self._entries_per_file:
+            self._reject(file, low)
         return file.base // ENTRY_BYTES + low
+
+    def _reject(self, file: QueueFile, index: int) -> None:
+        """Keep what stands where the queue is taken to end: recovery asks whether it is a damaged entry."""
+        physical_offset, size, _ = ENTRY.unpack_from(self._pool.buffer(file), index * ENTRY_BYTES)
+        if physical_offset or size:
+            self.rejected = (file.base // ENTRY_BYTES + index, physical_offset)
 
     def cut_records_from(self, physical_bound: int) -> int:
         """Drop the entries of records at or behind the bound. Returns how many there were, as far as known."""
@@ -216,6 +227,7 @@ class ConsumeQueue:
             first = ENTRY.unpack_from(self._pool.buffer(files[-1]), 0)
             if first[1] > 0 and 0 <= first[0] < physical_bound:
                 break
+            self._reject(files[-1], 0)
             self._pool.remove(files.pop())
         if files:
             self._cut(self._find_end(physical_bound))
@@ -271,7 +283,8 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             physical_offset, size, _ = ENTRY.unpack_from(buffer, (middle - base) * ENTRY_BYTES)
-            if physical_offset < log_min_offset or (size == FILLER_SIZE and physical_offset == 0):
+            # A negative one is damaged, not old: reading it says so.
+            if 0 <= physical_offset < log_min_offset or (size == FILLER_SIZE and physical_offset == 0):
                 low = middle + 1
             else:
                 high = middle
