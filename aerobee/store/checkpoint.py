@@ -74,6 +74,17 @@ class Checkpoint:
         return bytes(data)
 
 
+def without_queues(checkpoint: Checkpoint, log_min_offset: int) -> Checkpoint:
+    """The same as to the log; of queues and index nothing is known to be on the disk."""
+    return replace(
+        checkpoint,
+        queues_timestamp=0,
+        index_timestamp=0,
+        queues_physical_offset=log_min_offset,
+        queues_flushed=log_min_offset if checkpoint.has_bounds else -1,
+    )
+
+
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """Read the file's content; one that is too short or empty is a checkpoint of zeros."""
     if len(data) < FIELDS.size:
@@ -160,15 +171,17 @@ class CheckpointFile:
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Replace the file's content, durable on return. When the disk refuses, the older one stays and holds."""
-        if checkpoint == self.current:
-            return
         try:
-            self._disk.replace_file(self._path, checkpoint.encode())
+            self.must_write(checkpoint)
         except OSError as error:
             _logger.warning(
                 "the checkpoint %s could not be written, the next start reads more of the log: %s",
                 self._path,
                 error,
             )
-        else:
+
+    def must_write(self, checkpoint: Checkpoint) -> None:
+        """As write(), but raises OSError when the disk refuses."""
+        if checkpoint != self.current:
+            self._disk.replace_file(self._path, checkpoint.encode())
             self.current = checkpoint

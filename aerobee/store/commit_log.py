@@ -14,6 +14,7 @@ disk space is reserved up to `limit + 8`; `end + 8` never exceeds the current se
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 import threading
@@ -24,6 +25,7 @@ from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk, MappedFile, WritableBuffer
 from aerobee.store.zeros import is_zero
 
+_logger = logging.getLogger(__name__)
 BLANK = struct.Struct(">II")
 BLANK_BYTES = BLANK.size
 
@@ -155,17 +157,28 @@ class CommitLog:
 
     def _create(self, base: int) -> Segment:
         path = os.path.join(self.directory, segment_name(base))
+        file: MappedFile | None = None
         try:
+            if self._disk.exists(path):
+                self._disk.remove(path)  # of a creation that failed, and could not even be taken back
             file = self._disk.create_mapped(path, self.segment_size)
             self._unsynced_names = True
             file.reserve(min(self.segment_size, self._reserve_bytes))
         except OSError as error:
-            if self._disk.exists(path):
-                self._disk.remove(path)
+            if file is not None:
+                file.close()
+                self._take_back(path)
             raise StoreFull(
                 f"the commit log file {path} could not be created: {error}", path=path, offset=base
             ) from error
         return Segment(self._disk, path, base, self.segment_size, file)
+
+    def _take_back(self, path: str) -> None:
+        """Remove a file that was created but got no space."""
+        try:
+            self._disk.remove(path)
+        except OSError as error:
+            _logger.warning("the unused file %s could not be removed: %s", path, error)
 
     def _enter(self, segment: Segment) -> None:
         self.base = segment.base

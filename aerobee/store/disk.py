@@ -147,6 +147,20 @@ def replace_file(disk: Disk, path: str, data: bytes) -> None:
     disk.sync_dir(os.path.dirname(path) or ".")
 
 
+def sync_names_above(disk: Disk, directory: str) -> None:
+    """Make the names of a directory and of those above it durable, as far up as this process may look.
+
+    A start that failed or was killed may have made them without that; a power loss would then take all that is in it.
+    """
+    at = os.path.abspath(directory)
+    while (parent := os.path.dirname(at)) != at:
+        try:
+            disk.sync_dir(parent)
+        except PermissionError:
+            return  # not a directory in which this process made anything
+        at = parent
+
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _MADV_POPULATE_WRITE = 23
 

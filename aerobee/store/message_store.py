@@ -25,11 +25,11 @@ from aerobee.message import (
 )
 from aerobee.store.abort_file import remove_abort_file, was_aborted, write_abort_file
 from aerobee.store.batch_consume_queue import BatchConsumeQueue
-from aerobee.store.checkpoint import Checkpoint, CheckpointFile, next_checkpoint
+from aerobee.store.checkpoint import Checkpoint, CheckpointFile, next_checkpoint, without_queues
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.disk import Disk, FileLock
+from aerobee.store.disk import Disk, FileLock, sync_names_above
 from aerobee.store.dispatch import index_texts
 from aerobee.store.flush import LogFlusher, Watermark
 from aerobee.store.index_file import KeyIndex
@@ -47,6 +47,7 @@ from aerobee.store.warmer import Warmer
 
 _logger = logging.getLogger(__name__)
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
+WARM_RECORD_BYTES = 4_096  # what is read of a record whose size is not known; longer ones are rare
 Arrival = Callable[[str, int, int, int], None]
 _OWN_OFFSET = struct.Struct(">q")
 
@@ -151,6 +152,7 @@ class MessageStore:
         try:
             for directory in (root, self.log.directory, self.config.path("config")):
                 self._disk.make_dirs(directory)
+                sync_names_above(self._disk, directory)
             self._lock = self._disk.lock(self.config.path("lock"))
         except OSError as error:
             raise StoreError(f"the store directory {root} cannot be used: {error}", path=root) from error
@@ -175,7 +177,13 @@ class MessageStore:
         self.index.load()
         checkpoint = self._checkpoints.read()
         report = Recovery(
-            self.config, self.log, self._table, self.index, checkpoint, was_clean=was_clean
+            self.config,
+            self.log,
+            self._table,
+            self.index,
+            checkpoint,
+            was_clean=was_clean,
+            before_rebuild=self._distrust_queues,
         ).run()
         write_abort_file(self._disk, root, os.getpid())
         self.last_store_timestamp = report.last_store_timestamp
@@ -197,6 +205,11 @@ class MessageStore:
             else None
         )
         return report
+
+    def _distrust_queues(self) -> None:
+        """Recovery is about to delete queues or index files: should it not get to its end, the next one starts over."""
+        write_abort_file(self._disk, self.config.store_path_root_dir, os.getpid())
+        self._checkpoints.must_write(without_queues(self._checkpoints.current, self.log.min_offset))
 
     async def start(self) -> None:
         """Start flush, checkpoint and retention in the running event loop. Before it nothing is flushed."""
@@ -525,6 +538,10 @@ class MessageStore:
             size = int.from_bytes(self.log.read(physical_offset, 4), "big")
             await self._warmer.warm([(physical_offset, min(size, self.log.segment_size))])
         return self.read_record(physical_offset)
+
+    async def warm_records(self, physical_offsets: Sequence[int]) -> None:
+        """Bring records into memory in the executor, so that read_record does not wait for the disk."""
+        await self._warmer.warm([(offset, WARM_RECORD_BYTES) for offset in physical_offsets])
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None when none does (or it is not readable yet)."""

@@ -72,6 +72,8 @@ class FilePool:
         directory = os.path.dirname(file.path)
         # Not synced here, in the event loop: the next flush does it before it promises anything.
         self.disk.make_dirs(directory, sync=False)
+        if self.disk.exists(file.path):
+            self.disk.remove(file.path)  # of a creation that failed, and could not even be taken back
         mapped = self.disk.create_mapped(file.path, file.size)
         try:
             mapped.reserve(min(file.size, _RESERVE_FIRST_BYTES))

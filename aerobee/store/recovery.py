@@ -13,11 +13,12 @@ not always the end of the log:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from aerobee.errors import StoreError
 from aerobee.message import decode_properties
+from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.commit_log import BLANK_BYTES, ZERO_RUN_BYTES_MAX, CommitLog
 from aerobee.store.config import StoreConfig
@@ -73,7 +74,10 @@ class Recovery:
         checkpoint: Checkpoint,
         *,
         was_clean: bool,
+        before_rebuild: Callable[[], None],
     ) -> None:
+        """`before_rebuild` makes it durable that queues and index are not to be trusted, before any of them goes."""
+        self._before_rebuild = before_rebuild
         self._config = config
         self._log = log
         self._queues = queues
@@ -98,6 +102,7 @@ class Recovery:
         if not report.was_clean:
             report.queue_entries_cut += self._queues.cut_records_from(dispatch_from)
             self._cut_index(dispatch_from)
+        self._find_damaged_queues(dispatch_from)
         index_from = self._index_end()
         if self._index_lost:
             start = min(start, max(index_from - 1, log.min_offset))
@@ -109,7 +114,6 @@ class Recovery:
         else:
             report.bytes_cut = log.set_end(end, clear=True)
         if report.was_clean:
-            # Entries that point behind the log: it was cut by someone else since.
             report.queue_entries_cut += self._cut_past(end)
         if report.bytes_cut:
             report.notes.append(
@@ -372,14 +376,53 @@ class Recovery:
     # -- queues and index
 
     def _cut_past(self, end: int) -> int:
-        return sum(
-            queue.cut_records_from(end)
-            for queue in self._queues.queues.values()
-            if queue.max_physical_offset > end
+        """Cut entries that point behind the log, which a clean stop never leaves: somebody cut the log since, or a bit
+        of the entry changed. The queue is built again, so that the entry comes back if its record is there.
+        """
+        cut = 0
+        for key, queue in self._queues.queues.items():
+            if queue.max_physical_offset > end:
+                cut += queue.cut_records_from(end)
+                self._gap_topics.add(key)
+        return cut
+
+    def _find_damaged_queues(self, bound: int) -> None:
+        """Queues that end where they do because a bit of an entry changed: those are built again from the log.
+
+        Entries have no checksum. But one that should be the end and is not empty belongs to the record of its queue
+        offset, and that record stands where the entry points to when one of its bits is turned back.
+        """
+        for key, queue in self._queues.queues.items():
+            if isinstance(queue, BatchConsumeQueue) or queue.rejected is None:
+                continue
+            offset, pointed = queue.rejected
+            if offset != queue.max_offset or (
+                pointed >= bound and self._is_record_of(key, offset, pointed) and not self.report.was_clean
+            ):
+                continue  # what was cut is written again from the log
+            if any(
+                place < bound and self._is_record_of(key, offset, place)
+                for place in (pointed, *(pointed ^ 1 << bit for bit in range(63)))
+            ):
+                self._gap_topics.add(key)
+
+    def _is_record_of(self, key: tuple[str, int], queue_offset: int, physical_offset: int) -> bool:
+        log = self._log
+        if not log.min_offset <= physical_offset < log.end or self._is_far_from_record(physical_offset):
+            return False
+        record = self._scan_at(physical_offset).record
+        return record is not None and (record.topic, record.queue_id, record.queue_offset) == (
+            *key,
+            queue_offset,
         )
+
+    def _is_far_from_record(self, physical_offset: int) -> bool:
+        """Whether no record can stand there, by its magic alone: the whole look costs a read of the disk."""
+        return self._log.read(physical_offset, 8)[4:] not in _MAGICS
 
     def _rebuild_queues(self) -> None:
         """Build queues with missing entries again from the whole log."""
+        self._before_rebuild()
         wanted, self._gap_topics = self._gap_topics, set()
         self._rebuilding = True
         for topic, queue_id in sorted(wanted):
@@ -419,6 +462,7 @@ class Recovery:
             elif is_trusted and number + 1 < len(files) and files[number + 1].begin_physical_offset < bound:
                 continue  # all of it is below the bound, so all of it is on the disk
             elif not file.cut(bound, is_trusted=is_trusted):
+                self._before_rebuild()
                 self._index_lost = True
                 self.report.index_files_rebuilt += 1
                 self.report.notes.append(f"the index file {file.path} was damaged and is built again")
