@@ -158,6 +158,15 @@ class SimulatedDisk:
         """Let `calls` more calls succeed. power_loss() must follow."""
         self._calls_left = calls
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the power went in a call, and power_loss() has not been called since."""
+        return self._calls_left == 0
+
+    def paths(self) -> list[str]:
+        """All files."""
+        return sorted(self._names)
+
     def crash(self) -> None:
         """The process dies: locks are gone, files stay as they are."""
         self._locks.clear()
