@@ -42,7 +42,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import Clock, SystemClock, Timer
-from aerobee.errors import AerobeeError, UsageError
+from aerobee.errors import AerobeeError, StoreError, UsageError
 from aerobee.message import pack_host
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient
@@ -198,6 +198,8 @@ class Broker:
             self._stop_timers()
             self._config_writer.shutdown(wait=True)
             self.save()
+            for feature in self._features:
+                feature.close()
             await self.store.stop()
 
     async def kill(self) -> None:
@@ -212,10 +214,20 @@ class Broker:
         await self._server.stop(go_away=False, drain_s=0)
         await self._vip_server.stop(go_away=False, drain_s=0)
         self._config_writer.shutdown(wait=True)
+        for feature in self._features:
+            feature.close()
         await self.store.abandon()
 
     def save(self) -> None:
-        """Write every config file now, blocking. While the broker runs it does so by itself, elsewhere."""
+        """Write every config file now, blocking. While the broker runs it does so by itself, elsewhere.
+
+        The log goes to the disk first, for the files speak of what is in it; when it does not, nothing is written.
+        """
+        try:
+            self.store.flush_now()
+        except StoreError as error:
+            log.error("the config files are left as they are: %s", error)
+            return
         parts = (self.offsets, self.groups, self.topics, self.schedule)
         for save in (*(part.save for part in parts), *(feature.save for feature in self._features)):
             try:
@@ -413,7 +425,11 @@ class Broker:
     def _save_offsets(self) -> None:
         write = self.offsets.prepare_save()
         if write is not None:
-            self._run_blocking(write)
+            # The file must not say that a message was taken whose check point a power loss can take back.
+            save = write
+            self.store.flushed.when(
+                self.store.appended, lambda ok: self._run_blocking(save) if ok and self._is_running else None
+            )
 
     def _run_blocking(self, work: Callable[[], None]) -> None:
         """Run what may wait for the disk in a thread of its own, one after the other."""

@@ -94,6 +94,9 @@ class Feature:
     def save(self) -> None:
         """Write config files, blocking. Raises AerobeeError, which is logged."""
 
+    def close(self) -> None:
+        """Close files, as the very last thing, also of a broker that is killed; nothing is written any more."""
+
     def runtime_info(self) -> Mapping[str, str]:
         """Keys to show in GET_BROKER_RUNTIME_INFO (28)."""
         return {}

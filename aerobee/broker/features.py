@@ -5,6 +5,7 @@ from __future__ import annotations
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.lock_calls import OrderlyLocks
 from aerobee.broker.reply import RequestReply
+from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.service import Transactions
 
 
@@ -12,6 +13,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     """Make every feature of one broker."""
     return (
         Transactions(parts),  # before all that look at delays: a half message has none
+        Timers(parts),
         RequestReply(parts),
         OrderlyLocks(parts),
     )

@@ -26,6 +26,8 @@ from aerobee.broker.overload import Overload
 from aerobee.broker.send_duplicates import AlreadyStored, FirstSend, SendDuplicates
 from aerobee.broker.send_header import SendHeader, parse_batch, parse_send_header
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.timer.recall_handle import RecallHandle
+from aerobee.broker.timer.timer_properties import DELETE_KEY, OUT_MS
 from aerobee.broker.topic_table import HALF_TOPIC, NOT_SENDABLE, TopicTable
 from aerobee.broker.transaction.half_message import PRODUCER_GROUP, TRAN_MSG
 from aerobee.broker.unique_key import UniqueKeys
@@ -150,6 +152,8 @@ class SendCalls:
         ext["queueOffset"] = str(result.queue_offset)
         if unique_key:
             ext["transactionId"] = unique_key
+        if header.recall_handle:
+            ext["recallHandle"] = header.recall_handle
         reply = request.reply(ext=ext)
         if self._store.config.is_sync_flush and "WAIT\x01false" not in header.properties:
             self._durable.hold(connection, result.end, encode_frame(reply))
@@ -269,7 +273,7 @@ class SendCalls:
     ) -> tuple[AppendResult, str]:
         config = self._live.value
         properties = decode_properties(header.properties)
-        self._check_kind(header, properties)
+        header.sys_flag = self._settle_transaction(header, properties)
         self._check_size(request.body)
         if header.topic.startswith(RETRY_PREFIX):
             topic = self._retry_or_dead_letter(request, header, properties, topic)
@@ -293,22 +297,15 @@ class SendCalls:
             born_timestamp=header.born_timestamp,
             reconsume_times=header.reconsume_times,
         )
+        has_waited = OUT_MS in properties
         result = self._writer.put(message, properties)
+        if not has_waited and OUT_MS in properties and DELETE_KEY not in properties:
+            header.recall_handle = RecallHandle(
+                header.topic, self._identity.name, int(properties[OUT_MS]) + 1, unique_key
+            ).encode()
         if dedup_key:
             self._duplicates.note(header.topic, dedup_key, result, header.queue_id, unique_key)
         return result, unique_key
-
-    def _check_kind(self, header: SendHeader, properties: dict[str, str]) -> None:
-        """Refuse the kinds of message that need parts this broker does not run."""
-        header.sys_flag = self._settle_transaction(header, properties)
-        if DELAY not in properties:
-            for name in TIMER_PROPERTIES:
-                if name in properties:
-                    raise RemoteError(
-                        ResponseCode.SYSTEM_ERROR,
-                        f"timer message is not enabled: this broker does not support {name} yet; a delay level "
-                        "(DELAY) is supported",
-                    )
 
     def _settle_transaction(self, header: SendHeader, properties: dict[str, str]) -> int:
         """Return the sys_flag with the prepared bits for a half message and no transaction bits for all others."""

@@ -43,6 +43,7 @@ class SendHeader:
     unit_mode: bool
     max_reconsume_times: int | None
     batch: bool
+    recall_handle: str = ""  # for the answer, when the message waits in the timer
 
 
 def parse_send_header(request: RemotingCommand) -> SendHeader:

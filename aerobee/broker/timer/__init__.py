@@ -1,0 +1,1 @@
+"""Messages at any time: the timer wheel of the broker (TimerMessageStore of RocketMQ)."""

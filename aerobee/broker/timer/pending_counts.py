@@ -1,0 +1,65 @@
+"""How many timer messages wait for each topic: config/timermetrics (TimerMetrics of RocketMQ).
+
+    {"dataVersion":{...},"timingCount":{topic:{"count":n,"timeStamp":ms}}}
+
+on one line. It is also the body of GET_TIMER_METRICS (61). A number for people: after a crash it may be off by what
+happened since the file was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aerobee.remoting import fastjson
+from aerobee.remoting.body.data_version import DataVersion
+
+TOPICS_MAX = 100_000  # names come from messages and must not fill the memory
+
+
+class PendingCounts:
+    """Counts by real topic."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._counts: dict[str, list[int]] = {}  # topic -> count, time of the last change
+        self.data_version = DataVersion(0, now_ms, 0)
+
+    def add(self, topic: str, step: int, now_ms: int) -> None:
+        entry = self._counts.get(topic)
+        if entry is None:
+            if len(self._counts) >= TOPICS_MAX:
+                return
+            entry = self._counts[topic] = [0, 0]
+        entry[0] += step
+        entry[1] = now_ms
+
+    def get(self, topic: str) -> int:
+        entry = self._counts.get(topic)
+        return entry[0] if entry is not None else 0
+
+    @property
+    def total(self) -> int:
+        return sum(max(0, entry[0]) for entry in self._counts.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.data_version.to_dict(),
+            "timingCount": {
+                topic: {"count": count, "timeStamp": time_ms}
+                for topic, (count, time_ms) in self._counts.items()
+            },
+        }
+
+    def encode(self, now_ms: int) -> bytes:
+        """The file's content."""
+        self.data_version = self.data_version.next(now_ms)
+        return fastjson.dumps(self.to_dict())
+
+    def load(self, tree: dict[str, Any]) -> None:
+        """Take over what a file says. Entries that are none are left out."""
+        if isinstance(tree.get("dataVersion"), dict):
+            self.data_version = DataVersion.from_dict(tree["dataVersion"])
+        table = tree.get("timingCount")
+        for topic, entry in (table if isinstance(table, dict) else {}).items():
+            if isinstance(entry, dict) and isinstance(entry.get("count"), int):
+                time_ms = entry.get("timeStamp")
+                self._counts[str(topic)] = [entry["count"], time_ms if isinstance(time_ms, int) else 0]

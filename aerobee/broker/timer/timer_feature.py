@@ -1,0 +1,185 @@
+"""The timer as a feature of the broker: its parts put together, opened, started and ended in order."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.timer.pending_counts import PendingCounts
+from aerobee.broker.timer.timer_calls import TimerCalls
+from aerobee.broker.timer.timer_hook import TimerHook
+from aerobee.broker.timer.timer_saver import TimerSaver
+from aerobee.broker.timer.timer_service import TimerService
+from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
+from aerobee.errors import MalformedFrame, StoreError
+from aerobee.remoting import fastjson
+from aerobee.remoting.connection import Handler
+from aerobee.store.config import StoreConfig
+from aerobee.store.delivery_mark import delivered_sources
+from aerobee.store.json_file import load_config_file
+from aerobee.store.message_store import MessageStore
+from aerobee.store.timer_checkpoint import TimerCheckpoint
+from aerobee.store.timer_files import TimerFiles
+
+_QUEUE_OFFSET = struct.Struct(">q")
+_QUEUE_OFFSET_AT = 20
+_HOT_BYTES_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
+
+
+class Timers(Feature):
+    """Messages at any time. With timerWheelEnable=false it refuses them and touches no file."""
+
+    name = "timer"
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        store = parts.store
+        self._store: MessageStore = store
+        self._is_enabled = store.config.timer_wheel_enable
+        self._files = TimerFiles(store.config, parts.disk)
+        pending = PendingCounts(parts.clock.now_ms())
+        self._service = TimerService(
+            store=store,
+            files=self._files,
+            clock=parts.clock,
+            stats=parts.stats,
+            pending=pending,
+            warm=self._warm,
+        )
+        self._metrics_path = store.config.path("config", "timermetrics")
+        self._saver = TimerSaver(
+            service=self._service,
+            files=self._files,
+            store=store,
+            pending=pending,
+            metrics_path=self._metrics_path,
+            disk=parts.disk,
+            clock=parts.clock,
+            interval_ms=lambda: store.config.timer_flush_interval_ms,
+            run_blocking=parts.run_blocking,
+        )
+        hook = TimerHook(config=self._config, clock=parts.clock, count_in_slot=self._count_in_slot)
+        self.put_hook = hook
+        self._calls = TimerCalls(
+            service=self._service,
+            saver=self._saver,
+            files=self._files,
+            hook=hook,
+            store=store,
+            writer=parts.writer,
+            topics=parts.topics,
+            live=parts.live,
+            identity=parts.identity,
+            clock=parts.clock,
+        )
+        self._checkpoint: TimerCheckpoint | None = None
+        self._has_run = False
+        self._rates = (parts.clock.monotonic(), 0, 0)
+        store.on_arrival(self._service.arrived)
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return self._calls.handlers() if self._is_enabled else {}
+
+    # --- life
+
+    def load(self) -> None:
+        if not self._is_enabled:
+            return
+        store, disk = self._store, self._parts.disk
+        queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
+        try:
+            checkpoint = self._files.load(
+                log_end=store.appended,
+                queue_max=queue.max_offset if queue is not None else 0,
+                queue_offset_of=self._queue_offset_at,
+            )
+            tree = load_config_file(disk, self._metrics_path, _parse_metrics)
+        except OSError as error:
+            raise StoreError(f"the timer's files cannot be opened: {error}") from error
+        if tree is not None:
+            self._service.pending.load(tree)
+        self._checkpoint = checkpoint
+        scan_from = self._scan_start(checkpoint)
+        self._service.settle(
+            queue_offset=checkpoint.queue_offset if checkpoint is not None else 0,
+            read_time=checkpoint.read_time_ms if checkpoint is not None else 0,
+            scan_from=scan_from,
+            handled=delivered_sources(store.log, scan_from, store.appended),
+        )
+
+    def _scan_start(self, checkpoint: TimerCheckpoint | None) -> int:
+        """Where in the commit log deliveries may lie that the checkpoint does not count."""
+        store = self._store
+        if checkpoint is not None:
+            # RocketMQ's deliveries carry no marks: there is nothing to find.
+            return min(checkpoint.scan_from, store.appended) if checkpoint.scan_from >= 0 else store.appended
+        queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
+        entry = queue.entry(queue.min_offset) if queue is not None else None
+        return entry[0] if isinstance(entry, tuple) else store.appended
+
+    def start(self) -> None:
+        if self._is_enabled:
+            self._has_run = True
+            self._service.start()
+            self._saver.start(self._checkpoint)
+
+    def stop(self) -> None:
+        self._service.stop()
+        self._saver.stop()
+
+    def save(self) -> None:
+        if self._has_run:
+            self._saver.save_last()
+
+    def close(self) -> None:
+        self._files.close()
+
+    # --- for the parts
+
+    def _config(self) -> StoreConfig:
+        return self._store.config
+
+    def _count_in_slot(self, time_ms: int) -> int:
+        slot = self._files.slot(time_ms)
+        return slot.number if slot is not None else 0
+
+    def _queue_offset_at(self, physical_offset: int) -> int | None:
+        data = self._store.read_record(physical_offset)
+        return _QUEUE_OFFSET.unpack_from(data, _QUEUE_OFFSET_AT)[0] if data is not None else None
+
+    def _warm(self, offsets: list[int]) -> None:
+        """Bring the next slot's records into memory, those that lie far back in the log."""
+        store = self._store
+        cold = [
+            at for at in offsets[:_HOT_BYTES_COUNT_MAX] if store.appended - at > store.config.hot_read_bytes
+        ]
+        if cold:
+            self._parts.spawn(store.warm_records(cold))
+
+    def runtime_info(self) -> dict[str, str]:
+        service = self._service
+        now = self._parts.clock.monotonic()
+        then, enqueued, dequeued = self._rates
+        elapsed = now - then
+        rates = (0.0, 0.0)
+        if elapsed > 0:
+            rates = ((service.enqueued - enqueued) / elapsed, (service.dequeued - dequeued) / elapsed)
+        if elapsed >= 10:
+            self._rates = (now, service.enqueued, service.dequeued)
+        return {
+            "timerReadBehind": str(service.behind_ms // 1000),
+            "timerOffsetBehind": str(service.behind_messages),
+            "timerEnqueueTps": f"{rates[0]:.1f}",
+            "timerDequeueTps": f"{rates[1]:.1f}",
+            "timerPending": str(service.pending.total),
+            **service.error.info("timer"),
+        }
+
+
+def _parse_metrics(data: bytes) -> dict[str, Any]:
+    try:
+        return fastjson.loads_object(data, "timermetrics")
+    except MalformedFrame as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,76 @@
+"""What a message says about the time at which it wants to be delivered. Core.
+
+Follows HookUtils.handleTimerMessage of RocketMQ. A producer writes one of TIMER_DELAY_SEC, TIMER_DELAY_MS (from now) and
+TIMER_DELIVER_MS (since the epoch), taken in this order. The broker adds TIMER_OUT_MS, the beginning of the slot that
+the message belongs to: the time floored to the precision, one precision earlier when it is an exact multiple. So a slot
+that begins at T holds what is due in (T, T + precision].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DELAY_SEC = "TIMER_DELAY_SEC"
+DELAY_MS = "TIMER_DELAY_MS"
+DELIVER_MS = "TIMER_DELIVER_MS"
+OUT_MS = "TIMER_OUT_MS"
+ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+ROLL_TIMES = "TIMER_ROLL_TIMES"
+DELETE_KEY = "TIMER_DEL_UNIQKEY"
+DELETE_OFFSET = "AEROBEE_DEL_OFFSET"  # a cancelling message of ours may name the one record it is about
+WISHES = (DELAY_SEC, DELAY_MS, DELIVER_MS)
+UNIQUE_KEY = "UNIQ_KEY"
+_DIGITS_MAX = 18
+
+
+def number(text: str | None) -> int | None:
+    """A decimal number of a property, or None for what is not one."""
+    if text is None or len(text) > _DIGITS_MAX:
+        return None
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() else None
+
+
+def wished_time(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """When the message wants to be delivered, ms since the epoch; None when it says nothing.
+
+    Raises ValueError, naming the property, for a wish that is not a number.
+    """
+    for name in WISHES:
+        text = properties.get(name)
+        if text is None:
+            continue
+        value = number(text)
+        if value is None:
+            raise ValueError(f"{name} is {text!r}, not a number")
+        if name == DELAY_SEC:
+            return now_ms + value * 1000
+        return now_ms + value if name == DELAY_MS else value
+    return None
+
+
+def slot_time(deliver_ms: int, precision_ms: int) -> int:
+    """TIMER_OUT_MS: when the slot of a moment begins."""
+    floored = deliver_ms - deliver_ms % precision_ms
+    return floored - precision_ms if floored == deliver_ms else floored
+
+
+def due_time(properties: Mapping[str, str], out_ms: int, *, store_timestamp: int, precision_ms: int) -> int:
+    """When a stored timer message is due, to the millisecond as far as it is known.
+
+    A delay counts from the time of storing. Where the properties do not fit the slot (another clock, a message that
+    RocketMQ stored again) it is the slot's end, which is when RocketMQ delivers.
+    """
+    due = None
+    if ROLL_TIMES not in properties:
+        seconds, milliseconds = number(properties.get(DELAY_SEC)), number(properties.get(DELAY_MS))
+        if DELAY_SEC in properties:
+            due = None if seconds is None else store_timestamp + seconds * 1000
+        elif DELAY_MS in properties:
+            due = None if milliseconds is None else store_timestamp + milliseconds
+    if due is None:
+        due = number(properties.get(DELIVER_MS))
+    if due is None or not out_ms < due <= out_ms + 2 * precision_ms:
+        return out_ms + precision_ms
+    return due

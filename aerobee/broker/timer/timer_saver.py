@@ -1,0 +1,173 @@
+"""When the timer's progress is written: a checkpoint each timerFlushIntervalMs in which something changed, and at the end.
+
+A checkpoint says that messages below an offset of the timer topic have their unit, and that slots before a time are
+delivered. So it waits until the commit log is on the disk as far as it reached then: a power loss must not take a message
+or a delivery back that the checkpoint counts. At a clean stop the slot at hand gets a chain of only what still waits,
+so that RocketMQ, which knows no marks, goes on from here without delivering anything twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from aerobee.broker.timer.pending_counts import PendingCounts
+from aerobee.broker.timer.timer_service import TimerService
+from aerobee.clock import Clock, Timer
+from aerobee.errors import StoreError
+from aerobee.store.disk import Disk
+from aerobee.store.json_file import save_config_file
+from aerobee.store.timer_checkpoint import TimerCheckpoint
+from aerobee.store.timer_files import TimerFiles
+
+log = logging.getLogger(__name__)
+
+IDLE_SAVE_MS = 60_000  # so far may the saved read time lag behind while nothing happens
+
+
+class Flushed(Protocol):
+    """The store's watermark of what is on the disk."""
+
+    def when(self, offset: int, callback: Callable[[bool], None]) -> None: ...
+
+
+class SaverStore(Protocol):
+    """What saving needs of the store."""
+
+    @property
+    def flushed(self) -> Flushed: ...
+
+    @property
+    def appended(self) -> int: ...
+
+    def flush_now(self) -> None: ...
+
+
+class TimerSaver:
+    """Belongs to the event loop; the writing runs elsewhere."""
+
+    def __init__(
+        self,
+        *,
+        service: TimerService,
+        files: TimerFiles,
+        store: SaverStore,
+        pending: PendingCounts,
+        metrics_path: str,
+        disk: Disk,
+        clock: Clock,
+        interval_ms: Callable[[], int],
+        run_blocking: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._service = service
+        self._files = files
+        self._store = store
+        self._pending = pending
+        self._metrics_path = metrics_path
+        self._disk = disk
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._run_blocking = run_blocking
+        self._timer: Timer | None = None
+        self._is_saving = False
+        self._failed = False  # a sync failed: what a later one says is worth nothing
+        self.current = TimerCheckpoint()
+
+    def start(self, current: TimerCheckpoint | None) -> None:
+        """Begin to save; `current` is what the file says."""
+        self.current = current or self.current
+        self._arm()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._timer = self._clock.call_later(self._interval_ms() / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._arm()
+        service = self._service
+        service.error.turn(self._clock.monotonic())
+        self._drop_old_files()
+        is_idle = not service.is_changed and service.read_time - self.current.read_time_ms < IDLE_SAVE_MS
+        if self._is_saving or self._failed or is_idle:
+            return
+        checkpoint = self._next()
+        metrics = self._pending.encode(checkpoint.timestamp)
+        service.is_changed = False
+        self._is_saving = True
+        self._store.flushed.when(
+            self._store.appended, lambda ok: self._begin(checkpoint, metrics) if ok else None
+        )
+
+    def _begin(self, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
+        if self._timer is None:
+            self._is_saving = False
+            return  # stopped in the meantime; save_last() writes a newer one
+
+        def work() -> None:
+            try:
+                self._write(checkpoint, metrics)
+            finally:
+                self._is_saving = False
+
+        self._run_blocking(work)
+
+    def _next(self) -> TimerCheckpoint:
+        service = self._service
+        return TimerCheckpoint(
+            read_time_ms=service.read_time,
+            log_flushed=self._files.log.end,
+            queue_offset=service.queue_offset,
+            master_queue_offset=service.queue_offset,
+            state_version=self.current.state_version,
+            timestamp=self._clock.now_ms(),
+            counter=self.current.counter + 1,
+            scan_from=service.scan_from,
+        )
+
+    def _write(self, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
+        if self._failed:
+            return
+        try:
+            self._files.save(checkpoint)
+        except OSError as error:
+            self._failed = True
+            raise StoreError(
+                f"the timer's files could not be synced: {error}. Timers go on; after a restart they are read again "
+                "from the last checkpoint"
+            ) from error
+        self.current = checkpoint
+        save_config_file(self._disk, self._metrics_path, metrics)
+
+    def save_last(self) -> None:
+        """At a clean stop, blocking. Raises StoreError."""
+        if self._failed:
+            return
+        units = self._service.waiting_of_this_slot()
+        if units is not None:
+            self._files.replace_slot(self._service.read_time, units)
+        self._store.flush_now()
+        checkpoint = self._next()
+        self._write(checkpoint, self._pending.encode(checkpoint.timestamp))
+
+    def _drop_old_files(self) -> None:
+        """Delete timer log files whose slots have all passed."""
+        log_files = self._files.log
+        while (unit := log_files.last_unit(0)) is not None:
+            # No unit lies further ahead of its writing than the roll window.
+            if unit.write_time + 2 * self._files.window_ms >= self.current.read_time_ms:
+                return
+            path, mapped = log_files.detach_first()
+
+            def remove(path: str = path, mapped_close: Callable[[], None] = mapped.close) -> None:
+                mapped_close()
+                try:
+                    self._disk.remove(path)
+                except OSError as error:
+                    raise StoreError(f"{path} cannot be deleted: {error}", path=path) from error
+
+            self._run_blocking(remove)

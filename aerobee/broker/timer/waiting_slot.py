@@ -1,0 +1,102 @@
+"""The messages of one slot of the wheel that are in memory: the slot being delivered, and the one after it. Core.
+
+A slot is read from its chain in steps, so that a slot of a million messages does not stop the event loop. Waiting
+messages are a heap of one integer each, `due ms << 64 | physical offset`: 50 bytes a message.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from aerobee.store.timer_log import DELETE, ROLL, TimerUnit
+
+_OFFSET_BITS = 64
+_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+Chain = Iterator[tuple[int, TimerUnit]]
+
+
+class WaitingSlot:
+    """`time_ms` is when the slot begins. Nothing is due before it is loaded."""
+
+    def __init__(
+        self,
+        time_ms: int,
+        chain: Chain | None,
+        *,
+        latest_ms: int,
+        due_of: Callable[[TimerUnit], int],
+        delete_key_of: Callable[[TimerUnit], str | None],
+    ) -> None:
+        """Nothing of the slot is due after `latest_ms`. `due_of` and `delete_key_of` look into the message, for what
+        its unit does not say.
+        """
+        self.time_ms = time_ms
+        self.rolls: list[int] = []  # physical offsets of messages to store again for a later slot
+        self.deleted: set[str] = set()  # keys of messages that are not delivered
+        self._chain = chain
+        self._latest_ms = latest_ms
+        self._due_of = due_of
+        self._delete_key_of = delete_key_of
+        self._heap: list[int] = []
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._chain is None
+
+    def load(self, count: int) -> bool:
+        """Read up to `count` units. Returns whether everything is loaded."""
+        chain = self._chain
+        if chain is None:
+            return True
+        for _, unit in chain:
+            self._take(unit)
+            count -= 1
+            if count <= 0:
+                return False
+        self._chain = None
+        heapq.heapify(self._heap)
+        return True
+
+    def _take(self, unit: TimerUnit) -> None:
+        if unit.magic & ROLL:
+            self.rolls.append(unit.physical_offset)
+        elif unit.magic & DELETE:
+            key = self._delete_key_of(unit)
+            if key is not None:
+                self.deleted.add(key)
+        else:
+            due = unit.due_ms if 0 < unit.due_ms <= self._latest_ms else self._due_of(unit)
+            self._heap.append(min(due, self._latest_ms) << _OFFSET_BITS | unit.physical_offset)
+
+    def add(self, unit: TimerUnit) -> None:
+        """A message joined the slot after its chain was looked up."""
+        before = len(self._heap)
+        self._take(unit)
+        if self._chain is None and len(self._heap) > before:
+            heapq.heappush(self._heap, self._heap.pop())
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the first waiting message is due."""
+        return self._heap[0] >> _OFFSET_BITS if self._heap else None
+
+    @property
+    def next_offset(self) -> int:
+        """Physical offset of the message that is due first."""
+        return self._heap[0] & _OFFSET_MASK
+
+    def pop(self) -> None:
+        """The first one is delivered, or will never be."""
+        heapq.heappop(self._heap)
+
+    def offsets(self) -> list[int]:
+        """Physical offsets of what waits, the first due first."""
+        return [key & _OFFSET_MASK for key in sorted(self._heap)]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def is_done(self) -> bool:
+        return self._chain is None and not self._heap and not self.rolls
