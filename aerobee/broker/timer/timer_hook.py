@@ -43,13 +43,14 @@ class TimerHook:
 
     def __call__(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
         """Raises RemoteError: 13 for a time that cannot be, 1 when timers are off or the slot is full."""
-        if names.DELIVER_MS not in properties and not any(name in properties for name in names.WISHES):
+        if not any(name in properties for name in names.WISHES):
             if names.DELETE_KEY in properties and message.topic not in _NOT_FOR_THE_TIMER:
                 raise _illegal(
                     f"{names.DELETE_KEY} needs a time: {names.DELIVER_MS} of the message to cancel"
                 )
             return message
-        if message.topic in _NOT_FOR_THE_TIMER:
+        # One that has waited once, given back by a consumer for example, does not wait again.
+        if names.OUT_MS in properties or message.topic in _NOT_FOR_THE_TIMER:
             return message
         if message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             return message

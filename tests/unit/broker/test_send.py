@@ -82,7 +82,6 @@ def test_automatic_creation_can_be_off(tmp_path: Path) -> None:
             "at most 32767",
         ),
         (send_frame(properties="a\x01b\x02", f="4"), ResponseCode.MESSAGE_ILLEGAL, "TRAN_MSG"),
-        (send_frame(properties="TIMER_DELAY_MS\x011000\x02"), ResponseCode.SYSTEM_ERROR, "TIMER_DELAY_MS"),
         (send_frame(code=320, body=b"\0\0\0\x40"), ResponseCode.MESSAGE_ILLEGAL, "batch"),
         (
             send_frame("%RETRY%g", queue="0", code=320, body=batch_body((b"a", ""))),
