@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from aerobee.client.arrival import Arrival
 from aerobee.client.give_back import GivesBack
+from aerobee.client.observer import ConsumeEnded, ConsumeObserver, begin_consume
 from aerobee.client.process_queue import ProcessQueue
 from aerobee.client.queue_pull import QueuePull
 from aerobee.client.received import ReceivedMessage, attach
 from aerobee.client.session import Session
-from aerobee.client.verdict import GiveBack
+from aerobee.client.verdict import GiveBack, RetryLater
 
 
 class MessageStream:
     """Messages in line for `async for`. One at a time is out; taking the next one acknowledges it."""
 
-    def __init__(self, gives_back: GivesBack, session: Session) -> None:
+    def __init__(
+        self, gives_back: GivesBack, session: Session, group: str, observers: Sequence[ConsumeObserver] = ()
+    ) -> None:
         self._gives_back = gives_back
         self._session = session
         self._ready: deque[tuple[QueuePull, ProcessQueue, ReceivedMessage]] = deque()
         self._out: dict[int, tuple[QueuePull, ProcessQueue, ReceivedMessage]] = {}
         self._arrived = Arrival()
+        self._group = group
+        self._observers = observers
+        self._ends: dict[int, ConsumeEnded] = {}
         self.closed = False
 
     def deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
@@ -43,6 +50,8 @@ class MessageStream:
                     continue
                 self._out[id(message)] = (pull, process, message)
                 attach(message, self)
+                if self._observers:
+                    self._ends[id(message)] = begin_consume(self._observers, self._group, [message])
                 return message
             await self._arrived.wait()
         return None
@@ -52,6 +61,9 @@ class MessageStream:
         entry = self._out.pop(id(message), None)
         if entry is None:
             return
+        ended = self._ends.pop(id(message), None)
+        if ended is not None:
+            ended(None if verdict is None else RetryLater(verdict.reason))
         pull, process, _ = entry
         if verdict is None:
             process.finish(message.queue_offset)

@@ -6,9 +6,10 @@ changes nothing, but what it returns is used. Without observers a send costs one
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult
@@ -78,3 +79,23 @@ def begin_consume(
                 log.exception("an observer of handlers failed")
 
     return all_ended
+
+
+def observed(
+    handler: Callable[[Any], Any], observers: Sequence[ConsumeObserver], group: str
+) -> Callable[[Any], Any]:
+    """The handler with observers around it; it gets, returns and raises what it did."""
+
+    async def handle(messages: Any) -> Any:
+        ended = begin_consume(observers, group, messages if isinstance(messages, list) else [messages])
+        try:
+            returned = handler(messages)
+            if inspect.isawaitable(returned):
+                returned = await returned
+        except BaseException as error:
+            ended(error)
+            raise
+        ended(None)
+        return returned
+
+    return handle

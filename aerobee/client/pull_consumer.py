@@ -18,6 +18,8 @@ from aerobee.client.allocation import Allocation, average
 from aerobee.client.arrival import Arrival
 from aerobee.client.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
 from aerobee.client.config import ClientConfig, ConsumeFrom, MessageModel, PullConsumerConfig
+from aerobee.client.consumer_trace import consumer_tracer
+from aerobee.client.observer import ConsumeObserver, begin_consume
 from aerobee.client.offset_store import RemoteOffsets
 from aerobee.client.peer_calls import PeerCalls
 from aerobee.client.publish_route import TopicRoute, subscribe_queues
@@ -26,6 +28,7 @@ from aerobee.client.rebalance import Rebalancer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.client.subscription import Subscription, subscribe
+from aerobee.client.trace import Tracer
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import MessageQueue, check_group_name
@@ -52,7 +55,10 @@ class PullConsumer:
         clock: Clock | None = None,
         network: Network | None = None,
         random: Random | None = None,
+        trace: bool = False,
+        observers: Sequence[ConsumeObserver] = (),
     ) -> None:
+        """`trace`: record each message that poll() returns in RMQ_SYS_TRACE_TOPIC. Opens nothing before start()."""
         check_group_name(group)
         self.group = group
         self.config = config or PullConsumerConfig()
@@ -65,6 +71,13 @@ class PullConsumer:
             id_suffix="STREAM",
         )
         self._clock = self._session.clock
+        self._tracer: Tracer | None = None
+        if trace:
+            self._tracer = consumer_tracer(
+                nameservers, group, client=client, clock=self._clock, network=network, random=random
+            )
+            observers = (*observers, self._tracer)
+        self._observers = observers
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned_by_hand = False
         self._pulls: dict[MessageQueue, QueuePull] = {}
@@ -119,6 +132,8 @@ class PullConsumer:
 
     async def start(self) -> None:
         await self._session.start()
+        if self._tracer is not None:
+            await self._tracer.start()
         self._started_ms = self._clock.now_ms()
         self._committed_at = self._clock.monotonic()
         self._session.routes.on_change(self._route_changed)
@@ -136,6 +151,8 @@ class PullConsumer:
             self._pulls.clear()
             self._arrived.fire()
             await self._session.close()
+            if self._tracer is not None:
+                await self._tracer.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -302,6 +319,8 @@ class PullConsumer:
             if remaining_s <= 0 or not self._session.is_open:
                 return []
             await self._arrived.wait_at_most(remaining_s, self._clock)
+        if self._observers:
+            begin_consume(self._observers, self.group, messages)(None)  # handed over is all that is known
         return messages
 
     def _take_ready(self) -> list[ReceivedMessage]:

@@ -19,9 +19,11 @@ from typing import Self
 from aerobee.client.allocation import Allocation, average
 from aerobee.client.broker_calls import check_subscription, end_offset, offset_for_time
 from aerobee.client.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
+from aerobee.client.consumer_trace import consumer_tracer
 from aerobee.client.consumption import Consumption, Handler
 from aerobee.client.give_back import GivesBack
 from aerobee.client.message_stream import MessageStream
+from aerobee.client.observer import ConsumeObserver, observed
 from aerobee.client.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
 from aerobee.client.ordered_consumption import OrderedConsumption
 from aerobee.client.ordered_ownership import OrderedOwnership
@@ -33,6 +35,7 @@ from aerobee.client.rebalance import Rebalancer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import INNER_PRODUCER_GROUP, Session
 from aerobee.client.subscription import Subscription, subscribe
+from aerobee.client.trace import Tracer
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, TopicNotExist, UsageError
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
@@ -70,8 +73,13 @@ class PushConsumer:
         clock: Clock | None = None,
         network: Network | None = None,
         random: Random | None = None,
+        trace: bool = False,
+        observers: Sequence[ConsumeObserver] = (),
     ) -> None:
-        """`subscriptions`: topic -> "*", "TagA || TagB", or "sql:…". Opens nothing before start()."""
+        """`subscriptions`: topic -> "*", "TagA || TagB", or "sql:…". Opens nothing before start().
+
+        `trace`: record each handler call in RMQ_SYS_TRACE_TOPIC, which `aerobee trace` and RocketMQ's consoles read.
+        """
         check_group_name(group)
         if not subscriptions:
             raise UsageError('a consumer needs at least one topic: subscriptions={"topic": "*"}')
@@ -89,6 +97,14 @@ class PushConsumer:
         self._subscriptions: dict[str, Subscription] = {
             topic: subscribe(topic, expression, version) for topic, expression in wanted.items()
         }
+        self._tracer: Tracer | None = None
+        if trace:
+            self._tracer = consumer_tracer(
+                nameservers, group, client=client, clock=self._clock, network=network, random=random
+            )
+            observers = (*observers, self._tracer)
+        if handler is not None and observers:
+            handler = observed(handler, observers, group)
         self._pulls: dict[MessageQueue, QueuePull] = {}
         self._started_ms = 0
         self._paused = False
@@ -105,7 +121,7 @@ class PushConsumer:
             self._consumption = self._ordering.consumption
         else:
             self._consumption = self._make_consumption(handler or _no_handler, gives_back)
-        self._stream = MessageStream(gives_back, self._session) if handler is None else None
+        self._stream = MessageStream(gives_back, self._session, group, observers) if handler is None else None
         self._deliver = self._stream.deliver if self._stream is not None else self._consumption.deliver
         self._rebalancer = Rebalancer(
             self._session,
@@ -214,6 +230,8 @@ class PushConsumer:
                 session.tasks.spawn(self._ordering.keep_locks(), "consumer-locks")
             elif self.config.consume_timeout_s and isinstance(self._consumption, Consumption):
                 session.tasks.spawn(self._consumption.watch(), "consumer-timeouts")
+            if self._tracer is not None:
+                await self._tracer.start()
         except BaseException:
             await session.close()
             raise
@@ -248,6 +266,8 @@ class PushConsumer:
                 pull.stop()
             self._pulls.clear()
             await self._session.close()
+            if self._tracer is not None:
+                await self._tracer.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

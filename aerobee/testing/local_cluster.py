@@ -281,6 +281,7 @@ class LocalCluster:
         *,
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
+        trace: bool = False,
     ) -> Producer:
         """A producer on this cluster and its clock: `async with cluster.producer() as producer`."""
         return Producer(
@@ -290,6 +291,7 @@ class LocalCluster:
             client=client,
             clock=self.clock,
             network=self.network,
+            trace=trace,
         )
 
     def push_consumer(
@@ -300,6 +302,7 @@ class LocalCluster:
         *,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
+        trace: bool = False,
     ) -> PushConsumer:
         """A push consumer on this cluster and its clock; without a handler, `async for message in consumer`."""
         return PushConsumer(
@@ -311,10 +314,16 @@ class LocalCluster:
             client=client,
             clock=self.clock,
             network=self.network,
+            trace=trace,
         )
 
     def pull_consumer(
-        self, group: str, *, config: PullConsumerConfig | None = None, client: ClientConfig | None = None
+        self,
+        group: str,
+        *,
+        config: PullConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        trace: bool = False,
     ) -> PullConsumer:
         """A pull consumer on this cluster and its clock."""
         return PullConsumer(
@@ -324,6 +333,7 @@ class LocalCluster:
             client=client,
             clock=self.clock,
             network=self.network,
+            trace=trace,
         )
 
     def admin(self, *, config: AdminConfig | None = None, client: ClientConfig | None = None) -> Admin:
