@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from aerobee.client.received import ReceivedMessage
     from aerobee.client.results import SendResult, SendStatus
     from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
+    from aerobee.client.transaction import TransactionState
+    from aerobee.client.transaction_producer import TransactionProducer
     from aerobee.client.verdict import RetryLater
     from aerobee.errors import AerobeeError
     from aerobee.message import Message, MessageQueue
@@ -40,6 +42,8 @@ _HOME = {
     "SyncAdmin": "aerobee.client.sync",
     "SyncProducer": "aerobee.client.sync",
     "SyncPullConsumer": "aerobee.client.sync",
+    "TransactionProducer": "aerobee.client.transaction_producer",
+    "TransactionState": "aerobee.client.transaction",
 }
 
 __all__ = [
@@ -62,6 +66,8 @@ __all__ = [
     "SyncAdmin",
     "SyncProducer",
     "SyncPullConsumer",
+    "TransactionProducer",
+    "TransactionState",
 ]
 
 

@@ -95,11 +95,11 @@ class EndTransactionCalls:
         self, connection: Connection, request: RemotingCommand, result: AppendResult | None
     ) -> Reply:
         """Answer a sender that waits: with sync flush when the disk has the decision."""
-        written = self._ledger.write_ops()
-        ends = [part.end for part in (result, written) if part is not None]
+        if result is None:
+            result = self._ledger.write_ops()  # of a rollback the op record is the only trace
         reply = request.reply()
-        if self._config.is_sync_flush and ends:
-            self._durable.hold(connection, max(ends), encode_frame(reply))
+        if result is not None and self._config.is_sync_flush:
+            self._durable.hold(connection, result.end, encode_frame(reply))
             return None
         return reply
 
