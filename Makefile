@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit interop wheel clean
+.PHONY: help up test check style types unit interop wheel bench bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -46,6 +46,22 @@ interop:
 wheel:
 	@scripts/make-venv dev
 	$(BIN)/python scripts/check-wheel
+
+# Beside RocketMQ, Redis and NATS on this machine; see bench/README.md. Nothing else should run meanwhile.
+BENCH := $(BIN)/python bench
+bench:
+	@scripts/make-venv dev
+	scripts/setup-interop
+	$(BENCH)/compare.py --servers aerobee,aerobee-python --with rocketmq,null,redis,nats
+	$(BENCH)/latency.py
+	$(BENCH)/footprint.py
+	$(BENCH)/clients.py
+	$(BENCH)/report.py
+
+bench-quick:
+	@scripts/make-venv dev
+	scripts/setup-interop
+	$(BENCH)/compare.py --quick --shapes send-64,send-1,batch-64,pull-32 --name quick
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .interop

@@ -12,20 +12,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import platform
 import statistics
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import results_file
 import servers
 from servers import HERE, Server
 
 WARM_MESSAGES = 300_000
 PEERS = ("redis", "nats")
+BROKERS = ("aerobee", "aerobee-python", "rocketmq")
 
 
 @dataclass(frozen=True)
@@ -127,11 +126,11 @@ def run(
     with contextlib.ExitStack() as stack:
         running: list[Server] = []
         for name in names:
-            start = getattr(servers, name if name != "null" else "null_server")
-            flush = {"sync_flush": True} if sync_flush and name in ("aerobee", "rocketmq") else {}
+            start = getattr(servers, name.replace("-", "_") if name != "null" else "null_server")
+            flush = {"sync_flush": True} if sync_flush else {}
             running.append(stack.enter_context(start(**flush)))
         for server in running:
-            if server.name in ("aerobee", "rocketmq") and not sync_flush:
+            if server.name in BROKERS and not sync_flush:
                 warm = str(WARM_MESSAGES if server.name == "rocketmq" else WARM_MESSAGES // 10)
                 note(f"warming {server.name} with {warm} messages")
                 warming = ("--count", warm, "--in-flight", "64", "--connections", "1", "--size", "128")
@@ -184,6 +183,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--shapes", default="", help="comma list of names; default all")
     parser.add_argument("--with", dest="others", default="rocketmq,null", help="rocketmq,null,redis,nats")
+    parser.add_argument("--servers", default="aerobee", help="aerobee, aerobee-python or both")
     parser.add_argument("--name", default="compare", help="results file in bench/results")
     options = parser.parse_args()
     rounds, seconds = (2, 3.0) if options.quick else (options.rounds, options.seconds)
@@ -192,24 +192,15 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown shapes {sorted(unknown)}; there are {[shape.name for shape in SHAPES]}")
     shapes = [shape for shape in SHAPES if not wanted or shape.name in wanted]
-    names = ["aerobee", *(name for name in options.others.split(",") if name)]
+    names = [*options.servers.split(","), *(name for name in options.others.split(",") if name)]
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for sync_flush in (False, True):
         part = [shape for shape in shapes if shape.sync_flush is sync_flush]
-        chosen = [name for name in names if not sync_flush or name in ("aerobee", "rocketmq")]
+        chosen = [name for name in names if not sync_flush or name in BROKERS]
         if part:
             found |= run(part, chosen, rounds, seconds, sync_flush=sync_flush)
     text = table(shapes, found, names)
-    results = HERE / "results"
-    results.mkdir(exist_ok=True)
-    document = {
-        "when": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "rounds": rounds,
-        "seconds": seconds,
-        "results": found,
-    }
-    Path(results / f"{options.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    results_file.write(options.name, {"rounds": rounds, "seconds": seconds, "shapes": found})
     print(text)
 
 

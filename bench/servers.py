@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
-ROCKETMQ_LIB = Path(os.environ.get("AEROBEE_ROCKETMQ_LIB", REPOSITORY / ".interop" / "lib"))
+ROCKETMQ_LIB = Path(os.environ.get("AEROBEE_ROCKETMQ_LIB", REPOSITORY / ".interop" / "jars"))
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
@@ -146,6 +146,7 @@ def broker_properties(
 @contextlib.contextmanager
 def aerobee(
     *,
+    name: str = "aerobee",
     sync_flush: bool = False,
     extra: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -153,12 +154,12 @@ def aerobee(
     """A nameserver and a broker of this checkout, each a process."""
     with scratch("aerobee") as directory:
         nameserver_port, port = free_ports(2)
-        server = Server("aerobee", port, directory, nameserver_port=nameserver_port, environment=environment)
+        server = Server(name, port, directory, nameserver_port=nameserver_port, environment=environment)
         (directory / "namesrv.conf").write_text(
             f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\nkvConfigPath={directory}/kvConfig.json\n"
         )
         conf = broker_properties(directory, port, sync_flush=sync_flush, extra=extra)
-        command = [sys.executable, "-m", "aerobee.ops.cli"]
+        command = [sys.executable, "-m", "aerobee.ops"]
         try:
             server.spawn(
                 [*command, "nameserver", "-c", str(directory / "namesrv.conf")], "namesrv.log", environment
@@ -173,6 +174,15 @@ def aerobee(
             yield server
         finally:
             server.stop()
+
+
+def aerobee_python(
+    *, sync_flush: bool = False, extra: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[Server]:
+    """The same with the lane in pure Python, also where the native one is installed."""
+    return aerobee(
+        name="aerobee-python", sync_flush=sync_flush, extra=extra, environment={"AEROBEE_LANE": "python"}
+    )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,100 @@
+"""CPU that a client spends on a message, the broker being one process and the client another.
+
+    python bench/clients.py [--count 100000] [--rounds 5]
+
+Our Producer with 64 sends under way, our PushConsumer reading what is stored; microseconds of client CPU a message,
+without the interpreter's start. Results go to bench/results/clients.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import time
+
+import results_file
+import servers
+from compare import note
+
+try:
+    import uvloop
+except ImportError:
+    uvloop = None  # type: ignore[assignment]
+
+from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer
+from aerobee.message import Message
+
+IN_FLIGHT = 64
+BODY = b"x" * 128
+WARM = 2_000
+
+
+async def produce(nameserver: str, topic: str, count: int) -> float:
+    """Send `count` messages with 64 under way; return the CPU microseconds of one."""
+    async with Producer(nameserver) as producer:
+        left = WARM
+
+        async def worker() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await producer.send(Message(topic, BODY))
+
+        await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+        left = count
+        began = time.process_time()
+        await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+        return (time.process_time() - began) / count * 1e6
+
+
+async def consume(nameserver: str, topic: str, group: str, count: int) -> float:
+    """Consume `count` stored messages with a handler; return the CPU microseconds of one."""
+    received = 0
+    done = asyncio.Event()
+
+    async def handler(_: object) -> None:
+        nonlocal received
+        received += 1
+        if received >= count:
+            done.set()
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    began = time.process_time()
+    async with PushConsumer(nameserver, group, subscriptions={topic: "*"}, handler=handler, config=config):
+        await done.wait()
+        return (time.process_time() - began) / count * 1e6
+
+
+async def measure(nameserver: str, count: int, rounds: int) -> dict[str, list[float]]:
+    """Rounds of producer and consumer by turns, each on a topic of its own."""
+    figures: dict[str, list[float]] = {"producer_us": [], "consumer_us": []}
+    for number in range(rounds):
+        topic = f"clients-{os.getpid()}-{number}"
+        async with Admin(nameserver) as admin:
+            await admin.create_topic(topic, queue_count=4)
+        figures["producer_us"].append(await produce(nameserver, topic, count))
+        figures["consumer_us"].append(await consume(nameserver, topic, f"group-{number}", count))
+        note(f"round {number + 1}: {figures['producer_us'][-1]:.2f} us, {figures['consumer_us'][-1]:.2f} us")
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with servers.aerobee() as server:
+        nameserver = f"127.0.0.1:{server.nameserver_port}"
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
+            found = runner.run(measure(nameserver, options.count, options.rounds))
+    results_file.write("clients", found)
+    for name, figures in found.items():
+        print(f"{name}: {statistics.median(figures):.2f}")
+
+
+if __name__ == "__main__":
+    main()
