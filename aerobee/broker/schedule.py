@@ -5,10 +5,12 @@ it is due. Each level is one queue in the order of its due times, so one timer a
 time of the next entry. A due message is stored again under REAL_TOPIC and REAL_QID; its property text stays as it
 is. How far each level has come is kept in config/delayOffset.json:
 
-    {"dataVersion": {...}, "offsetTable": {level: queue offset}}
+    {"dataVersion": {...}, "offsetTable": {level: queue offset}, "aerobeeLogOffset": physical offset}
 
-The file is written each 10 s and at the stop, so after a crash what was delivered since then is delivered again, as
-RocketMQ does. It never runs ahead of the log on the disk.
+The file is written each 10 s and at the stop. After a crash RocketMQ delivers again what was delivered since then. Here
+the record of each delivery names the record it was made from (store/delivery_mark.py): loading looks at the commit log
+from aerobeeLogOffset on and moves each level behind the last message that was delivered. RocketMQ leaves that key out
+when it writes the file. The file never runs ahead of the log on the disk.
 """
 
 from __future__ import annotations
@@ -18,21 +20,25 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.delay_level import REAL_QUEUE_ID, REAL_TOPIC
+from aerobee.broker.delivery_error import DeliveryError
+from aerobee.broker.redelivery import WaitingMessage
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.clock import Clock, Timer
-from aerobee.errors import MalformedRecord, StoreError
-from aerobee.message import Record, decode_record, encode_properties, pack_host
+from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.remoting.body.data_version import DataVersion
+from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
+from aerobee.store.delivery_mark import delivered_sources
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 log = logging.getLogger(__name__)
 
 DELIVERIES_PER_PASS = 64  # then the event loop gets its turn
 ERROR_PAUSE_S = 1.0
+SCAN_BYTES_MAX = 64 << 20  # a start after a crash looks at no more than this and 10 s of the log
 SAVE_INTERVAL_S = 10.0  # flushDelayOffsetInterval
+LOG_OFFSET_KEY = "aerobeeLogOffset"
 VERSION_STEP = 200  # deliveries that share one data version (delayOffsetUpdateVersionStep)
 
 
@@ -40,6 +46,7 @@ class ScheduleQueue(Protocol):
     """A consume queue of the schedule topic."""
 
     min_offset: int
+    max_offset: int
     readable_max: int
 
     def entry(self, offset: int) -> tuple[int, int, int] | None: ...
@@ -57,6 +64,7 @@ class ScheduleStore(Protocol):
     """What delivery needs of the store."""
 
     config: StoreConfig
+    log: CommitLog
 
     @property
     def flushed(self) -> Flushed: ...
@@ -92,9 +100,10 @@ class Schedule:
         self._due_ms: dict[int, int] = {}  # level -> for when its timer stands
         self._save_timer: Timer | None = None
         self._running = False
-        self._delivered_end = 0
         self._deliveries = 0
         self._saved: dict[int, int] = {}
+        self._saved_end = 0
+        self.error = DeliveryError()
         self.offsets: dict[int, int] = {}  # level -> next queue offset to deliver
         self.data_version = DataVersion(0, clock.now_ms(), 0)
 
@@ -152,6 +161,7 @@ class Schedule:
                         self._arm(level, entry[2])
                         return
                     self._deliver(level, offset, entry[0])
+                    self.error.add(now - entry[2])
                 offset += 1
                 self._advance(level, offset)
         except StoreError as error:
@@ -168,13 +178,13 @@ class Schedule:
             log.warning("level %d: the record of message %d is gone; it is skipped", level, offset)
             return
         try:
-            record = decode_record(data)
-            message = restored(record)
-        except (MalformedRecord, ValueError) as error:
+            message = WaitingMessage(data).restored()
+            if message.topic == HALF_TOPIC:
+                raise ValueError(f"its REAL_TOPIC {HALF_TOPIC} is the broker's own")
+            result = self._store.append(message)
+        except (MalformedRecord, ValueError, UsageError, RecordInvalid) as error:
             log.error("level %d: message %d cannot be delivered and is skipped: %s", level, offset, error)
             return
-        result = self._store.append(message)
-        self._delivered_end = result.end
         self._stats.topic_put(message.topic, 1, result.size)
 
     def _advance(self, level: int, offset: int) -> None:
@@ -186,52 +196,75 @@ class Schedule:
     # --- the file
 
     def load(self) -> None:
-        """Read delayOffset.json; a level that is not in it begins at its queue's start."""
+        """Read delayOffset.json; a level that is not in it begins at its queue's start. The store is open."""
         tree = self._file.read() if self._file is not None else None
-        if tree is None:
-            return
-        table = tree.get("offsetTable") or {}
-        self.offsets = {int(level): int(offset) for level, offset in table.items()}
-        if isinstance(tree.get("dataVersion"), dict):
-            self.data_version = DataVersion.from_dict(tree["dataVersion"])
+        scan_from: object = None
+        if tree is not None:
+            table = tree.get("offsetTable") or {}
+            self.offsets = {int(level): int(offset) for level, offset in table.items()}
+            if isinstance(tree.get("dataVersion"), dict):
+                self.data_version = DataVersion.from_dict(tree["dataVersion"])
+            scan_from = tree.get(LOG_OFFSET_KEY)
+        else:
+            scan_from = self._first_record()
+        if isinstance(scan_from, int):
+            self._skip_delivered(scan_from)
+        elif tree is not None:
+            # RocketMQ wrote it. From here on a crash must find where to look.
+            self.save()
+
+    def _first_record(self) -> int | None:
+        """Where the oldest delayed message lies; None without any."""
+        entries = [
+            queue.entry(queue.min_offset)
+            for (topic, _), queue in self._store.queues.items()
+            if topic == SCHEDULE_TOPIC
+        ]
+        return min((entry[0] for entry in entries if entry is not None), default=None)
+
+    def _skip_delivered(self, scan_from: int) -> None:
+        """Move each level behind the last message whose delivery is in the log. A level delivers in order."""
+        store = self._store
+        now = self._clock.now_ms()
+        delivered = delivered_sources(store.log, scan_from, store.log.end)
+        for level in range(1, len(self._delays_ms) + 1):
+            queue = store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is None or not delivered:
+                continue
+            at = max(self.offsets.get(level, 0), queue.min_offset)
+            while at < queue.max_offset and delivered:
+                entry = queue.entry(at)
+                at += 1
+                if entry is not None and now < entry[2] <= now + self._delays_ms[level - 1]:
+                    break  # not due yet
+                if entry is not None and entry[0] in delivered:
+                    delivered.discard(entry[0])
+                    self.offsets[level] = at
 
     def save(self) -> None:
         """Write delayOffset.json with where each level stands now."""
         if self._file is not None:
-            self._file.write(self.to_json())
+            self._file.write(self._file_tree())
+
+    def _file_tree(self) -> dict[str, object]:
+        return {**self.to_json(), LOG_OFFSET_KEY: self._store.log.end}
 
     def to_json(self) -> dict[str, object]:
-        """The file's content; also the body of GET_ALL_DELAY_OFFSET (45)."""
+        """What RocketMQ knows of the file; also the body of GET_ALL_DELAY_OFFSET (45)."""
         return {"dataVersion": self.data_version.to_dict(), "offsetTable": dict(self.offsets)}
 
     def _save_again(self) -> None:
         self._save_timer = self._clock.call_later(SAVE_INTERVAL_S, self._save_again)
-        if self._file is not None and self.offsets != self._saved:
-            tree, self._saved = self.to_json(), dict(self.offsets)
+        self.error.turn(self._clock.monotonic())
+        log_end = self._store.log.end
+        if self._file is not None and (
+            self.offsets != self._saved or log_end - self._saved_end > SCAN_BYTES_MAX
+        ):
+            tree, self._saved, self._saved_end = self._file_tree(), dict(self.offsets), log_end
             # The file must not say that a message was delivered whose record a power loss can take back.
-            self._store.flushed.when(self._delivered_end, lambda ok: self._write(tree) if ok else None)
+            self._store.flushed.when(self._store.log.end, lambda ok: self._write(tree) if ok else None)
 
     def _write(self, tree: dict[str, object]) -> None:
         file = self._file
         if file is not None and self._running:
             self._run_blocking(lambda: file.write(tree))
-
-
-def restored(record: Record) -> StoredMessage:
-    """The message as it goes to its real topic. Raises ValueError when its properties do not tell where that is."""
-    topic, queue_text = record.properties.get(REAL_TOPIC, ""), record.properties.get(REAL_QUEUE_ID, "")
-    if not topic or not queue_text.isdigit():
-        raise ValueError(f"REAL_TOPIC is {topic!r} and REAL_QID {queue_text!r}")
-    if topic in (SCHEDULE_TOPIC, HALF_TOPIC):
-        raise ValueError(f"its REAL_TOPIC {topic} is the broker's own")
-    return StoredMessage(
-        topic=topic,
-        queue_id=int(queue_text),
-        body=record.body,
-        properties=encode_properties(record.properties).encode(errors="surrogateescape"),
-        born_host=pack_host(*record.born_host),
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_timestamp=record.born_timestamp,
-        reconsume_times=record.reconsume_times,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aerobee.broker.feature import BrokerParts, Feature
@@ -35,6 +35,7 @@ class Timers(Feature):
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
+        self._schedule = parts.schedule
         store = parts.store
         self._store: MessageStore = store
         self._is_enabled = store.config.timer_wheel_enable
@@ -124,6 +125,9 @@ class Timers(Feature):
             self._has_run = True
             self._service.start()
             self._saver.start(self._checkpoint)
+            if self._checkpoint is not None and self._checkpoint.scan_from < 0:
+                # RocketMQ wrote it. From here on a crash must find where to look for deliveries.
+                self._saver.save_first()
 
     def stop(self) -> None:
         self._service.stop()
@@ -135,6 +139,16 @@ class Timers(Feature):
 
     def close(self) -> None:
         self._files.close()
+
+    # --- for other features
+
+    def set_filter(self, topic: str, is_wanted: Callable[[str, bytes], bool]) -> None:
+        """Ask is_wanted(tag, body) before a message for `topic` is delivered; one that is not wanted is left out."""
+        self._service.set_filter(topic, is_wanted)
+
+    def delivered_until(self) -> int:
+        """Everything that was due before this time, ms, is delivered."""
+        return self._service.delivered_until() if self._is_enabled else self._parts.clock.now_ms()
 
     # --- for the parts
 
@@ -175,6 +189,7 @@ class Timers(Feature):
             "timerDequeueTps": f"{rates[1]:.1f}",
             "timerPending": str(service.pending.total),
             **service.error.info("timer"),
+            **self._schedule.error.info("schedule"),
         }
 
 

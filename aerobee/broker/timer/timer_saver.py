@@ -143,6 +143,11 @@ class TimerSaver:
         self.current = checkpoint
         save_config_file(self._disk, self._metrics_path, metrics)
 
+    def save_first(self) -> None:
+        """Before anything is delivered, blocking; the log is on the disk. Raises StoreError."""
+        checkpoint = self._next()
+        self._write(checkpoint, self._pending.encode(checkpoint.timestamp))
+
     def save_last(self) -> None:
         """At a clean stop, blocking. Raises StoreError."""
         if self._failed:

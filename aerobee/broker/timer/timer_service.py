@@ -94,6 +94,7 @@ class TimerService:
         self._enqueuing = False
         self._is_full = False
         self._running = False
+        self._filters: dict[str, Callable[[str, bytes], bool]] = {}
         self._handled: set[int] = set()  # delivered by an earlier run since the checkpoint
         self._handled_until = 0
         self.pending = pending
@@ -113,6 +114,10 @@ class TimerService:
         self.scan_from = scan_from
         self._handled = handled
         self._handled_until = self._clock.now_ms() if handled else 0
+
+    def set_filter(self, topic: str, is_wanted: Callable[[str, bytes], bool]) -> None:
+        """Ask is_wanted(tag, body) before a message for `topic` is delivered; one that is not wanted is left out."""
+        self._filters[topic] = is_wanted
 
     def start(self) -> None:
         self._running = True
@@ -353,6 +358,11 @@ class TimerService:
         if slot.deleted and self._is_deleted(slot, message):
             self.pending.add(topic, -1, now)
             return
+        is_wanted = self._filters.get(topic)
+        if is_wanted is not None and not is_wanted(properties.get("TAGS", ""), message.body):
+            self.dequeued += 1
+            self.pending.add(topic, -1, now)
+            return
         enqueued = self._floor(message.store_timestamp)
         added = f"{names.ENQUEUE_MS}\x01{enqueued}\x02{names.DEQUEUE_MS}\x01{now}\x02"
         try:
@@ -438,6 +448,17 @@ class TimerService:
         """Messages of the timer topic without a unit."""
         queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
         return max(0, queue.readable_max - self.queue_offset) if queue is not None else 0
+
+    def delivered_until(self) -> int:
+        """Everything that was due before this time, ms, is delivered; 0 while messages are without a unit."""
+        if self.behind_messages:
+            return 0
+        slot = self._slot
+        if slot is None:
+            return self._clock.now_ms()
+        if not slot.is_loaded:
+            return slot.time_ms
+        return slot.next_due_ms or slot.time_ms + self._precision_ms
 
     @property
     def behind_ms(self) -> int:

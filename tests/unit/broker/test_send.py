@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.schedule import restored
+from aerobee.broker.redelivery import WaitingMessage
 from aerobee.message import MessageQueue, decode_record
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -187,7 +187,9 @@ def test_a_delay_level_goes_to_the_schedule_topic_and_back(sending: Sending) -> 
     entry = sending.store.queues["SCHEDULE_TOPIC_XXXX", 17].entry(0)  # type: ignore[union-attr]
     assert entry is not None
     assert entry[2] == record.store_timestamp + 7_200_000
-    message = restored(record)
+    data = sending.store.read_record(entry[0])
+    assert data is not None
+    message = WaitingMessage(data).restored()
     assert MessageQueue(message.topic, "", message.queue_id) == MessageQueue("TopicDelay", "", 2)
 
 
