@@ -11,27 +11,16 @@ name brokers by IP address. Files are PEM.
 
 from __future__ import annotations
 
-import datetime
+import importlib
+import importlib.util
 import logging
 import os
 import ssl
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from aerobee.errors import ConfigError, WireError
-
-try:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    CAN_MAKE_CERTIFICATES = True
-except ImportError:
-    CAN_MAKE_CERTIFICATES = False
 
 FIRST_BYTE = 0x16  # content type "handshake" of a TLS record
 READ_BYTES = 256 * 1024
@@ -40,6 +29,11 @@ NO_CERTIFICATE = (
     "'cryptography' installed a self-signed certificate is made"
 )
 _LOG = logging.getLogger("aerobee.remoting")
+
+
+def can_make_certificates() -> bool:
+    """Whether the package that test mode needs is installed. It is loaded for test mode only: it is large."""
+    return importlib.util.find_spec("cryptography") is not None
 
 
 class TlsMode(StrEnum):
@@ -122,7 +116,7 @@ class ServerTls:
         self._stamps: tuple[tuple[int, int, int], ...] = ()
         if self.files.cert_path and mode is not TlsMode.DISABLED:
             self.reload()
-        elif mode is TlsMode.ENFORCING and not (test_mode and CAN_MAKE_CERTIFICATES):
+        elif mode is TlsMode.ENFORCING and not (test_mode and can_make_certificates()):
             raise ConfigError(f"tls.server.mode is enforcing: {NO_CERTIFICATE}")
 
     def reload(self) -> None:
@@ -134,7 +128,7 @@ class ServerTls:
             required = self._client_auth is ClientAuth.REQUIRE
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         if not self.files.cert_path:
-            _load_self_signed(context)
+            importlib.import_module("aerobee.remoting.self_signed").load_self_signed(context)
         self._context, self._stamps = context, stamps
 
     def context(self) -> ssl.SSLContext:
@@ -143,7 +137,7 @@ class ServerTls:
         Raises ConfigError when there is none; files that are broken now are logged and the old context is used.
         """
         if self._context is None:
-            if not self.files.cert_path and not (self._test_mode and CAN_MAKE_CERTIFICATES):
+            if not self.files.cert_path and not (self._test_mode and can_make_certificates()):
                 raise ConfigError(NO_CERTIFICATE)
             self.reload()
         elif self.files.cert_path:
@@ -276,28 +270,3 @@ def _boolean(properties: Mapping[str, str], key: str, default: bool) -> bool:
     if text not in ("", "true", "false"):
         raise ConfigError(f"{key} is {text!r}, must be true or false")
     return text == "true" if text else default
-
-
-def _load_self_signed(context: ssl.SSLContext) -> None:
-    """Make a key and a certificate for test mode, valid for a year; they exist in this process only."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "aerobee test mode")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=365))
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
-    key_bytes = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    # The ssl module reads certificates from files only; the directory is private and gone right away.
-    with tempfile.TemporaryDirectory(prefix="aerobee-tls-") as directory:
-        path = Path(directory, "server.pem")
-        path.write_bytes(key_bytes + certificate.public_bytes(pem))
-        context.load_cert_chain(path)
