@@ -2,8 +2,9 @@
 GET_ALL_MESSAGE_REQUEST_MODE 402.
 
 Source: QueryAssignmentProcessor (RocketMQ). Consumers that rebalance here send 400 instead of asking for the members; the
-answer is the averaged share of the topic's queues, sorted as clients sort them, in PULL mode. Every broker of a topic is
-asked for all of the topic's queues, so they come from the route.
+answer is the averaged share of the topic's queues, sorted as clients sort them. Every broker of a topic is asked for all of
+the topic's queues, so they come from the route. A group that pops a topic (401) gets queue -1, "any", of each broker, or
+with popShareQueueNum its own share and those of the next members.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.pop.request_mode import POP, RequestMode, RequestModes
 from aerobee.errors import MalformedFrame
-from aerobee.message import MessageQueue
+from aerobee.message import RETRY_PREFIX, MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.heartbeat import BROADCASTING, CLUSTERING, MESSAGE_MODELS
@@ -26,7 +28,7 @@ from aerobee.remoting.connection import Connection, Handler
 log = logging.getLogger(__name__)
 
 AVERAGE, AVERAGE_BY_CIRCLE = "AVG", "AVG_BY_CIRCLE"
-PULL = "PULL"
+ANY_QUEUE = -1
 
 Queues = Callable[[str], Awaitable[Sequence[MessageQueue]]]
 
@@ -34,8 +36,11 @@ Queues = Callable[[str], Awaitable[Sequence[MessageQueue]]]
 class AssignmentCalls:
     """Answers 400, 401 and 402."""
 
-    def __init__(self, *, consumers: ConsumerRegistry, live: LiveConfig, queues_of: Queues) -> None:
+    def __init__(
+        self, *, consumers: ConsumerRegistry, live: LiveConfig, modes: RequestModes, queues_of: Queues
+    ) -> None:
         """`queues_of` returns the readable queues of a topic at all brokers; empty when it has no route."""
+        self._modes = modes
         self._consumers = consumers
         self._live = live
         self._queues_of = queues_of
@@ -57,6 +62,7 @@ class AssignmentCalls:
         if not topic or not group or not client_id:
             raise MalformedFrame("an assignment needs topic, consumerGroup and clientId")
         queues = sorted(await self._queues_of(topic))
+        request_mode = self._modes.get(topic, group)
         if model != BROADCASTING and self._live.value.server_load_balancer_enable:
             members = self._consumers.group(group)
             client_ids = sorted(members.client_ids()) if members is not None else []
@@ -69,24 +75,53 @@ class AssignmentCalls:
                 )
                 queues = []
             else:
-                queues = average_share(queues, client_ids.index(client_id), len(client_ids), strategy)
-        found = [{"messageQueue": queue_to_dict(queue), "mode": PULL} for queue in queues]
+                index, count = client_ids.index(client_id), len(client_ids)
+                if request_mode.mode == POP:
+                    queues = pop_share(queues, index, count, request_mode.share_queue_num, strategy)
+                else:
+                    queues = average_share(queues, index, count, strategy)
+        found = [{"messageQueue": queue_to_dict(queue), "mode": request_mode.mode} for queue in queues]
         return request.reply(body=fastjson.dumps({"messageQueueAssignments": found}))
 
     def set_mode(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """401: choose between pulling and popping. This broker has pulling only, which it then is already."""
+        """401: choose between pulling and popping, for one group and topic. On the disk when it is answered."""
         fields = fastjson.loads_object(request.body, "SetMessageRequestModeRequestBody")
-        mode = json_fields.text(fields, "mode", PULL)
-        if mode == PULL:
-            return request.reply()
-        return request.reply(
-            ResponseCode.NO_PERMISSION,
-            remark=f"mode is {mode}: this broker serves consumers in PULL mode only",
-        )
+        mode = RequestMode.from_dict(fields)
+        if not mode.topic or not mode.group:
+            raise MalformedFrame("a request mode needs topic and consumerGroup")
+        if mode.topic.startswith(RETRY_PREFIX):
+            return request.reply(
+                ResponseCode.NO_PERMISSION,
+                remark="retry topic is not allowed to set mode: it is always pulled",
+            )
+        self._modes.put(mode)
+        return request.reply()
 
     def modes(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """402: the modes that were set, for slaves: none, all consumers pull."""
-        return request.reply(body=fastjson.dumps({"messageRequestModeMap": {}}))
+        """402: the modes that were set, for slaves."""
+        return request.reply(body=fastjson.dumps(self._modes.to_dict()))
+
+
+def pop_share(
+    queues: Sequence[MessageQueue],
+    index: int,
+    member_count: int,
+    share_queue_num: int,
+    strategy: str = AVERAGE,
+) -> list[MessageQueue]:
+    """What member `index` pops: any queue of each broker, or its share and those of the `share_queue_num` next
+    members. Source: QueryAssignmentProcessor.allocate4Pop.
+    """
+    if share_queue_num <= 0 or share_queue_num >= member_count - 1:
+        return list(dict.fromkeys(MessageQueue(q.topic, q.broker_name, ANY_QUEUE) for q in queues))
+    if member_count > len(queues):
+        return [queues[index % len(queues)]] if queues else []
+    found: dict[MessageQueue, None] = {}
+    for step in range(share_queue_num + 1):
+        found.update(
+            dict.fromkeys(average_share(queues, (index + step) % member_count, member_count, strategy))
+        )
+    return list(found)
 
 
 def average_share(

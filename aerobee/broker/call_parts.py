@@ -16,6 +16,8 @@ from aerobee.broker.feature import BrokerParts
 from aerobee.broker.heartbeat import HeartbeatCalls
 from aerobee.broker.lock_calls import LockCalls
 from aerobee.broker.offset_calls import OffsetCalls
+from aerobee.broker.pop.request_mode import FILE_NAME as REQUEST_MODE_FILE
+from aerobee.broker.pop.request_mode import RequestModes
 from aerobee.broker.pull import PullCalls
 from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
@@ -107,6 +109,8 @@ def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPa
 
 def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInfo) -> tuple[CallPart, ...]:
     """What mqadmin and consoles call."""
+    modes = RequestModes(live=parts.live, file=parts.config_file(REQUEST_MODE_FILE))
+    modes.load()
     return (
         AdminTopicCalls(
             topics=parts.topics,
@@ -163,6 +167,7 @@ def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInf
         AssignmentCalls(
             consumers=parts.consumers,
             live=parts.live,
+            modes=modes,
             queues_of=TopicQueues(
                 client=parts.client,
                 nameservers=lambda: registration.nameservers,

@@ -124,6 +124,12 @@ class BrokerConfig:
     default_message_request_mode: str = "PULL"
     default_pop_share_queue_num: int = -1
     lock_in_strict_mode: bool = False
+    # popping
+    pop_from_retry_probability: int = 20  # percent of pops that look at the retry topic first
+    retrieve_message_from_pop_retry_topic_v1: bool = field(
+        default=True, metadata={"key": "retrieveMessageFromPopRetryTopicV1"}
+    )
+    enable_pop_buffer_merge: bool = False
     # transactions, replies, recall
     reject_transaction_message: bool = False
     transaction_time_out: int = 6_000
@@ -156,6 +162,11 @@ class BrokerConfig:
         _between("listenPort", self.listen_port, 0, 65_535)
         _between("brokerPermission", self.broker_permission, 0, 7)
         _between("dedupWindowMillis", self.dedup_window_millis, 0, 7 * 86_400_000)
+        _between("popFromRetryProbability", self.pop_from_retry_probability, 0, 100)
+        if self.default_message_request_mode not in ("PULL", "POP"):
+            raise ConfigError(
+                f"defaultMessageRequestMode is {self.default_message_request_mode!r}, must be PULL or POP"
+            )
         _between("defaultTopicQueueNums", self.default_topic_queue_nums, 1, 65_536)
         for key, value in (
             ("registerNameServerPeriod", self.register_name_server_period),

@@ -5,7 +5,9 @@ Source: ConsumerOffsetManager (RocketMQ). The file:
     {"dataVersion":{...},
      "groupTopicMap":{group:[topic]},                    groups and the topics they have offsets of
      "offsetTable":{"topic@group":{queue id: offset}},   the next offset to consume
-     "pullOffsetTable":{"topic@group":{queue id: offset}}}   the next offset to pull, as last answered
+     "pullOffsetTable":{"topic@group":{queue id: offset}},   the next offset to pull, as last answered
+     "aerobeeLogEnd": n}                                 the commit log's end then (RocketMQ does not read it): what
+                                                         was popped since shows in the log behind it
 
 A commit takes any value, smaller ones too. A server-side reset puts a value beside the table that the next pull of the
 group takes (and is answered OFFSET_RESET with); until then commits for that queue are ignored, for they come from
@@ -27,6 +29,7 @@ from aerobee.remoting.body.data_version import DataVersion
 log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
+LOG_END = "aerobeeLogEnd"
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves look at the version, not at each commit
 
 Table = dict[tuple[str, str], dict[int, int]]  # (topic, group) -> queue id -> offset
@@ -46,6 +49,8 @@ class ConsumerOffsets:
         self._reset_callbacks: list[ResetCallback] = []
         self._commits = 0
         self._dirty = False
+        self.log_end = -1  # of the file that was read; -1: it does not say, or RocketMQ wrote it
+        self.log_end_now: Callable[[], int] = lambda: -1  # -1: do not say
         self.has_resets = False  # the hot path's test; take_reset() is called only when it is true
         self.data_version = DataVersion(timestamp=clock.now_ms())
 
@@ -151,11 +156,13 @@ class ConsumerOffsets:
         """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
         fields = self._file.read() if self._file is not None else None
         if fields is None:
+            self.log_end = 0  # nothing was ever saved: everything in the log counts
             return
         try:
             offsets = _parse_table(fields, "offsetTable")
             pulled = _parse_table(fields, "pullOffsetTable")
             version = DataVersion.from_dict(json_fields.mapping(fields, "dataVersion"))
+            self.log_end = json_fields.integer(fields, LOG_END, -1)
         except MalformedFrame as error:
             raise StoreError(f"config/consumerOffset.json is not an offset table: {error}") from error
         self._offsets, self._pulled, self.data_version = offsets, pulled, version
@@ -168,7 +175,7 @@ class ConsumerOffsets:
         """Write the file when something was committed since the last time. Raises StoreError."""
         if self._file is None or not (self._dirty or force):
             return
-        self._file.write(self.to_dict())
+        self._file.write(self._file_content())
         self._dirty = False
 
     def prepare_save(self) -> Callable[[], None] | None:
@@ -178,7 +185,7 @@ class ConsumerOffsets:
         file = self._file
         if file is None or not self._dirty:
             return None
-        content = self.to_dict()
+        content = self._file_content()
         self._dirty = False
 
         def write() -> None:
@@ -190,8 +197,12 @@ class ConsumerOffsets:
 
         return write
 
+    def _file_content(self) -> dict[str, Any]:
+        log_end = self.log_end_now()
+        return self.to_dict() if log_end < 0 else {**self.to_dict(), LOG_END: log_end}
+
     def to_dict(self) -> dict[str, Any]:
-        """The file's content; also the body of GET_ALL_CONSUMER_OFFSET (43)."""
+        """The file's content but for the log's end; also the body of GET_ALL_CONSUMER_OFFSET (43)."""
         return {
             "dataVersion": self.data_version.to_dict(),
             "groupTopicMap": {group: list(topics) for group, topics in self._topics.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.lock_calls import OrderlyLocks
+from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.reply import RequestReply
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.service import Transactions
@@ -11,9 +12,11 @@ from aerobee.broker.transaction.service import Transactions
 
 def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     """Make every feature of one broker."""
+    timers = Timers(parts)
     return (
         Transactions(parts),  # before all that look at delays: a half message has none
-        Timers(parts),
+        timers,
         RequestReply(parts),
         OrderlyLocks(parts),
+        Pop(parts, timer=timers),
     )

@@ -94,12 +94,17 @@ class ParkedPulls:
         self._connections: dict[Connection, set[ParkedPull]] = {}
         self.by_queue: dict[tuple[str, int], list[ParkedPull]] = {}
         self._watched: Counter[tuple[str, int]] = Counter()
+        self._others: list[Callable[[], None]] = []
         self.count = 0
 
     def watch(self, topic: str, queue_id: int) -> None:
         """Have messages of a queue announced although no pull waits there: others do. Counted."""
         self._watched[(topic, queue_id)] += 1
         self.by_queue.setdefault((topic, queue_id), [])
+
+    def on_release_all(self, callback: Callable[[], None]) -> None:
+        """Call back when everything is to be answered: the broker stops."""
+        self._others.append(callback)
 
     def unwatch(self, topic: str, queue_id: int) -> None:
         """The end of one watch()."""
@@ -151,6 +156,8 @@ class ParkedPulls:
 
     def release_all(self) -> None:
         """Answer everything that is held, now."""
+        for release in self._others:
+            release()
         for waiting in list(self.by_queue.values()):
             for pull in list(waiting):
                 self._release(pull)

@@ -1,0 +1,344 @@
+"""ACK_MESSAGE 200051, BATCH_ACK_MESSAGE 200151 and CHANGE_MESSAGE_INVISIBLETIME 200053 (AckMessageProcessor,
+ChangeInvisibleTimeProcessor).
+
+Acknowledgements of one pass of the event loop are written together: those of one check point share one record, all records
+are one append. Their answers leave after it (with sync flush: when it is on the disk), so an answer of code 0 means that
+the acknowledgement is in the log.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.pop.check_point import Acks, CheckPointKey
+from aerobee.broker.pop.checks import PopChecks
+from aerobee.broker.pop.engine import PopEngine, PopStore, where
+from aerobee.broker.pop.order_info import UNKNOWN
+from aerobee.broker.pop.waiting_pops import WaitingPops
+from aerobee.broker.send import store_refusal
+from aerobee.clock import Clock
+from aerobee.errors import MalformedFrame, RemoteError, StoreError
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.pop_handle import Handle, parse_handle
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.frame import encode_frame
+from aerobee.store.config import StoreConfig
+
+BITS_BYTES_MAX = 64  # of one entry of a batch: 512 messages
+BATCH_MAX = 4_096  # entries of one batch
+INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
+
+
+class AckStore(PopStore, Protocol):
+    """What acknowledging needs of the store."""
+
+    config: StoreConfig
+
+
+@dataclass(slots=True)
+class _Open:
+    """Acknowledgements of one check point that are not written yet."""
+
+    handle: Handle
+    offsets: list[int] = field(default_factory=list)
+
+
+class AckCalls:
+    """Handlers of the three. Plain functions; answers leave after the append of the pass."""
+
+    def __init__(
+        self,
+        *,
+        engine: PopEngine,
+        store: AckStore,
+        offsets: ConsumerOffsets,
+        checks: PopChecks,
+        waiting: WaitingPops,
+        durable: DurableReplies,
+        clock: Clock,
+        broker_name: str,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._offsets = offsets
+        self._checks = checks
+        self._waiting = waiting
+        self._durable = durable
+        self._clock = clock
+        self._broker_name = broker_name
+        self._call_soon = call_soon
+        self._open: dict[CheckPointKey, _Open] = {}
+        self._answers: list[tuple[Connection, RemotingCommand]] = []
+        self.ack_count = 0
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.ACK_MESSAGE: self.ack,
+            RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible,
+        }
+
+    def ack(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Acknowledge one message."""
+        try:
+            group = request.text("consumerGroup")
+            handle = parse_handle(request.text("extraInfo"))
+            topic, queue_id, offset = self._place(request, group, handle)
+            if handle.is_ordered:
+                self._ack_in_order(topic, group, queue_id, offset, handle)
+                return request.reply()
+            if not self._acknowledge(topic, group, handle, offset):
+                return request.reply()
+        except RemoteError as error:
+            return request.reply(error.code, remark=error.remark)
+        self._answer_later(connection, request)
+        return None
+
+    def batch_ack(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Acknowledge messages of many handles; those that cannot be are left out."""
+        fields = fastjson.loads_object(request.body, "BatchAckMessageRequestBody")
+        entries = json_fields.objects(fields, "acks")
+        if len(entries) > BATCH_MAX:
+            raise MalformedFrame(
+                f"a batch of {len(entries)} acknowledgements, at most {BATCH_MAX} are possible"
+            )
+        writes = False
+        refusal: RemoteError | None = None
+        for entry in entries:
+            handle, group, topic = self._batch_handle(entry)
+            for offset in batch_offsets(json_fields.text(entry, "b"), handle.start_offset):
+                try:
+                    if handle.is_ordered:
+                        self._ack_in_order(topic, group, handle.queue_id, offset, handle)
+                    elif self._acknowledge(topic, group, handle, offset):
+                        writes = True
+                except RemoteError as error:
+                    refusal = error
+        if writes:
+            self._answer_later(connection, request)
+            return None
+        if refusal is not None:
+            return request.reply(refusal.code, remark=refusal.remark)
+        return request.reply()
+
+    def _batch_handle(self, entry: dict[str, object]) -> tuple[Handle, str, str]:
+        group, topic = json_fields.text(entry, "c"), json_fields.text(entry, "t")
+        handle = Handle(
+            json_fields.integer(entry, "so"),
+            json_fields.integer(entry, "pt"),
+            json_fields.integer(entry, "it"),
+            json_fields.integer(entry, "rq"),
+            json_fields.text(entry, "r", "0"),
+            self._broker_name,
+            json_fields.integer(entry, "q"),
+            json_fields.integer(entry, "so"),
+        )
+        _check_revive_queue(handle)
+        return handle, group, where(topic, group, handle)
+
+    def change_invisible(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Have a message come back at another time; answered with what its new handle is made of."""
+        now_ms = self._clock.now_ms()
+        try:
+            group = request.text("consumerGroup")
+            handle = parse_handle(request.text("extraInfo"))
+            topic, _, offset = self._place(request, group, handle)
+            invisible_ms = request.integer("invisibleTime")
+            if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+                raise RemoteError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"invisibleTime is {invisible_ms} ms: 0 to {INVISIBLE_MS_MAX} are possible",
+                )
+            if handle.is_ordered:
+                return self._change_in_order(request, topic, group, handle, offset, invisible_ms, now_ms)
+            if (topic, group, handle.queue_id, handle.start_offset, handle.pop_time) in self._open:
+                self._write()
+            pop_time, end = self._engine.change_invisible(
+                topic,
+                group,
+                handle,
+                offset,
+                invisible_ms,
+                now_ms,
+                suspend=request.boolean("suspend", False),
+                consumer=connection.remote_address,
+            )
+        except RemoteError as error:
+            return request.reply(error.code, remark=error.remark)
+        except StoreError as error:
+            refusal = store_refusal(error)
+            return request.reply(refusal.code, remark=refusal.remark)
+        reply = request.reply(
+            ext={
+                "invisibleTime": str(invisible_ms),
+                "popTime": str(pop_time),
+                "reviveQid": str(handle.revive_queue_id),
+            }
+        )
+        if self._store.config.is_sync_flush and not request.is_oneway:
+            self._durable.hold(connection, end, encode_frame(reply))
+            return None
+        return reply
+
+    # --- checks
+
+    def _place(self, request: RemotingCommand, group: str, handle: Handle) -> tuple[str, int, int]:
+        """(topic, queue id, offset) of the message. Raises RemoteError."""
+        topic = self._checks.topic(request.text("topic"))
+        queue_id, offset = request.integer("queueId"), request.integer("offset")
+        if queue_id < 0:
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL, f"queueId[{queue_id}] is illegal in an acknowledgement"
+            )
+        name = topic.topic_name
+        self._checks.queue(topic, queue_id, ResponseCode.MESSAGE_ILLEGAL)
+        if queue_id != handle.queue_id:
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{queue_id}] is not that of the handle, which is of queue {handle.queue_id}",
+            )
+        _check_revive_queue(handle)
+        low, high = self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
+        if not low <= offset <= high:
+            raise RemoteError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{name}@{queue_id}, ack:{offset}, store:{low}~{high}",
+            )
+        return where(name, group, handle), queue_id, offset
+
+    # --- in order
+
+    def _ack_in_order(self, topic: str, group: str, queue_id: int, offset: int, handle: Handle) -> None:
+        committed = self._offsets.query(group, topic, queue_id)
+        if committed is not None and offset < committed:
+            return  # acknowledged before
+        orders = self._engine.orders
+        next_offset = orders.ack(topic, group, queue_id, offset, handle.pop_time)
+        if next_offset == UNKNOWN:
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{topic}@{queue_id}, commit:{committed}, ack:{offset}: the group does not hold it",
+            )
+        self.ack_count += 1
+        if next_offset >= 0:
+            self._offsets.commit(group, topic, queue_id, next_offset)
+            if not orders.blocked_until(topic, group, queue_id, "", self._clock.now_ms()):
+                self._waiting.wake(topic, group, queue_id)
+
+    def _change_in_order(
+        self,
+        request: RemotingCommand,
+        topic: str,
+        group: str,
+        handle: Handle,
+        offset: int,
+        invisible_ms: int,
+        now_ms: int,
+    ) -> RemotingCommand:
+        visible_ms = now_ms + invisible_ms
+        self._engine.orders.change_visible(topic, group, handle.queue_id, offset, handle.pop_time, visible_ms)
+        if invisible_ms == 0:
+            self._waiting.wake(topic, group, handle.queue_id)
+        return request.reply(
+            ext={
+                "invisibleTime": str(visible_ms - handle.pop_time),
+                "popTime": str(handle.pop_time),
+                "reviveQid": str(handle.revive_queue_id),
+            }
+        )
+
+    # --- writing
+
+    def _acknowledge(self, topic: str, group: str, handle: Handle, offset: int) -> bool:
+        """Note an acknowledgement to be written in this pass. False: it is known, nothing is to be written."""
+        key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
+        waiting = self._open.get(key)
+        if waiting is not None and offset in waiting.offsets:
+            return True
+        if not self._engine.check_ack(topic, group, handle, offset):
+            self.ack_count += 1
+            return False
+        if waiting is None:
+            if not self._open:
+                self._call_soon(self._write)
+            waiting = self._open[key] = _Open(handle)
+        waiting.offsets.append(offset)
+        return True
+
+    def _answer_later(self, connection: Connection, request: RemotingCommand) -> None:
+        if not request.is_oneway:
+            self._answers.append((connection, request))
+
+    def _write(self) -> None:
+        """Write what this pass of the event loop acknowledged, then answer."""
+        opened, self._open = self._open, {}
+        answers, self._answers = self._answers, []
+        if not opened:
+            return
+        acks = [
+            (
+                Acks(
+                    topic=topic,
+                    group=group,
+                    queue_id=queue_id,
+                    start_offset=start_offset,
+                    pop_time=pop_time,
+                    broker_name=self._broker_name,
+                    offsets=tuple(sorted(waiting.offsets)),
+                ),
+                waiting.handle.revive_queue_id,
+                waiting.handle.revive_time,
+            )
+            for (topic, group, queue_id, start_offset, pop_time), waiting in opened.items()
+        ]
+        code, remark = 0, None
+        end = 0
+        try:
+            end = self._engine.write_acks(acks, self._clock.now_ms())
+            self.ack_count += sum(len(ack.offsets) for ack, _, _ in acks)
+        except StoreError as error:
+            refusal = store_refusal(error)
+            code, remark = refusal.code, refusal.remark
+        holds = not code and self._store.config.is_sync_flush
+        for connection, request in answers:
+            reply = request.reply(code, remark=remark)
+            if holds:
+                self._durable.hold(connection, end, encode_frame(reply))
+            elif connection.is_open:
+                connection.send(reply)
+
+
+def batch_offsets(bits: str, start_offset: int) -> list[int]:
+    """Offsets of a batch entry: base64 of bytes whose bit i, lowest first, stands for start_offset + i.
+
+    Raises MalformedFrame.
+    """
+    try:
+        data = base64.b64decode(bits, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedFrame(f"the bits of a batch acknowledgement are not base64: {bits[:40]!r}") from error
+    if len(data) > BITS_BYTES_MAX:
+        raise MalformedFrame(
+            f"a batch acknowledgement has {len(data)} bytes of bits, at most {BITS_BYTES_MAX} are possible"
+        )
+    return [
+        start_offset + 8 * at + bit for at, byte in enumerate(data) for bit in range(8) if byte >> bit & 1
+    ]
+
+
+def _check_revive_queue(handle: Handle) -> None:
+    if not (0 <= handle.revive_queue_id < 64 or handle.is_ordered):
+        raise RemoteError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"reviveQid {handle.revive_queue_id} of the handle is not one of this broker",
+        )

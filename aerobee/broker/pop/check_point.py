@@ -1,0 +1,205 @@
+"""Check points and acknowledgements of POP, as they lie in the revive topic (PopCheckPoint, AckMsg, BatchAckMsg).
+
+One check point (CK) says which messages of one queue went out with one pop, and until when they are invisible:
+
+    {"bm":0,"bn":broker,"c":group,"d":[0,1],"it":60000,"n":2,"pt":pop time,"q":queue id,"reviveTime":pt+it,
+     "ro":0,"so":start offset,"sp":false,"t":topic}
+
+`d` are the offsets of the messages, relative to `so`; where an old broker left it out, message i has offset so + i. Bit i of
+`bm` says that message i is acknowledged. "rp" counts how often the check point was put again.
+
+    {"ao":ack offset,"bn","c","pt","q","so","t"}          one acknowledgement
+    {"ao":0,"aol":[offsets],"bn","c","pt","q","so","t"}   several of one check point
+
+All of them are messages of rmq_sys_REVIVE_LOG_<cluster>, queue = revive queue id, that become due in the timer: a check
+point one second before its revive time, an acknowledgement at the revive time. Core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from aerobee.errors import MalformedFrame
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+
+CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
+CK_LEAD_MS = 1_000  # a check point reaches the revive queue so long before its acknowledgements
+MESSAGES_MAX = 32  # of one check point: the bits of `bm` (a Java int)
+OFFSET_DISTANCE_MAX = (1 << 31) - 1  # `d` holds Java ints
+
+CheckPointKey = tuple[str, str, int, int, int]  # topic, group, queue id, start offset, pop time
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckPoint:
+    """Messages of one queue handed out by one pop. Times in ms."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    offsets: tuple[int, ...]  # absolute queue offsets, growing
+    pop_time: int
+    invisible_ms: int
+    broker_name: str
+    bit_map: int = 0
+    suspend: bool = False  # handed back without counting a try
+    re_put_times: int = 0
+    revive_offset: int = field(default=-1, compare=False)  # its place in the revive queue
+
+    @property
+    def revive_time(self) -> int:
+        return self.pop_time + self.invisible_ms
+
+    @property
+    def key(self) -> CheckPointKey:
+        return (self.topic, self.group, self.queue_id, self.start_offset, self.pop_time)
+
+    @property
+    def all_bits(self) -> int:
+        return (1 << len(self.offsets)) - 1
+
+    @property
+    def is_acked(self) -> bool:
+        return self.bit_map & self.all_bits == self.all_bits
+
+    @property
+    def unacked(self) -> tuple[int, ...]:
+        """Offsets that nobody acknowledged."""
+        return tuple(offset for i, offset in enumerate(self.offsets) if not self.bit_map >> i & 1)
+
+    def ack(self, offset: int) -> bool:
+        """Note an acknowledgement. False: this offset was not handed out with this check point."""
+        try:
+            self.bit_map |= 1 << self.offsets.index(offset)
+        except ValueError:
+            return False
+        return True
+
+    def encode(self) -> bytes:
+        tree: dict[str, object] = {
+            "bm": self.bit_map,
+            "bn": self.broker_name,
+            "c": self.group,
+            "d": [offset - self.start_offset for offset in self.offsets],
+            "it": self.invisible_ms,
+            "n": len(self.offsets),
+            "pt": self.pop_time,
+            "q": self.queue_id,
+            "reviveTime": self.revive_time,
+            "ro": 0,
+            "so": self.start_offset,
+            "sp": self.suspend,
+            "t": self.topic,
+        }
+        if self.re_put_times:
+            tree["rp"] = str(self.re_put_times)
+        return fastjson.dumps(tree)
+
+    @property
+    def unique_key(self) -> str:
+        return (
+            f"{self.topic}@{self.queue_id}@{self.start_offset}@{self.group}@{self.pop_time}"
+            f"@{self.broker_name}@{CK_TAG}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acks:
+    """Acknowledged offsets of one check point."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time: int
+    broker_name: str
+    offsets: tuple[int, ...]
+
+    @property
+    def key(self) -> CheckPointKey:
+        return (self.topic, self.group, self.queue_id, self.start_offset, self.pop_time)
+
+    @property
+    def tag(self) -> str:
+        return ACK_TAG if len(self.offsets) == 1 else BATCH_ACK_TAG
+
+    def encode(self) -> bytes:
+        tree: dict[str, object] = {"ao": self.offsets[0]}
+        if len(self.offsets) > 1:
+            tree = {"ao": 0, "aol": list(self.offsets)}
+        tree.update(
+            bn=self.broker_name,
+            c=self.group,
+            pt=self.pop_time,
+            q=self.queue_id,
+            so=self.start_offset,
+            t=self.topic,
+        )
+        return fastjson.dumps(tree)
+
+    @property
+    def unique_key(self) -> str:
+        if len(self.offsets) == 1:
+            return (
+                f"{self.topic}@{self.queue_id}@{self.offsets[0]}@{self.group}@{self.pop_time}"
+                f"@{self.broker_name}@{ACK_TAG}"
+            )
+        return (
+            f"{self.topic}@{self.queue_id}@{list(self.offsets)}@{self.group}@{self.pop_time}@{BATCH_ACK_TAG}"
+        )
+
+
+def decode_check_point(body: bytes) -> CheckPoint:
+    """Raises MalformedFrame for what is not a check point."""
+    fields = fastjson.loads_object(body, "a POP check point")
+    start, count = json_fields.integer(fields, "so"), json_fields.integer(fields, "n", 0)
+    distances = _integers(fields.get("d"))
+    if not 0 <= count <= MESSAGES_MAX:
+        raise MalformedFrame(
+            f"a POP check point claims {count} messages, at most {MESSAGES_MAX} are possible"
+        )
+    if len(distances) != count:
+        distances = tuple(range(count))
+    return CheckPoint(
+        topic=json_fields.text(fields, "t"),
+        group=json_fields.text(fields, "c"),
+        queue_id=json_fields.integer(fields, "q"),
+        start_offset=start,
+        offsets=tuple(start + distance for distance in distances),
+        pop_time=json_fields.integer(fields, "pt"),
+        invisible_ms=json_fields.integer(fields, "it"),
+        broker_name=json_fields.text(fields, "bn", ""),
+        bit_map=json_fields.integer(fields, "bm", 0),
+        suspend=fields.get("sp") is True,
+        re_put_times=_times(fields.get("rp")),
+    )
+
+
+def decode_acks(body: bytes) -> Acks:
+    """Decode either form. Raises MalformedFrame."""
+    fields = fastjson.loads_object(body, "a POP acknowledgement")
+    offsets = _integers(fields.get("aol")) or (json_fields.integer(fields, "ao"),)
+    return Acks(
+        topic=json_fields.text(fields, "t"),
+        group=json_fields.text(fields, "c"),
+        queue_id=json_fields.integer(fields, "q"),
+        start_offset=json_fields.integer(fields, "so"),
+        pop_time=json_fields.integer(fields, "pt"),
+        broker_name=json_fields.text(fields, "bn", ""),
+        offsets=offsets,
+    )
+
+
+def _times(value: object) -> int:
+    return int(value) if isinstance(value, int | str) and str(value).isdigit() else 0
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence) or not all(type(item) is int for item in value):
+        raise MalformedFrame(f"a list of offsets was expected, not {str(value)[:80]!r}")
+    return tuple(value)

@@ -1,0 +1,125 @@
+"""What every POP request is checked for before it is served, with RocketMQ's codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.broker.config import PERM_READ, LiveConfig
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.sql92 import FilterSyntaxError
+from aerobee.broker.group_table import GroupTable
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.send import FAQ
+from aerobee.broker.topic_table import TopicTable
+from aerobee.errors import RemoteError
+from aerobee.remoting.body.pop_handle import RETRY_V1, RETRY_V2, retry_topic_v1, retry_topic_v2
+from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.codes import ResponseCode
+
+Filter = tuple[frozenset[int] | None, Callable[[bytes], bool] | None]
+ANY_QUEUE = -1
+
+
+class PopChecks:
+    """Finds topic, group and filter of a request, or raises RemoteError."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        live: LiveConfig,
+        identity: BrokerIdentity,
+        expressions: Expressions,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._live = live
+        self._identity = identity
+        self._expressions = expressions
+
+    def may_consume(
+        self, group_name: str, topic_name: str, queue_id: int
+    ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        """For requests that hand messages out, and those that ask whether there are any."""
+        if not self._live.value.broker_permission & PERM_READ:
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._identity.address}] pop message is forbidden"
+            )
+        if not self._identity.is_master:
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker {self._identity.name} id {self._identity.broker_id} is a slave: pop from the master",
+            )
+        topic = self.topic(topic_name)
+        if not topic.is_readable:
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic_name}] peeking message is forbidden (perm {topic.perm})",
+            )
+        self.queue(topic, queue_id, ResponseCode.INVALID_PARAMETER)
+        group = self._groups.find_or_create(group_name)
+        if group is None:
+            raise RemoteError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group_name}] does not exist, "
+                f"create it, or set autoCreateSubscriptionGroup\n{FAQ}",
+            )
+        if not group.consume_enable:
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {group_name} (consumeEnable=false)",
+            )
+        if not self._groups.is_readable(group_name, topic_name):
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group [{group_name}] is forbidden for topic[{topic_name}]",
+            )
+        return group, topic
+
+    def topic(self, name: str) -> TopicConfig:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RemoteError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}"
+            )
+        return topic
+
+    def queue(self, topic: TopicConfig, queue_id: int, code: ResponseCode) -> None:
+        """Raise RemoteError unless the topic has that queue; -1 stands for any."""
+        if queue_id != ANY_QUEUE and not 0 <= queue_id < topic.read_queue_nums:
+            raise RemoteError(
+                code,
+                f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] topicConfig.readQueueNums:"
+                f"[{topic.read_queue_nums}]",
+            )
+
+    def filter(self, topic: str, expression_type: str | None, expression: str | None) -> Filter:
+        """(tag hashes or None for all, test of a record or None)."""
+        if (expression_type or TYPE_TAG) == TYPE_TAG:
+            if not expression or expression == "*":
+                return None, None
+            return SubscriptionData.parse(topic, expression).tag_codes, None
+        if not self._live.value.enable_property_filter:
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by SQL92 (enablePropertyFilter=false)",
+            )
+        try:
+            return None, self._expressions.get(expression or "").test.record
+        except FilterSyntaxError as error:
+            raise RemoteError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+    def retry_topics(self, group: str, topic: str) -> tuple[tuple[str, str], ...]:
+        """Where messages of a topic that were not acknowledged in time may lie: (topic, r)."""
+        if topic.startswith("%RETRY%"):
+            return ()
+        config = self._live.value
+        found = []
+        if config.enable_retry_topic_v2:
+            found.append((retry_topic_v2(group, topic), RETRY_V2))
+        if not config.enable_retry_topic_v2 or config.retrieve_message_from_pop_retry_topic_v1:
+            found.append((retry_topic_v1(group, topic), RETRY_V1))
+        return tuple(found)

@@ -1,0 +1,470 @@
+"""Taking, acknowledging and putting off messages by POP: the rules, without connections (PopMessageProcessor,
+AckMessageProcessor, ChangeInvisibleTimeProcessor of RocketMQ).
+
+A pop reads each queue from the group's offset on, writes one check point a queue, moves the offset, and only then hands the
+messages out: what is handed out can come back. The group's offset means "popped", not "consumed". An ordered pop
+writes no check point and moves no offset: the block is kept in OrderInfo, and acknowledgements move the offset.
+
+Differences from RocketMQ: the log's record of a check point and the offset are settled together (ConsumerOffsets never
+runs ahead of the log, and after a crash the offsets are raised to what the check points say); an acknowledgement for
+messages that were handed out again already is refused with NO_MESSAGE instead of ignored.
+
+Core: time and randomness are arguments, the store is passed in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.pop.check_point import Acks, CheckPoint
+from aerobee.broker.pop.in_flight import InFlightTable, State
+from aerobee.broker.pop.merge_buffer import MergeBuffer
+from aerobee.broker.pop.order_info import OrderInfo
+from aerobee.broker.pop.revive_log import REVIVE_QUEUES, ReviveLog
+from aerobee.errors import RemoteError
+from aerobee.message import RETRY_PREFIX, decode_record, encode_properties, encode_record, pack_host
+from aerobee.remoting.body.pop_handle import (
+    NORMAL,
+    ORDERED_REVIVE_QUEUE,
+    RETRY_V1,
+    RETRY_V2,
+    Handle,
+    QueueShare,
+    real_topic,
+)
+from aerobee.remoting.codes import ResponseCode
+from aerobee.store.stored_message import GetResult, GetStatus
+
+INIT_FROM_MIN, INIT_FROM_MAX = 0, 1
+POP_CK = "POP_CK"
+ANY_QUEUE = -1
+_SIZE = struct.Struct(">I")
+_QUEUE_OFFSET = struct.Struct(">q")
+_MOVED = frozenset(
+    {
+        GetStatus.OFFSET_TOO_SMALL,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+        GetStatus.OFFSET_FOUND_NULL,
+        GetStatus.MESSAGE_WAS_REMOVING,
+    }
+)
+
+
+class PopStore(Protocol):
+    """What POP needs of the store to read."""
+
+    def get_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        tag_codes: frozenset[int] | None = None,
+        accept: Callable[[bytes], bool] | None = None,
+    ) -> GetResult: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class PopWant:
+    """A pop after its checks. `queue_count` are the topic's readable queues; `retries` its retry topics as
+    ((topic, r), ...), none for an ordered pop."""
+
+    topic: str
+    group: str
+    queue_id: int
+    queue_count: int
+    count_max: int
+    invisible_ms: int
+    init_mode: int = INIT_FROM_MIN
+    ordered: bool = False
+    attempt_id: str = ""
+    tag_codes: frozenset[int] | None = None
+    accept: Callable[[bytes], bool] | None = None
+    retries: tuple[tuple[str, str], ...] = ()
+    retry_first: bool = False
+    consumer: str = ""
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a pop got. `end`: durable when the log is flushed up to it; 0 when nothing was written."""
+
+    pop_time: int
+    revive_queue_id: int
+    shares: list[QueueShare] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)  # where each share lies
+    sizes: list[int] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    order_counts: list[str] = field(default_factory=list)
+    rest: int = 0
+    end: int = 0
+    count: int = 0
+    blocked_until: int = 0  # ordered: when the first of the blocked queues is free
+    status: GetStatus = GetStatus.NO_MESSAGE_IN_QUEUE
+
+
+class PopEngine:
+    """The state of POP at one broker. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: PopStore,
+        offsets: ConsumerOffsets,
+        log: ReviveLog,
+        broker_name: str,
+        host: bytes,
+        pick: Callable[[int], int],
+        buffer: MergeBuffer | None = None,
+    ) -> None:
+        """`pick(n)` returns a number from 0 to n-1."""
+        self._store = store
+        self._offsets = offsets
+        self._log = log
+        self._broker_name = broker_name
+        self._host = host
+        self._pick = pick
+        self.buffer = buffer
+        self.in_flight = InFlightTable()
+        self.orders = OrderInfo()
+        self._revive_queue = -1
+
+    # --- taking
+
+    def sources(self, want: PopWant) -> list[tuple[str, int, str]]:
+        """(topic, queue id, r) in the order in which this pop looks at them."""
+        if want.queue_id == ANY_QUEUE:
+            start = self._pick(want.queue_count) if want.queue_count > 1 else 0
+            own = [(want.topic, (start + i) % want.queue_count, NORMAL) for i in range(want.queue_count)]
+        else:
+            own = [(want.topic, want.queue_id, NORMAL)]
+        retries = [(topic, 0, retry) for topic, retry in want.retries]
+        return retries + own if want.retry_first else own + retries
+
+    def has_messages(self, want: PopWant, now_ms: int) -> bool:
+        """Whether a pop would look at messages now (it may find that the filter refuses them)."""
+        for topic, queue_id, _ in self.sources(want):
+            if self._store.max_offset(topic, queue_id) > self.position(want, topic, queue_id) and not (
+                want.ordered
+                and self.orders.blocked_until(topic, want.group, queue_id, want.attempt_id, now_ms)
+            ):
+                return True
+        return False
+
+    def take(self, want: PopWant, now_ms: int) -> Taken:
+        """Hand out up to `count_max` messages. Raises StoreError when the check points cannot be written: nothing is
+        handed out then."""
+        taken = Taken(now_ms, ORDERED_REVIVE_QUEUE if want.ordered else self._next_revive_queue())
+        moves: list[tuple[str, int, int]] = []
+        for topic, queue_id, retry in self.sources(want):
+            self._take_from(want, topic, queue_id, retry, taken, moves)
+        if not want.ordered:
+            self._write_points(want, taken, moves)
+        for topic, queue_id, offset in moves:
+            self._offsets.commit(want.group, topic, queue_id, offset)
+        return taken
+
+    def _take_from(
+        self,
+        want: PopWant,
+        topic: str,
+        queue_id: int,
+        retry: str,
+        taken: Taken,
+        moves: list[tuple[str, int, int]],
+    ) -> None:
+        offset = self.position(want, topic, queue_id)
+        end = self._store.max_offset(topic, queue_id)
+        if taken.count >= want.count_max:
+            taken.rest += max(0, end - offset)
+            return
+        if want.ordered:
+            until = self.orders.blocked_until(topic, want.group, queue_id, want.attempt_id, taken.pop_time)
+            if until:
+                taken.rest += max(0, end - offset)
+                taken.blocked_until = min(until, taken.blocked_until or until)
+                return
+        if end == offset:
+            return
+        result = self._read(want, topic, queue_id, offset, want.count_max - taken.count)
+        if result.status in _MOVED:
+            moves.append((topic, queue_id, result.next_offset))
+            result = self._read(want, topic, queue_id, result.next_offset, want.count_max - taken.count)
+        taken.status = result.status
+        taken.rest += max(0, result.max_offset - result.next_offset)
+        if result.status is GetStatus.NO_MATCHED_MESSAGE:
+            moves.append((topic, queue_id, result.next_offset))
+        if result.status is not GetStatus.FOUND:
+            return
+        offsets = queue_offsets(result.body)
+        share = QueueShare(retry, queue_id, offsets[0], offsets)
+        taken.shares.append(share)
+        taken.topics.append(topic)
+        taken.sizes.append(len(result.body))
+        taken.count += len(offsets)
+        taken.bodies.append(
+            result.body if retry == NORMAL else self._as_origin(want, result.body, share, taken)
+        )
+        if want.ordered:
+            self._hold_block(want, topic, share, taken)
+        else:
+            moves.append((topic, queue_id, result.next_offset))
+
+    def _read(self, want: PopWant, topic: str, queue_id: int, offset: int, count_max: int) -> GetResult:
+        return self._store.get_messages(
+            topic, queue_id, offset, count_max=count_max, tag_codes=want.tag_codes, accept=want.accept
+        )
+
+    def position(self, want: PopWant, topic: str, queue_id: int) -> int:
+        """Where the group's next pop of a queue begins; the first one's place is stored at once."""
+        group = want.group
+        if self._offsets.has_resets:
+            moved = self._offsets.take_reset(group, topic, queue_id)
+            if moved is not None:
+                self.orders.clear(topic, group, queue_id)
+                if self.buffer is not None:
+                    self.buffer.clear(topic, group, queue_id)
+                self._offsets.commit(group, topic, queue_id, moved)
+                return moved
+        if self.buffer is not None:
+            buffered = self.buffer.next_offset(topic, group, queue_id)
+            if buffered is not None:
+                return buffered
+        offset = self._offsets.query(group, topic, queue_id)
+        if offset is None or offset < 0:
+            offset = self._store.min_offset(topic, queue_id)
+            if want.init_mode == INIT_FROM_MAX and not topic.startswith(RETRY_PREFIX):
+                offset = max(0, self._store.max_offset(topic, queue_id) - 1)
+            self._offsets.commit(group, topic, queue_id, offset)
+        return offset
+
+    def _as_origin(self, want: PopWant, body: bytes, share: QueueShare, taken: Taken) -> bytes:
+        """Messages of a retry topic as the consumer sees them: under the topic it asked for, with their handle."""
+        parts: list[bytes] = []
+        at = 0
+        while at < len(body):
+            record = decode_record(body, at, check_crc=False)
+            at += record.total_size
+            handle = Handle(
+                share.start_offset,
+                taken.pop_time,
+                want.invisible_ms,
+                taken.revive_queue_id,
+                share.retry,
+                self._broker_name,
+                share.queue_id,
+                record.queue_offset,
+            )
+            properties = {**record.properties, POP_CK: record.properties.get(POP_CK) or str(handle)}
+            parts.append(
+                encode_record(
+                    topic=want.topic.encode(),
+                    queue_id=record.queue_id,
+                    queue_offset=record.queue_offset,
+                    physical_offset=record.physical_offset,
+                    body=record.body,
+                    properties=encode_properties(properties).encode(errors="surrogateescape"),
+                    flag=record.flag,
+                    sys_flag=record.sys_flag,
+                    born_timestamp=record.born_timestamp,
+                    born_host=pack_host(*record.born_host),
+                    store_timestamp=record.store_timestamp,
+                    store_host=pack_host(*record.store_host),
+                    reconsume_times=record.reconsume_times,
+                    prepared_transaction_offset=record.prepared_transaction_offset,
+                )
+            )
+        return b"".join(parts)
+
+    def _hold_block(self, want: PopWant, topic: str, share: QueueShare, taken: Taken) -> None:
+        consumed = self.orders.popped(
+            topic,
+            want.group,
+            share.queue_id,
+            share.offsets,
+            pop_time=taken.pop_time,
+            invisible_ms=want.invisible_ms,
+            attempt_id=want.attempt_id,
+        )
+        taken.order_counts += [
+            f"{share.retry} qo{share.queue_id}%{offset} {times}" for offset, times in consumed.items()
+        ]
+        # For clients that know one count a queue only: the smallest of the block.
+        least = min(consumed.values()) if len(consumed) == len(share.offsets) else 0
+        taken.order_counts.append(f"{share.retry} {share.queue_id} {least}")
+
+    def _write_points(self, want: PopWant, taken: Taken, moves: list[tuple[str, int, int]]) -> None:
+        points: list[tuple[CheckPoint, int]] = []
+        buffer = self.buffer
+        next_offsets = {(topic, queue_id): offset for topic, queue_id, offset in moves}
+        for topic, share in zip(taken.topics, taken.shares, strict=True):
+            point = CheckPoint(
+                topic=topic,
+                group=want.group,
+                queue_id=share.queue_id,
+                start_offset=share.start_offset,
+                offsets=share.offsets,
+                pop_time=taken.pop_time,
+                invisible_ms=want.invisible_ms,
+                broker_name=self._broker_name,
+            )
+            next_offset = next_offsets[(topic, share.queue_id)]
+            if buffer is not None and buffer.add(point, taken.revive_queue_id, next_offset, taken.pop_time):
+                moves[:] = [move for move in moves if move[:2] != (topic, share.queue_id)]
+                self.in_flight.add(point, want.consumer)
+            else:
+                points.append((point, taken.revive_queue_id))
+        if points:
+            taken.end = self._log.append(taken.pop_time, points)
+        for point, _ in points:
+            self.in_flight.add(point, want.consumer)
+            place = (point.topic, point.queue_id)
+            if buffer is not None and buffer.keep_place(
+                point.topic, point.group, point.queue_id, next_offsets[place]
+            ):
+                moves[:] = [move for move in moves if move[:2] != place]
+
+    def _next_revive_queue(self) -> int:
+        self._revive_queue = (self._revive_queue + 1) % REVIVE_QUEUES
+        return self._revive_queue
+
+    # --- acknowledging
+
+    def check_ack(self, topic: str, group: str, handle: Handle, offset: int) -> bool:
+        """Whether an acknowledgement has to be written; False: it is known already.
+
+        Raises RemoteError NO_MESSAGE when the message was not handed out with this handle, or is out again.
+        """
+        key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
+        if self.buffer is not None and self.buffer.holds(key):
+            self.in_flight.ack(key, offset)
+            if self.buffer.ack(key, offset):
+                return False
+        entry = self.in_flight.get(key)
+        if entry is None:
+            return True
+        if offset not in entry.point.offsets:
+            raise RemoteError(
+                ResponseCode.NO_MESSAGE,
+                f"message {offset} of {topic} queue {handle.queue_id} was not handed out with this handle: it has "
+                f"{', '.join(map(str, entry.point.offsets))}",
+            )
+        if offset not in entry.point.unacked:
+            return False
+        if entry.state is State.REVIVED:
+            raise RemoteError(
+                ResponseCode.NO_MESSAGE,
+                f"message {offset} of {topic} queue {handle.queue_id} was not acknowledged within its "
+                f"{handle.invisible_ms} ms and was handed out again; a longer invisible time prevents this",
+            )
+        return True
+
+    def write_acks(self, acks: Sequence[tuple[Acks, int, int]], now_ms: int) -> int:
+        """Write acknowledgements (each with revive queue id and revive time); return the end of the last record.
+
+        Raises StoreError; the messages are handed out again then.
+        """
+        end = self._log.append(now_ms, acks=acks)
+        for ack, _, _ in acks:
+            for offset in ack.offsets:
+                self.in_flight.ack(ack.key, offset)
+        return end
+
+    def change_invisible(
+        self,
+        topic: str,
+        group: str,
+        handle: Handle,
+        offset: int,
+        invisible_ms: int,
+        now_ms: int,
+        *,
+        suspend: bool = False,
+        consumer: str = "",
+    ) -> tuple[int, int]:
+        """Let a message stay away for `invisible_ms` from now on: a check point of its own, then the old one's
+        acknowledgement. Returns (pop time of the new handle, end of the records).
+
+        Raises RemoteError NO_MESSAGE as check_ack(), also for a message that is acknowledged; StoreError.
+        """
+        key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
+        buffer = self.buffer if self.buffer is not None and self.buffer.holds(key) else None
+        known = self.in_flight.get(key)
+        is_acked = known is not None and offset in known.point.offsets and offset not in known.point.unacked
+        if is_acked or (buffer is None and not self.check_ack(topic, group, handle, offset)):
+            raise RemoteError(
+                ResponseCode.NO_MESSAGE,
+                f"message {offset} of {topic} queue {handle.queue_id} is acknowledged: its time cannot be changed",
+            )
+        pop_time = max(now_ms, handle.pop_time + 1)  # the key of the new check point must be another one
+        point = CheckPoint(
+            topic=topic,
+            group=group,
+            queue_id=handle.queue_id,
+            start_offset=offset,
+            offsets=(offset,),
+            pop_time=pop_time,
+            invisible_ms=invisible_ms,
+            broker_name=self._broker_name,
+            suspend=suspend,
+        )
+        ack = Acks(
+            topic=topic,
+            group=group,
+            queue_id=handle.queue_id,
+            start_offset=handle.start_offset,
+            pop_time=handle.pop_time,
+            broker_name=self._broker_name,
+            offsets=(offset,),
+        )
+        # The new check point first: if only one of the two is kept, the message comes back once too often.
+        acks = [] if buffer is not None else [(ack, handle.revive_queue_id, handle.revive_time)]
+        end = self._log.append(now_ms, [(point, handle.revive_queue_id)], acks)
+        self.in_flight.ack(ack.key, offset)
+        if buffer is not None:
+            buffer.ack(key, offset)
+        self.in_flight.add(point, consumer)
+        return pop_time, end
+
+    # --- the buffer
+
+    def scan_buffer(self, now_ms: int, *, everything: bool = False) -> None:
+        """Write what has been in the buffer long enough and commit what may be committed. Raises StoreError."""
+        if self.buffer is None:
+            return
+        actions = self.buffer.scan(now_ms, everything=everything)
+        if actions.points:
+            self._log.append(now_ms, actions.points, actions.acks)
+        for (topic, group, queue_id), offset in self.buffer.stored(actions):
+            self._offsets.commit(group, topic, queue_id, offset)
+
+    def end_buffer(self, now_ms: int) -> None:
+        """Write everything that is only in memory, and keep nothing there any more. Raises StoreError."""
+        self.scan_buffer(now_ms, everything=True)
+        self.buffer = None
+
+
+def queue_offsets(body: bytes) -> tuple[int, ...]:
+    """The queue offsets of records that stand back to back."""
+    found: list[int] = []
+    at = 0
+    while at < len(body):
+        found.append(_QUEUE_OFFSET.unpack_from(body, at + 20)[0])
+        at += _SIZE.unpack_from(body, at)[0]
+    return tuple(found)
+
+
+def where(topic: str, group: str, handle: Handle) -> str:
+    """The topic that a handle's message lies in; `topic` may be that one already, as clients differ."""
+    if topic.startswith(RETRY_PREFIX) or handle.retry not in (RETRY_V1, RETRY_V2):
+        return topic
+    return real_topic(topic, group, handle.retry)

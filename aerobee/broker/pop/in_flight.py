@@ -1,0 +1,141 @@
+"""What is invisible now: every check point of this process that is not over, with the bits of its acknowledgements.
+
+The truth is in the log (check_point.py). This table is what the log says, kept in memory, for three uses: revive knows at once
+which acknowledgements were given; a check point that is acknowledged whole, and its acknowledgements, need not go to the
+revive topic at all (RocketMQ stores and reads each of them twice); operators see what is out, until when, at whom. After a
+restart it is filled from the timer's topic; a check point that is not in it is served all the same. Core.
+
+States of an entry: OUT (invisible), REVIVED (its time ran out, what was not acknowledged was handed out again), DROPPED
+(acknowledged whole and kept out of the revive topic). The latter two are remembered for a while, so that a late
+acknowledgement is told so.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from aerobee.broker.pop.check_point import CheckPoint, CheckPointKey
+
+ENTRIES_MAX = (
+    500_000  # beyond it check points are not remembered: they take the whole way through the revive topic
+)
+MEMORY_MS = 60_000  # how long what is over is remembered
+
+
+class State(Enum):
+    OUT = auto()
+    REVIVED = auto()
+    DROPPED = auto()
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One check point and its consumer (the address it popped from; empty when unknown)."""
+
+    point: CheckPoint
+    consumer: str
+    state: State = State.OUT
+
+
+class InFlightTable:
+    """Check points by key. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._entries: dict[CheckPointKey, InFlight] = {}
+        self._ends: list[tuple[int, CheckPointKey]] = []
+        self._counts: Counter[tuple[str, str]] = Counter()  # (topic, group) -> messages that are OUT
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def message_count(self) -> int:
+        """Messages that are invisible at all groups together."""
+        return sum(self._counts.values())
+
+    def count(self, group: str, topic: str) -> int:
+        """Messages of a topic that a group holds."""
+        return self._counts[(topic, group)]
+
+    def add(self, point: CheckPoint, consumer: str) -> None:
+        if len(self._entries) >= ENTRIES_MAX:
+            return
+        self._entries[point.key] = InFlight(point, consumer)
+        heapq.heappush(self._ends, (point.revive_time, point.key))
+        self._counts[(point.topic, point.group)] += len(point.offsets) - point.bit_map.bit_count()
+
+    def get(self, key: CheckPointKey) -> InFlight | None:
+        return self._entries.get(key)
+
+    def bits(self, key: CheckPointKey) -> int | None:
+        """The acknowledged bits of a check point; None when it is not known from its beginning."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.point.bit_map
+
+    def ack(self, key: CheckPointKey, offset: int) -> None:
+        """Note an acknowledgement that is in the log."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        before = entry.point.bit_map
+        if entry.point.ack(offset) and entry.point.bit_map != before and entry.state is State.OUT:
+            self._less(entry, 1)
+
+    def drop(self, key: CheckPointKey) -> bool:
+        """Whether a check point that the timer has due may be left out of the revive topic: it is acknowledged whole."""
+        entry = self._entries.get(key)
+        if entry is None or entry.state is State.REVIVED or not entry.point.is_acked:
+            return False
+        entry.state = State.DROPPED
+        return True
+
+    def is_dropped(self, key: CheckPointKey) -> bool:
+        """Whether this check point was left out, so that its acknowledgements are of no use either."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.state is State.DROPPED
+
+    def revived(self, key: CheckPointKey) -> None:
+        """The check point is over."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.state is State.OUT:
+            self._less(entry, len(entry.point.unacked))
+            entry.state = State.REVIVED
+
+    def forget_old(self, now_ms: int) -> None:
+        """Let go of what is over for MEMORY_MS. One that is OUT stays: its revival is still to come."""
+        kept: list[tuple[int, CheckPointKey]] = []
+        while self._ends and self._ends[0][0] + MEMORY_MS <= now_ms:
+            end_ms, key = heapq.heappop(self._ends)
+            entry = self._entries.get(key)
+            if entry is None or entry.point.revive_time != end_ms:
+                continue
+            if entry.state is State.OUT and not entry.point.is_acked:
+                kept.append((end_ms, key))
+                continue
+            del self._entries[key]
+        for item in kept:
+            heapq.heappush(self._ends, item)
+
+    def out(self, group: str | None = None, topic: str | None = None) -> list[InFlight]:
+        """What is invisible, of one group or topic or all, in the order in which it comes back."""
+        found = [
+            entry
+            for entry in self._entries.values()
+            if entry.state is State.OUT
+            and not entry.point.is_acked
+            and (group is None or entry.point.group == group)
+            and (topic is None or entry.point.topic == topic)
+        ]
+        found.sort(
+            key=lambda entry: (entry.point.revive_time, entry.point.queue_id, entry.point.start_offset)
+        )
+        return found
+
+    def _less(self, entry: InFlight, count: int) -> None:
+        key = (entry.point.topic, entry.point.group)
+        self._counts[key] -= count
+        if self._counts[key] <= 0:
+            del self._counts[key]

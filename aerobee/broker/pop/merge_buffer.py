@@ -1,0 +1,132 @@
+"""Check points that are kept in memory for a few seconds (PopBufferMergeService; enablePopBufferMerge, default off).
+
+A check point whose messages are all acknowledged within STAY_MS is never written, which saves the log most of POP's
+records; the price is that a killed broker hands those messages out again, acknowledged ones too. The others are written
+when they have been here for STAY_MS, or STAY_BEFORE_END_MS before they end, with an acknowledgement record for the bits
+that are set. The group's offset follows in the order of the pops: it never passes a check point that is only in memory, so
+that a crash repeats and never loses. Core.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from aerobee.broker.pop.check_point import Acks, CheckPoint, CheckPointKey
+
+STAY_MS = 10_000  # popCkStayBufferTime
+STAY_BEFORE_END_MS = 3_000  # popCkStayBufferTimeOut
+ENTRIES_MAX = 200_000  # popCkMaxBufferSize
+
+QueueKey = tuple[str, str, int]  # topic, group, queue id
+
+
+@dataclass(slots=True)
+class _Buffered:
+    point: CheckPoint | None  # None: written already; only its place in the order counts
+    revive_queue_id: int
+    next_offset: int
+    since_ms: int
+
+
+@dataclass(slots=True)
+class BufferActions:
+    """What a scan asks for: write `points` and `acks`; then commit the offsets with stored()."""
+
+    points: list[tuple[CheckPoint, int]] = field(default_factory=list)
+    acks: list[tuple[Acks, int, int]] = field(default_factory=list)
+
+
+class MergeBuffer:
+    """Check points that are not in the log. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._entries: dict[CheckPointKey, _Buffered] = {}
+        self._queues: dict[QueueKey, deque[_Buffered]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def next_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Where the next pop of a queue begins; None when nothing of it is here."""
+        queue = self._queues.get((topic, group, queue_id))
+        return queue[-1].next_offset if queue else None
+
+    def add(self, point: CheckPoint, revive_queue_id: int, next_offset: int, now_ms: int) -> bool:
+        """Keep a check point. False: the caller writes it, and calls keep_place() instead."""
+        if len(self._entries) >= ENTRIES_MAX or point.invisible_ms <= STAY_BEFORE_END_MS:
+            return False
+        entry = _Buffered(point, revive_queue_id, next_offset, now_ms)
+        self._entries[point.key] = entry
+        self._queues.setdefault((point.topic, point.group, point.queue_id), deque()).append(entry)
+        return True
+
+    def keep_place(self, topic: str, group: str, queue_id: int, next_offset: int) -> bool:
+        """A pop of this queue is in the log; the offset waits for those before it. False: nothing is before it."""
+        queue = self._queues.get((topic, group, queue_id))
+        if not queue:
+            return False
+        queue.append(_Buffered(None, -1, next_offset, 0))
+        return True
+
+    def ack(self, key: CheckPointKey, offset: int) -> bool:
+        """Note an acknowledgement. False: the check point is not here, the log must have it."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.point is not None and entry.point.ack(offset)
+
+    def holds(self, key: CheckPointKey) -> bool:
+        """Whether the check point is only here."""
+        return key in self._entries
+
+    def scan(self, now_ms: int, *, everything: bool = False) -> BufferActions:
+        """Find what must be written now. Call stored() when it is."""
+        actions = BufferActions()
+        for entry in self._entries.values():
+            point = entry.point
+            if point is None or point.is_acked:
+                continue
+            if (
+                everything
+                or now_ms - entry.since_ms >= STAY_MS
+                or point.revive_time - now_ms <= STAY_BEFORE_END_MS
+            ):
+                actions.points.append((point, entry.revive_queue_id))
+                acked = tuple(offset for offset in point.offsets if offset not in point.unacked)
+                if acked:
+                    acks = Acks(
+                        topic=point.topic,
+                        group=point.group,
+                        queue_id=point.queue_id,
+                        start_offset=point.start_offset,
+                        pop_time=point.pop_time,
+                        broker_name=point.broker_name,
+                        offsets=acked,
+                    )
+                    actions.acks.append((acks, entry.revive_queue_id, point.revive_time))
+        return actions
+
+    def stored(self, actions: BufferActions) -> list[tuple[QueueKey, int]]:
+        """The actions are in the log. Returns the offsets that may be committed now, by queue."""
+        for point, _ in actions.points:
+            entry = self._entries.pop(point.key, None)
+            if entry is not None:
+                entry.point = None
+        commits: list[tuple[QueueKey, int]] = []
+        for key, queue in list(self._queues.items()):
+            offset = -1
+            while queue and (queue[0].point is None or queue[0].point.is_acked):
+                entry = queue.popleft()
+                offset = entry.next_offset
+                if entry.point is not None:
+                    self._entries.pop(entry.point.key, None)
+            if offset >= 0:
+                commits.append((key, offset))
+            if not queue:
+                del self._queues[key]
+        return commits
+
+    def clear(self, topic: str, group: str, queue_id: int) -> None:
+        """The group's offset was reset: what was popped before does not move it any more."""
+        for entry in self._queues.pop((topic, group, queue_id), ()):
+            if entry.point is not None:
+                self._entries.pop(entry.point.key, None)

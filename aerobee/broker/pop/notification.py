@@ -1,0 +1,98 @@
+"""NOTIFICATION 200054 (is there anything to pop? waits for it) and POLLING_INFO 200055 (how many wait).
+
+Source: NotificationProcessor, PollingInfoProcessor (RocketMQ). A proxy asks these on behalf of its clients.
+"""
+
+from __future__ import annotations
+
+from aerobee.broker.pop.checks import PopChecks
+from aerobee.broker.pop.engine import PopEngine, PopWant
+from aerobee.broker.pop.pop_calls import HOLD_MS_MAX
+from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops
+from aerobee.clock import Clock
+from aerobee.errors import RemoteError
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand, boolean_text
+from aerobee.remoting.connection import Connection, Handler, Reply
+
+
+class NotificationCalls:
+    """Handlers of both."""
+
+    def __init__(
+        self, *, engine: PopEngine, checks: PopChecks, pops: WaitingPops, waiting: WaitingPops, clock: Clock
+    ) -> None:
+        """`pops` are the pops that wait, `waiting` holds the notifications: these take nothing, so one message wakes
+        one of each."""
+        self._engine = engine
+        self._checks = checks
+        self._pops = pops
+        self._waiting = waiting
+        self._clock = clock
+        self.accepting = True
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.NOTIFICATION: self.notification, RequestCode.POLLING_INFO: self.polling_info}
+
+    def notification(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Answer hasMsg at once when there is something, else when it comes or pollTime is over."""
+        try:
+            want = self._want(request)
+        except RemoteError as error:
+            return request.reply(error.code, remark=error.remark, ext={})
+        now_ms = self._clock.now_ms()
+        if self._engine.has_messages(want, now_ms):
+            return self._reply(request, has_message=True)
+        poll_ms = request.integer("pollTime")
+        hold_ms = min(poll_ms, request.integer("bornTime") + poll_ms - now_ms, HOLD_MS_MAX)
+        if hold_ms <= 0 or not self.accepting or request.is_oneway:
+            return self._reply(request, has_message=False)
+        call = WaitingCall(connection, request, want.topic, want.group, want.queue_id, None, self.resume)
+        queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
+        queues += [(topic, 0) for topic, _ in want.retries]
+        if self._waiting.park(call, hold_ms / 1000, queues):
+            return None
+        return self._reply(request, has_message=False, polling_full=True)
+
+    def resume(self, call: WaitingCall, timed_out: bool) -> None:
+        """The wait is over."""
+        try:
+            has_message = self._engine.has_messages(self._want(call.request), self._clock.now_ms())
+        except RemoteError as error:
+            call.connection.send(call.request.reply(error.code, remark=error.remark, ext={}))
+            return
+        call.connection.send(self._reply(call.request, has_message=has_message))
+
+    def polling_info(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """How many pops of the group wait at the topic, or at one of its queues."""
+        topic, group = request.text("topic"), request.text("consumerGroup")
+        queue_id = request.integer("queueId", -1)
+        try:
+            self._checks.may_consume(group, topic, queue_id)
+        except RemoteError as error:
+            return request.reply(error.code, remark=error.remark, ext={})
+        return request.reply(ext={"pollingNum": str(self._pops.waiting(topic, group, queue_id))})
+
+    def _want(self, request: RemotingCommand) -> PopWant:
+        topic_name, group = request.text("topic"), request.text("consumerGroup")
+        queue_id = request.integer("queueId")
+        _, topic = self._checks.may_consume(group, topic_name, queue_id)
+        ordered = request.boolean("order", False)
+        return PopWant(
+            topic=topic_name,
+            group=group,
+            queue_id=max(-1, queue_id),
+            queue_count=topic.read_queue_nums,
+            count_max=1,
+            invisible_ms=0,
+            ordered=ordered,
+            attempt_id=request.text("attemptId", ""),
+            retries=() if ordered else self._checks.retry_topics(group, topic_name),
+        )
+
+    def _reply(
+        self, request: RemotingCommand, *, has_message: bool, polling_full: bool = False
+    ) -> RemotingCommand:
+        return request.reply(
+            ext={"hasMsg": boolean_text(has_message), "pollingFull": boolean_text(polling_full)}
+        )

@@ -1,0 +1,290 @@
+"""POP_MESSAGE 200050 and PEEK_MESSAGE 200052 (PopMessageProcessor, PeekMessageProcessor).
+
+A pop that finds nothing waits until bornTime + pollTime and is answered POLLING_TIMEOUT (210) then. With sync flush the
+answer waits until its check points are on the disk: what is handed out is never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
+from aerobee.broker.pop.engine import INIT_FROM_MIN, PopEngine, PopStore, PopWant, Taken
+from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops
+from aerobee.broker.send import store_refusal
+from aerobee.broker.stats import BrokerStats
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, RemoteError, StoreError
+from aerobee.remoting.body.pop_handle import message_offset_info, start_offset_info
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.frame import encode_frame
+from aerobee.store.config import StoreConfig
+from aerobee.store.stored_message import GetResult
+
+COUNT_MAX = 32  # messages of one pop
+INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
+HOLD_MS_MAX = 300_000
+LATE_MS = 500  # a request whose time was up so long ago is not served: nobody waits for its answer
+
+
+class ColdReader(PopStore, Protocol):
+    """What pops need of the store."""
+
+    config: StoreConfig
+
+    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool: ...
+
+    async def get_messages_cold(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        tag_codes: frozenset[int] | None = None,
+        accept: Callable[[bytes], bool] | None = None,
+    ) -> GetResult: ...
+
+
+class PopCalls:
+    """Handlers of both. A pop of hot data is a plain function; one of cold data a coroutine."""
+
+    def __init__(
+        self,
+        *,
+        engine: PopEngine,
+        store: ColdReader,
+        checks: PopChecks,
+        waiting: WaitingPops,
+        stats: BrokerStats,
+        durable: DurableReplies,
+        live: LiveConfig,
+        clock: Clock,
+        pick: Callable[[int], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        when_free: Callable[[str, str, int], None],
+    ) -> None:
+        """`when_free(topic, group, time ms)` has a waiting ordered pop served when its blocked queue is free."""
+        self._engine = engine
+        self._store = store
+        self._checks = checks
+        self._waiting = waiting
+        self._stats = stats
+        self._durable = durable
+        self._live = live
+        self._clock = clock
+        self._pick = pick
+        self._spawn = spawn
+        self._when_free = when_free
+        self.accepting = True  # false while the broker stops: nothing waits any more
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.POP_MESSAGE: self.pop, RequestCode.PEEK_MESSAGE: self.peek}
+
+    def pop(self, connection: Connection, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
+        """Serve a pop that just came in."""
+        try:
+            want = self._want(connection, request)
+            late_ms = self._clock.now_ms() - request.integer("bornTime") - request.integer("pollTime")
+            if late_ms > LATE_MS:
+                return request.reply(
+                    ResponseCode.POLLING_TIMEOUT,
+                    remark=f"the pop came {late_ms} ms after its time was up (bornTime + pollTime)",
+                    ext=self._fields(Taken(self._clock.now_ms(), -1), want),
+                )
+        except RemoteError as error:
+            return request.reply(error.code, remark=error.remark, ext={})
+        if self._is_cold(want):
+            return self._pop_cold(connection, request, want)
+        return self._answer(connection, request, want, may_wait=True)
+
+    def resume(self, call: WaitingCall, timed_out: bool) -> None:
+        """Serve a pop that waited: now when its time is up, else it may wait on."""
+        connection, request = call.connection, call.request
+        try:
+            want = self._want(connection, request)
+            if self._is_cold(want):
+                self._spawn(self._resume_cold(connection, request, want))
+                return
+            reply = self._answer(connection, request, want, may_wait=not timed_out)
+        except AerobeeError as error:
+            reply = _error_reply(request, error)
+        if reply is not None:
+            connection.send(reply)
+
+    def peek(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Show what a pop would hand out, without handing it out."""
+        try:
+            want = self._want(connection, request, with_times=False)
+        except RemoteError as error:
+            return request.reply(error.code, remark=error.remark, ext={})
+        bodies: list[bytes] = []
+        count = rest = 0
+        for topic, queue_id, _ in self._engine.sources(want):
+            offset = self._engine.position(want, topic, queue_id)
+            if count >= want.count_max or self._store.max_offset(topic, queue_id) <= offset:
+                continue
+            result = self._store.get_messages(topic, queue_id, offset, count_max=want.count_max - count)
+            count += result.count
+            rest += max(0, result.max_offset - result.next_offset)
+            bodies.append(result.body)
+        ext = {
+            "popTime": str(self._clock.now_ms()),
+            "invisibleTime": "0",
+            "reviveQid": "0",
+            "restNum": str(rest),
+        }
+        if count:
+            return request.reply(ext=ext, remark="FOUND", body=b"".join(bodies))
+        return request.reply(ResponseCode.PULL_NOT_FOUND, ext=ext, remark="NO_MESSAGE_IN_QUEUE")
+
+    # --- steps
+
+    def _want(self, connection: Connection, request: RemotingCommand, *, with_times: bool = True) -> PopWant:
+        topic_name, group_name = request.text("topic"), request.text("consumerGroup")
+        queue_id, count_max = request.integer("queueId"), request.integer("maxMsgNums")
+        _, topic = self._checks.may_consume(group_name, topic_name, queue_id)
+        if not 0 < count_max <= COUNT_MAX:
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker[{self._live.value.broker_name}] pop message's num is {count_max}: 1 to {COUNT_MAX} are "
+                "possible (maxMsgNums)",
+            )
+        invisible_ms = request.integer("invisibleTime") if with_times else 0
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            raise RemoteError(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime is {invisible_ms} ms: 0 to {INVISIBLE_MS_MAX} are possible",
+            )
+        tag_codes, accept = self._checks.filter(topic_name, request.field("expType"), request.field("exp"))
+        ordered = request.boolean("order", False)
+        retries = () if ordered else self._checks.retry_topics(group_name, topic_name)
+        return PopWant(
+            topic=topic_name,
+            group=group_name,
+            queue_id=max(ANY_QUEUE, queue_id),
+            queue_count=topic.read_queue_nums,
+            count_max=count_max,
+            invisible_ms=invisible_ms,
+            init_mode=request.integer("initMode", INIT_FROM_MIN),
+            ordered=ordered,
+            attempt_id=request.text("attemptId", ""),
+            tag_codes=tag_codes,
+            accept=accept,
+            retries=retries,
+            retry_first=bool(retries) and self._pick(100) < self._live.value.pop_from_retry_probability,
+            consumer=connection.remote_address,
+        )
+
+    def _answer(
+        self, connection: Connection, request: RemotingCommand, want: PopWant, *, may_wait: bool
+    ) -> RemotingCommand | None:
+        now_ms = self._clock.now_ms()
+        try:
+            taken = self._engine.take(want, now_ms)
+        except StoreError as error:
+            refusal = store_refusal(error)
+            return request.reply(refusal.code, remark=refusal.remark, ext={})
+        if not taken.count:
+            self._stats.get_miss()
+            if may_wait and not request.is_oneway:
+                return self._wait(connection, request, want, taken)
+            return self._nothing(request, want, taken)
+        for topic, share, size in zip(taken.topics, taken.shares, taken.sizes, strict=True):
+            self._stats.group_get(want.group, topic, len(share.offsets), size)
+        if taken.rest and self._waiting.count:
+            self._waiting.wake(want.topic, want.group)  # there is more than this one could take
+        reply = request.reply(remark="FOUND", ext=self._fields(taken, want), body=b"".join(taken.bodies))
+        if taken.end and self._store.config.is_sync_flush:
+            self._durable.hold(connection, taken.end, encode_frame(reply))
+            return None
+        return reply
+
+    def _wait(
+        self, connection: Connection, request: RemotingCommand, want: PopWant, taken: Taken
+    ) -> RemotingCommand | None:
+        poll_ms = request.integer("pollTime")
+        hold_ms = min(poll_ms, request.integer("bornTime") + poll_ms - taken.pop_time, HOLD_MS_MAX)
+        if hold_ms <= 0 or not self.accepting:
+            return self._nothing(request, want, taken)
+        call = WaitingCall(
+            connection, request, want.topic, want.group, want.queue_id, want.tag_codes, self.resume
+        )
+        if taken.blocked_until:
+            self._when_free(want.topic, want.group, taken.blocked_until)
+        queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
+        queues += [(topic, 0) for topic, _ in want.retries]
+        if self._waiting.park(call, hold_ms / 1000, queues):
+            return None
+        return request.reply(
+            ResponseCode.POLLING_FULL,
+            remark="too many pops wait already: ask again later",
+            ext=self._fields(taken, want),
+        )
+
+    def _nothing(self, request: RemotingCommand, want: PopWant, taken: Taken) -> RemotingCommand:
+        return request.reply(
+            ResponseCode.POLLING_TIMEOUT, remark=taken.status.name, ext=self._fields(taken, want)
+        )
+
+    def _fields(self, taken: Taken, want: PopWant) -> dict[str, str]:
+        fields = {
+            "popTime": str(taken.pop_time),
+            "invisibleTime": str(want.invisible_ms),
+            "reviveQid": str(taken.revive_queue_id),
+            "restNum": str(taken.rest),
+            "startOffsetInfo": start_offset_info(taken.shares),
+            "msgOffsetInfo": message_offset_info(taken.shares),
+        }
+        if want.ordered:
+            fields["orderCountInfo"] = ";".join(taken.order_counts)
+        return fields
+
+    # --- cold data
+
+    def _is_cold(self, want: PopWant) -> bool:
+        return bool(self._cold_places(want))
+
+    def _cold_places(self, want: PopWant) -> list[tuple[str, int, int]]:
+        store, found = self._store, []
+        for topic, queue_id, _ in self._engine.sources(want):
+            offset = self._engine.position(want, topic, queue_id)
+            if store.max_offset(topic, queue_id) > offset and store.is_cold(topic, queue_id, offset):
+                found.append((topic, queue_id, offset))
+        return found
+
+    async def _warm(self, want: PopWant) -> None:
+        """Bring into memory what this pop reads; the pop itself then runs in one step."""
+        for topic, queue_id, offset in self._cold_places(want):
+            await self._store.get_messages_cold(
+                topic,
+                queue_id,
+                offset,
+                count_max=want.count_max,
+                tag_codes=want.tag_codes,
+                accept=want.accept,
+            )
+
+    async def _pop_cold(self, connection: Connection, request: RemotingCommand, want: PopWant) -> Reply:
+        await self._warm(want)
+        return self._answer(connection, request, want, may_wait=True)
+
+    async def _resume_cold(self, connection: Connection, request: RemotingCommand, want: PopWant) -> None:
+        try:
+            await self._warm(want)
+            reply = self._answer(connection, request, want, may_wait=False)
+        except AerobeeError as error:
+            reply = _error_reply(request, error)
+        if reply is not None and connection.is_open:
+            connection.send(reply)
+
+
+def _error_reply(request: RemotingCommand, error: AerobeeError) -> RemotingCommand:
+    code = error.code if isinstance(error, RemoteError) else int(ResponseCode.SYSTEM_ERROR)
+    remark = error.remark if isinstance(error, RemoteError) else str(error)
+    return request.reply(code, remark=remark, ext={})

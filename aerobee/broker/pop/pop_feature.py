@@ -1,0 +1,251 @@
+"""POP as a feature of the broker: its parts put together, started and ended in order.
+
+Files: config/consumerOrderInfo.json (ordered pops), written every few seconds and at the stop. Everything else is in the
+log, in the groups' offsets and in config/messageRequestMode.json (request_mode.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.pop.ack_calls import AckCalls
+from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_point
+from aerobee.broker.pop.checks import PopChecks
+from aerobee.broker.pop.engine import PopEngine
+from aerobee.broker.pop.invisible_calls import InvisibleCalls
+from aerobee.broker.pop.merge_buffer import MergeBuffer
+from aerobee.broker.pop.notification import NotificationCalls
+from aerobee.broker.pop.pop_calls import PopCalls
+from aerobee.broker.pop.pop_recovery import recover_pops
+from aerobee.broker.pop.revive_log import ReviveLog
+from aerobee.broker.pop.reviver import Reviver
+from aerobee.broker.pop.waiting_pops import WaitingPops
+from aerobee.clock import Timer
+from aerobee.errors import MalformedFrame, StoreError
+from aerobee.remoting.connection import Handler
+
+ORDER_FILE = "consumerOrderInfo.json"
+BUFFER_SCAN_S = 0.2
+UPKEEP_S = 5.0
+
+
+class DueDeliveries(Protocol):
+    """What POP needs of the timer."""
+
+    def delivered_until(self) -> int:
+        """Everything due before this time (ms) was delivered."""
+
+    def set_filter(self, topic: str, is_wanted: Callable[[str, bytes], bool]) -> None:
+        """Ask is_wanted(tag, body) before a message for `topic` is delivered; False: it is left out."""
+
+
+class Pop(Feature):
+    """POP at one broker."""
+
+    name = "pop"
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        *,
+        timer: DueDeliveries | None = None,
+        pick: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._parts = parts
+        loop = asyncio.get_running_loop()
+        config, store, identity, clock = parts.live.value, parts.store, parts.identity, parts.clock
+        self._file = parts.config_file(ORDER_FILE)
+        self._log = ReviveLog(
+            store=store,
+            cluster=identity.cluster,
+            host=identity.store_host,
+            uses_timer=timer is not None and store.config.timer_wheel_enable,
+        )
+        self.engine = PopEngine(
+            store=store,
+            offsets=parts.offsets,
+            log=self._log,
+            broker_name=identity.name,
+            host=identity.store_host,
+            pick=pick,
+            buffer=MergeBuffer() if config.enable_pop_buffer_merge else None,
+        )
+        if self.engine.buffer is None:
+            parts.offsets.log_end_now = lambda: store.appended
+        self.waiting = WaitingPops(clock=clock, call_soon=loop.call_soon, watch=parts.parked)
+        self.notified = WaitingPops(clock=clock, call_soon=loop.call_soon, watch=parts.parked)
+        self._make_calls(parts, pick, loop)
+        self.reviver = Reviver(
+            store=store,
+            topic=self._log.topic,
+            in_flight=self.engine.in_flight,
+            offsets=parts.offsets,
+            topics=parts.topics,
+            groups=parts.groups,
+            stats=parts.stats,
+            live=parts.live,
+            clock=clock,
+            host=identity.store_host,
+            call_soon=loop.call_soon,
+            delivered_until=timer.delivered_until if timer is not None else clock.now_ms,
+            copied_from=parts.offsets.log_end,
+        )
+        if timer is not None:
+            timer.set_filter(self._log.topic, self._is_wanted)
+        for arrived in (self.waiting.arrived, self.notified.arrived, self.reviver.arrived):
+            store.on_arrival(arrived)
+        parts.offsets.on_reset(self._offset_reset)
+        parts.parked.on_release_all(self._release_waiting)
+        self._timers: dict[str, Timer] = {}
+        self._free: dict[tuple[str, str], tuple[int, Timer]] = {}
+
+    def _make_calls(
+        self, parts: BrokerParts, pick: Callable[[int], int], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """The handlers."""
+        store, identity, clock = parts.store, parts.identity, parts.clock
+        checks = PopChecks(
+            topics=parts.topics,
+            groups=parts.groups,
+            live=parts.live,
+            identity=identity,
+            expressions=parts.expressions,
+        )
+        self._pops = PopCalls(
+            engine=self.engine,
+            store=store,
+            checks=checks,
+            waiting=self.waiting,
+            stats=parts.stats,
+            durable=parts.durable,
+            live=parts.live,
+            clock=clock,
+            pick=pick,
+            spawn=parts.spawn,
+            when_free=self._wake_at,
+        )
+        self._acks = AckCalls(
+            engine=self.engine,
+            store=store,
+            offsets=parts.offsets,
+            checks=checks,
+            waiting=self.waiting,
+            durable=parts.durable,
+            clock=clock,
+            broker_name=identity.name,
+            call_soon=loop.call_soon,
+        )
+        self._notifications = NotificationCalls(
+            engine=self.engine, checks=checks, pops=self.waiting, waiting=self.notified, clock=clock
+        )
+        self._invisible = InvisibleCalls(engine=self.engine, consumers=parts.consumers, clock=clock)
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            **self._pops.handlers(),
+            **self._acks.handlers(),
+            **self._notifications.handlers(),
+            **self._invisible.handlers(),
+        }
+
+    def runtime_info(self) -> Mapping[str, str]:
+        return {
+            "popInvisibleMessages": str(self.engine.in_flight.message_count),
+            "popWaiting": str(self.waiting.count),
+            "popAcked": str(self._acks.ack_count),
+            "popRevived": str(self.reviver.revived_count),
+            "popReviveBehind": str(self.reviver.unread),
+        }
+
+    # --- life
+
+    def load(self) -> None:
+        tree = self._file.read()
+        if tree is not None:
+            try:
+                self.engine.orders.load(tree)
+            except MalformedFrame as error:
+                raise StoreError(f"config/{ORDER_FILE} is not a table of ordered pops: {error}") from error
+        recover_pops(
+            self._parts.store,
+            revive_topic=self._log.topic,
+            offsets=self._parts.offsets,
+            in_flight=self.engine.in_flight,
+        )
+
+    def start(self) -> None:
+        self.reviver.start()
+        self._every("upkeep", UPKEEP_S, self._upkeep)
+        if self.engine.buffer is not None:
+            self._every("buffer", BUFFER_SCAN_S, lambda: self.engine.scan_buffer(self._parts.clock.now_ms()))
+
+    def _release_waiting(self) -> None:
+        """The broker stops: whoever waits is answered, and what is only in memory is written."""
+        self._pops.accepting = self._notifications.accepting = False
+        self.engine.end_buffer(self._parts.clock.now_ms())
+        self.waiting.release_all()
+        self.notified.release_all()
+
+    def stop(self) -> None:
+        self.reviver.stop()
+        for timer in (*self._timers.values(), *(timer for _, timer in self._free.values())):
+            timer.cancel()
+        self._timers.clear()
+        self._free.clear()
+
+    def save(self) -> None:
+        self._file.write(self.engine.orders.to_dict())
+
+    def _upkeep(self) -> None:
+        self.engine.in_flight.forget_old(self._parts.clock.now_ms())
+        orders = self.engine.orders
+        if orders.dirty:
+            orders.dirty = False
+            content = orders.to_dict()
+            self._parts.run_blocking(lambda: self._file.write(content))
+
+    def _every(self, name: str, seconds: float, work: Callable[[], None]) -> None:
+        clock = self._parts.clock
+
+        def tick() -> None:
+            self._timers[name] = clock.call_later(seconds, tick)
+            work()
+
+        self._timers[name] = clock.call_later(seconds, tick)
+
+    # --- between the parts
+
+    def _is_wanted(self, tag: str, body: bytes) -> bool:
+        """Whether a record of the revive topic that is due has to go there: not if all it says is settled."""
+        try:
+            if tag == CK_TAG:
+                return not self.engine.in_flight.drop(decode_check_point(body).key)
+            return not self.engine.in_flight.is_dropped(decode_acks(body).key)
+        except MalformedFrame:
+            return True
+
+    def _wake_at(self, topic: str, group: str, time_ms: int) -> None:
+        """Serve a waiting ordered pop when its queue is free again."""
+        clock = self._parts.clock
+        key = (topic, group)
+        known = self._free.get(key)
+        if known is not None:
+            if known[0] <= time_ms:
+                return
+            known[1].cancel()
+
+        def wake() -> None:
+            self._free.pop(key, None)
+            self.waiting.wake(topic, group)
+            self.notified.wake(topic, group)
+
+        delay_s = max(0.001, (time_ms - clock.now_ms()) / 1000)
+        self._free[key] = (time_ms, clock.call_later(delay_s, wake))
+
+    def _offset_reset(self, group: str, topic: str, queue_id: int) -> None:
+        self.waiting.wake(topic, group)
+        self.notified.wake(topic, group)

@@ -1,0 +1,117 @@
+"""What the log says about pops, read once at the start: the table of what is invisible, and offsets after a crash.
+
+consumerOffset.json is written every few seconds. What was popped since the last time is in no file, but each pop wrote a
+check point: the group's offset goes up to the end of the youngest one. `log_end` of that file tells which check points
+it does not know. Acknowledgements behind a check point are in the log behind it, so everything that lies in the last
+WINDOW_MS is known completely. Blocking; some microseconds a record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Protocol
+
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.pop.check_point import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CK_TAG,
+    decode_acks,
+    decode_check_point,
+)
+from aerobee.broker.pop.in_flight import InFlightTable
+from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
+from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
+from aerobee.errors import MalformedFrame
+from aerobee.message import Record, decode_records, tags_code
+from aerobee.store.stored_message import GetResult, GetStatus
+
+log = logging.getLogger(__name__)
+
+WINDOW_MS = 600_000  # twice the longest invisible time that RocketMQ's push consumer asks for
+RECORDS_MAX = 300_000  # of each queue
+CODES = frozenset(map(tags_code, (CK_TAG, ACK_TAG, BATCH_ACK_TAG)))
+
+
+class RecoveryStore(Protocol):
+    """What reading back needs of the store."""
+
+    last_store_timestamp: int
+
+    def get_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetResult: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
+
+
+def recover_pops(
+    store: RecoveryStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
+) -> int:
+    """Fill `in_flight` and raise the groups' offsets; return how many check points were found."""
+    since_ms = store.last_store_timestamp - WINDOW_MS
+    acks: list[bytes] = []
+    count = 0
+    settled: set[tuple[str, str, int, int, int]] = set()
+    places = [(WHEEL_TIMER_TOPIC, 0), *((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUES))]
+    for topic, queue_id in places:
+        done = offsets.query(REVIVE_GROUP, topic, queue_id) if topic == revive_topic else None
+        for record in _records(store, topic, queue_id, since_ms):
+            if topic == WHEEL_TIMER_TOPIC and record.properties.get("REAL_TOPIC") != revive_topic:
+                continue
+            try:
+                if record.tag != CK_TAG:
+                    acks.append(record.body)
+                    continue
+                point = decode_check_point(record.body)
+            except MalformedFrame as error:
+                log.error("%s queue %d offset %d: %s", topic, queue_id, record.queue_offset, error)
+                continue
+            if done is not None and record.queue_offset <= done:
+                settled.add(point.key)
+            elif in_flight.get(point.key) is None:
+                in_flight.add(point, "")
+                count += 1
+            if 0 <= offsets.log_end <= record.physical_offset and point.offsets:
+                _raise_offset(offsets, point.group, point.topic, point.queue_id, point.offsets[-1] + 1)
+    for body in acks:
+        try:
+            ack = decode_acks(body)
+        except MalformedFrame:
+            continue  # told when it is read in the revive topic
+        for offset in ack.offsets:
+            in_flight.ack(ack.key, offset)
+    for key in settled:
+        in_flight.revived(key)
+    return count
+
+
+def _records(store: RecoveryStore, topic: str, queue_id: int, since_ms: int) -> Iterator[Record]:
+    end = store.max_offset(topic, queue_id)
+    at = max(store.min_offset(topic, queue_id), end - RECORDS_MAX)
+    if at < end:
+        at = max(at, store.offset_by_time(topic, queue_id, since_ms))
+    while at < end:
+        result = store.get_messages(topic, queue_id, at, count_max=1_024, tag_codes=CODES)
+        if result.next_offset <= at:
+            return
+        at = result.next_offset
+        if result.status is GetStatus.FOUND:
+            yield from decode_records(result.body, check_crc=False)
+
+
+def _raise_offset(offsets: ConsumerOffsets, group: str, topic: str, queue_id: int, offset: int) -> None:
+    known = offsets.query(group, topic, queue_id)
+    if known is None or known < offset:
+        offsets.commit(group, topic, queue_id, offset)

@@ -1,0 +1,104 @@
+"""Whether a group pulls or pops a topic: config/messageRequestMode.json (MessageRequestModeManager).
+
+    {"messageRequestModeMap":{topic:{group:{"consumerGroup","mode":"PULL"|"POP","popShareQueueNum":n,"topic"}}}}
+
+A group and topic without an entry have the broker's default (defaultMessageRequestMode); a group's own retry topic is always
+pulled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.config_file import ConfigFile
+from aerobee.errors import MalformedFrame, StoreError
+from aerobee.message import RETRY_PREFIX
+from aerobee.remoting.body import json_fields
+
+PULL, POP = "PULL", "POP"
+MODES = (PULL, POP)
+FILE_NAME = "messageRequestMode.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMode:
+    """How one group consumes one topic. With POP, `share_queue_num` queue shares of other members are popped beside
+    the own one; 0 and below, or as many as there are members: every member pops all queues."""
+
+    topic: str
+    group: str
+    mode: str = PULL
+    share_queue_num: int = -1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "consumerGroup": self.group,
+            "mode": self.mode,
+            "popShareQueueNum": self.share_queue_num,
+            "topic": self.topic,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: json_fields.Fields) -> RequestMode:
+        return cls(
+            json_fields.text(fields, "topic"),
+            json_fields.text(fields, "consumerGroup"),
+            json_fields.enum_name(fields, "mode", MODES, PULL),
+            json_fields.integer(fields, "popShareQueueNum"),
+        )
+
+
+class RequestModes:
+    """The table. A change is on the disk before it is answered."""
+
+    def __init__(self, *, live: LiveConfig, file: ConfigFile | None = None) -> None:
+        self._live = live
+        self._file = file
+        self._table: dict[str, dict[str, RequestMode]] = {}
+
+    def get(self, topic: str, group: str) -> RequestMode:
+        if topic.startswith(RETRY_PREFIX):
+            return RequestMode(topic, group)
+        found = self._table.get(topic, {}).get(group)
+        if found is not None:
+            return found
+        config = self._live.value
+        return RequestMode(
+            topic, group, config.default_message_request_mode, config.default_pop_share_queue_num
+        )
+
+    def put(self, mode: RequestMode) -> None:
+        """Raises StoreError; nothing is changed then."""
+        before = self._table
+        self._table = {**before, mode.topic: {**before.get(mode.topic, {}), mode.group: mode}}
+        try:
+            if self._file is not None:
+                self._file.write(self.to_dict())
+        except StoreError:
+            self._table = before
+            raise
+
+    def load(self) -> None:
+        """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
+        tree = self._file.read() if self._file is not None else None
+        if tree is None:
+            return
+        try:
+            for topic, groups in json_fields.mapping(tree, "messageRequestModeMap").items():
+                self._table[topic] = {
+                    group: RequestMode.from_dict(json_fields.as_object(value, f"the mode of {group[:80]!r}"))
+                    for group, value in json_fields.as_object(groups, f"topic {topic[:80]!r}").items()
+                }
+        except MalformedFrame as error:
+            raise StoreError(f"config/{FILE_NAME} is not a table of request modes: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file's content; also the body of GET_ALL_MESSAGE_REQUEST_MODE (402)."""
+        return {
+            "messageRequestModeMap": {
+                topic: {group: mode.to_dict() for group, mode in groups.items()}
+                for topic, groups in self._table.items()
+            }
+        }

@@ -1,0 +1,140 @@
+"""What one queue of the revive topic holds that is not settled: the core of PopReviveService (RocketMQ).
+
+Records are read in order. A check point waits until its revive time; acknowledgements that come behind it set its bits. When
+it is due, the messages without a bit are handed out again, and the check point is done. How far the queue is
+settled is the offset that group CID_RMQ_SYS_REVIVE_GROUP commits: the last one before the oldest check point that
+is not done, so that a restart reads nothing twice that was done and misses nothing.
+
+A check point is due when its time has come and every acknowledgement that was given in time is known: those of this
+process are (`known_acks`), those from before a restart are in the queue once the timer has delivered up to the revive
+time. Where RocketMQ waits two seconds after the largest delivery time it has seen, this waits for exactly that.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+
+from aerobee.broker.pop.check_point import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CK_TAG,
+    CheckPoint,
+    CheckPointKey,
+    decode_acks,
+    decode_check_point,
+)
+
+EARLY_MAX = 1_000  # acknowledgements that came before their check point, as after a crash they may
+PENDING_MAX = 200_000  # check points in memory of one revive queue; reading waits when there are more
+
+
+class ReviveQueue:
+    """The unsettled check points of one revive queue. `next_offset` is where reading goes on."""
+
+    def __init__(self, settled: int = -1) -> None:
+        """`settled`: the committed offset, the last one that was dealt with; -1 for none."""
+        self.next_offset = settled + 1
+        self._pending: dict[CheckPointKey, CheckPoint] = {}
+        self._by_time: list[tuple[int, int, CheckPoint]] = []  # (revive time, place in the queue)
+        self._by_place: list[tuple[int, CheckPointKey]] = []
+        self._early: OrderedDict[CheckPointKey, list[int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._pending) >= PENDING_MAX
+
+    @property
+    def settled(self) -> int:
+        """The offset to commit: everything up to it is dealt with."""
+        while self._by_place:
+            place, key = self._by_place[0]
+            waiting = self._pending.get(key)
+            if waiting is not None and waiting.revive_offset == place:
+                return place - 1
+            heapq.heappop(self._by_place)
+        return self.next_offset - 1
+
+    def take(self, offset: int, tag: str | None, body: bytes) -> CheckPoint | None:
+        """Note one record of the queue; returns the check point that it is. Raises MalformedFrame for a broken one,
+        which counts as read."""
+        self.next_offset = offset + 1
+        if tag == CK_TAG:
+            point = decode_check_point(body)
+            point.revive_offset = offset
+            before = self._pending.get(point.key)
+            if before is not None:  # put again by a crash or a take-over: what was acknowledged stays so
+                point.bit_map |= before.bit_map
+            for acked in self._early.pop(point.key, ()):
+                point.ack(acked)
+            self._pending[point.key] = point
+            heapq.heappush(self._by_time, (point.revive_time, offset, point))
+            heapq.heappush(self._by_place, (offset, point.key))
+            return point
+        if tag in (ACK_TAG, BATCH_ACK_TAG):
+            acks = decode_acks(body)
+            waiting = self._pending.get(acks.key)
+            if waiting is None:
+                self._early.setdefault(acks.key, []).extend(acks.offsets)
+                if len(self._early) > EARLY_MAX:
+                    self._early.popitem(last=False)
+                return None
+            for acked in acks.offsets:
+                waiting.ack(acked)
+        return None
+
+    def skip_to(self, offset: int) -> None:
+        """Records before `offset` are not there any more."""
+        self.next_offset = max(self.next_offset, offset)
+
+    def next_due_ms(self) -> int | None:
+        """Revive time of the check point that is due first; None when nothing waits."""
+        while self._by_time:
+            due_ms, place, point = self._by_time[0]
+            waiting = self._pending.get(point.key)
+            if waiting is not None and waiting.revive_offset == place:
+                return due_ms
+            heapq.heappop(self._by_time)
+        return None
+
+    def due(
+        self, now_ms: int, delivered_until_ms: int, known_acks: Callable[[CheckPointKey], int | None]
+    ) -> CheckPoint | None:
+        """Return the first check point that is due, with its bits up to date; None when none is. Call done() with it.
+
+        `delivered_until_ms`: everything due in the timer up to then is in the queue and was read. `known_acks` gives
+        the bits of a check point whose acknowledgements all went through this process; None for another one.
+        """
+        due_ms = self.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return None
+        # One whose acknowledgements are all known does not wait for one before it that needs the timer.
+        held: list[tuple[int, int, CheckPoint]] = []
+        found: CheckPoint | None = None
+        while self._by_time and self._by_time[0][0] <= now_ms:
+            entry = self._by_time[0]
+            point = entry[2]
+            waiting = self._pending.get(point.key)
+            if waiting is None or waiting.revive_offset != entry[1]:
+                heapq.heappop(self._by_time)
+                continue
+            bits = known_acks(point.key)
+            if bits is not None:
+                point.bit_map |= bits
+            if bits is not None or point.revive_time < delivered_until_ms or point.is_acked:
+                found = point
+                break
+            held.append(heapq.heappop(self._by_time))
+        for entry in held:
+            heapq.heappush(self._by_time, entry)
+        return found
+
+    def done(self, point: CheckPoint) -> None:
+        """The check point is dealt with."""
+        waiting = self._pending.get(point.key)
+        if waiting is not None and waiting.revive_offset == point.revive_offset:
+            del self._pending[point.key]

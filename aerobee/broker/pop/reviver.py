@@ -1,0 +1,286 @@
+"""Handing messages out again whose invisible time ran out: reads the revive topic, stores copies in the retry topics
+(PopReviveService).
+
+Belongs to the event loop; one timer stands at the next revive time of all revive queues. A copy carries the mark of the
+record it was made from (delivery_mark.py), so what a crash left done but not settled is not done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.group_table import GroupTable
+from aerobee.broker.pop.check_point import CheckPoint
+from aerobee.broker.pop.in_flight import InFlightTable
+from aerobee.broker.pop.retry import retry_message, retry_topic_of
+from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
+from aerobee.broker.pop.revive_queue import ReviveQueue
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import Clock, Timer
+from aerobee.errors import MalformedFrame, MalformedRecord, RecordInvalid, StoreError
+from aerobee.message import Record, decode_record, decode_records
+from aerobee.store.delivery_mark import delivery_mark
+from aerobee.store.stored_message import AppendResult, GetResult, GetStatus, StoredMessage
+
+log = logging.getLogger(__name__)
+
+READS_PER_PASS = 8  # of 32 records each; then the event loop gets its turn
+REVIVALS_PER_PASS = 16  # check points
+LOOK_AGAIN_S = 0.2  # while the timer is behind
+ERROR_PAUSE_S = 1.0
+SETTLE_INTERVAL_S = 1.0
+RETRY_QUEUES = 1
+
+
+class ReviveStore(Protocol):
+    """What reviving needs of the store."""
+
+    def get_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetResult: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def append(self, message: StoredMessage) -> AppendResult: ...
+
+
+class Reviver:
+    """Serves all revive queues."""
+
+    def __init__(
+        self,
+        *,
+        store: ReviveStore,
+        topic: str,
+        in_flight: InFlightTable,
+        offsets: ConsumerOffsets,
+        topics: TopicTable,
+        groups: GroupTable,
+        stats: BrokerStats,
+        live: LiveConfig,
+        clock: Clock,
+        host: bytes,
+        call_soon: Callable[[Callable[[], None]], object],
+        delivered_until: Callable[[], int],
+        copied_from: int,
+    ) -> None:
+        """`delivered_until`: the timer has delivered everything due before that time, ms. `copied_from`: copies of
+        an earlier run that may not be settled lie at this physical offset or behind it; -1: none are known."""
+        self._store = store
+        self._topic = topic
+        self._in_flight = in_flight
+        self._offsets = offsets
+        self._topics = topics
+        self._groups = groups
+        self._stats = stats
+        self._live = live
+        self._clock = clock
+        self._host = host
+        self._call_soon = call_soon
+        self._delivered_until = delivered_until
+        self._copied_from = copied_from
+        self._copies: dict[str, set[int]] = {}  # retry topic -> records that an earlier run copied there
+        self._starts: dict[int, int] = {}  # revive queue -> first offset of this run
+        self._queues: dict[int, ReviveQueue] = {}
+        self._timer: Timer | None = None
+        self._soon = False
+        self._running = False
+        self.revived_count = 0
+
+    def start(self) -> None:
+        """Begin where the group of revival has settled. load() of the offsets comes first."""
+        self._running = True
+        for queue_id in range(REVIVE_QUEUES):
+            settled = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
+            self._queues[queue_id] = ReviveQueue(-1 if settled is None else settled)
+            self._starts[queue_id] = self._store.max_offset(self._topic, queue_id)
+        self._run_soon()
+
+    def stop(self) -> None:
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def pending(self) -> int:
+        """Check points that were read and are not over."""
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def unread(self) -> int:
+        """Records of the revive topic that were not read yet."""
+        return sum(
+            max(0, self._store.max_offset(self._topic, queue_id) - queue.next_offset)
+            for queue_id, queue in self._queues.items()
+        )
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        """A message became readable; of interest are those of the revive topic."""
+        if topic == self._topic and self._running:
+            self._run_soon()
+
+    def _run_soon(self) -> None:
+        if not self._soon:
+            self._soon = True
+            self._call_soon(self.run)
+
+    def run(self) -> None:
+        """Read what is new, hand out again what is due, settle, and set the timer for the rest."""
+        self._soon = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._running:
+            return
+        try:
+            again = self._pass()
+        except StoreError as error:
+            log.error("messages are to be handed out again and cannot be stored: %s; trying again", error)
+            self._arm(ERROR_PAUSE_S)
+            return
+        if again:
+            self._run_soon()
+            return
+        due = [due_ms for queue in self._queues.values() if (due_ms := queue.next_due_ms()) is not None]
+        if due:
+            wait_s = (min(due) - self._clock.now_ms()) / 1000
+            self._arm(wait_s if wait_s > 0 else LOOK_AGAIN_S)
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = self._clock.call_later(seconds, self.run)
+
+    def _pass(self) -> bool:
+        """One pass over all queues. Returns whether there is more to do at once."""
+        again = False
+        delivered_until = self._delivered_until()
+        now_ms = self._clock.now_ms()
+        for queue_id, queue in self._queues.items():
+            again |= self._read(queue_id, queue)
+            behind = queue.next_offset < self._store.max_offset(self._topic, queue_id)
+            for _ in range(REVIVALS_PER_PASS):
+                point = queue.due(now_ms, 0 if behind else delivered_until, self._in_flight.bits)
+                if point is None:
+                    break
+                self._revive(point, old=point.revive_offset < self._starts[queue_id])
+                queue.done(point)
+                self._in_flight.revived(point.key)
+            else:
+                again = True
+            self._settle(queue_id, queue)
+        return again
+
+    def _settle(self, queue_id: int, queue: ReviveQueue) -> None:
+        settled = queue.settled
+        if settled >= 0 and self._offsets.query(REVIVE_GROUP, self._topic, queue_id) != settled:
+            self._offsets.commit(REVIVE_GROUP, self._topic, queue_id, settled)
+
+    def _read(self, queue_id: int, queue: ReviveQueue) -> bool:
+        """Read on. Returns whether records are left."""
+        for _ in range(READS_PER_PASS):
+            if queue.is_full or queue.next_offset >= self._store.max_offset(self._topic, queue_id):
+                return False
+            result = self._store.get_messages(self._topic, queue_id, queue.next_offset, count_max=32)
+            if result.status is not GetStatus.FOUND:
+                if result.next_offset <= queue.next_offset:
+                    return False
+                queue.skip_to(result.next_offset)
+                continue
+            for record in decode_records(result.body, check_crc=False):
+                try:
+                    point = queue.take(record.queue_offset, record.tag, record.body)
+                except MalformedFrame as error:
+                    log.error(
+                        "%s queue %d offset %d is skipped: %s",
+                        self._topic,
+                        queue_id,
+                        record.queue_offset,
+                        error,
+                    )
+                    continue
+                if point is not None and (bits := self._in_flight.bits(point.key)) is not None:
+                    point.bit_map |= bits
+            queue.skip_to(result.next_offset)
+        return queue.next_offset < self._store.max_offset(self._topic, queue_id)
+
+    # --- one check point
+
+    def _revive(self, point: CheckPoint, *, old: bool) -> None:
+        """Hand out again what of it was not acknowledged. Raises StoreError."""
+        left = point.unacked
+        if not left:
+            return
+        if self._topics.get(point.topic) is None or self._groups.get(point.group) is None:
+            log.info(
+                "%d messages of %s are not handed out again: topic or group %s is gone",
+                len(left), point.topic, point.group,
+            )  # fmt: skip
+            return
+        topic = retry_topic_of(point, v2=self._live.value.enable_retry_topic_v2)
+        self._topics.create_internal(topic, queue_nums=RETRY_QUEUES)
+        if self._offsets.query(point.group, topic, 0) is None:
+            self._offsets.commit(point.group, topic, 0, self._store.min_offset(topic, 0))
+        done = self._copies_in(topic) if old else ()
+        for offset in left:
+            record = self._message(point, offset)
+            if record is None or record.physical_offset in done:
+                continue
+            message = retry_message(point, record, topic=topic, host=self._host)
+            message.prepared_transaction_offset = delivery_mark(record.physical_offset)
+            try:
+                result = self._store.append(message)
+            except RecordInvalid as error:
+                log.error(
+                    "message %d of %s queue %d cannot be handed out again: %s",
+                    offset, point.topic, point.queue_id, error,
+                )  # fmt: skip
+                continue
+            self.revived_count += 1
+            self._stats.topic_put(topic, 1, result.size)
+
+    def _message(self, point: CheckPoint, offset: int) -> Record | None:
+        result = self._store.get_messages(point.topic, point.queue_id, offset, count_max=1)
+        try:
+            record = decode_record(result.body, check_crc=False) if result.status is GetStatus.FOUND else None
+        except MalformedRecord as error:
+            log.error("message %d of %s queue %d is broken: %s", offset, point.topic, point.queue_id, error)
+            return None
+        if record is None or record.queue_offset != offset:
+            log.warning(
+                "message %d of %s queue %d is deleted: group %s does not get it again",
+                offset, point.topic, point.queue_id, point.group,
+            )  # fmt: skip
+            return None
+        return record
+
+    def _copies_in(self, topic: str) -> set[int]:
+        """Physical offsets of the records that an earlier run copied to a retry topic and may not have settled."""
+        found = self._copies.get(topic)
+        if found is None:
+            found = self._copies[topic] = set()
+            at = self._store.max_offset(topic, 0)
+            while self._copied_from >= 0 and at > self._store.min_offset(topic, 0):
+                at = max(self._store.min_offset(topic, 0), at - 32)
+                result = self._store.get_messages(topic, 0, at, count_max=32)
+                records = list(decode_records(result.body, check_crc=False)) if result.body else []
+                found.update(
+                    -1 - record.prepared_transaction_offset
+                    for record in records
+                    if record.prepared_transaction_offset < 0
+                )
+                if not records or records[0].physical_offset < self._copied_from:
+                    break
+        return found

@@ -1,0 +1,213 @@
+"""Pops and notifications that wait for a message (PopLongPollingService).
+
+A waiting call is one object, found by (topic, group): by any queue of the topic or by one. A message that becomes readable
+wakes one call of each group that waits there, for a pop takes what it finds and a second one would find nothing; a
+message in a group's retry topic wakes a call of that group. Calls leave in the order in which they came. Releases of one
+pass of the event loop run together after it, so that a burst of sends is answered with one full pop.
+
+What always holds: each call is released exactly once (message, deadline, close of its connection, shutdown). A call whose
+filter refuses the message stays. At most WAITING_MAX calls wait, and WAITING_OF_KEY_MAX of one group and topic; one more is
+answered POLLING_FULL (209).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from aerobee.clock import Clock, Timer
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
+
+WAITING_MAX = 100_000  # maxPopPollingSize
+WAITING_OF_KEY_MAX = 1_024  # popPollingSize
+ANY_QUEUE = -1
+
+Key = tuple[str, str]  # topic, group
+
+
+class QueueWatch(Protocol):
+    """Who makes sure that messages of a queue are announced (ParkedPulls)."""
+
+    def watch(self, topic: str, queue_id: int) -> None: ...
+
+    def unwatch(self, topic: str, queue_id: int) -> None: ...
+
+
+class WaitingCall:
+    """One held call. `resume(call, timed_out)` serves it again."""
+
+    __slots__ = ("connection", "group", "queue_id", "request", "resume", "tag_codes", "topic", "waits")
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        topic: str,
+        group: str,
+        queue_id: int,
+        tag_codes: frozenset[int] | None,
+        resume: Callable[[WaitingCall, bool], None],
+    ) -> None:
+        self.connection = connection
+        self.request = request
+        self.topic = topic
+        self.group = group
+        self.queue_id = queue_id
+        self.tag_codes = tag_codes
+        self.resume = resume
+        self.waits = False
+
+
+class _Place:
+    """The calls of one group at one topic."""
+
+    __slots__ = ("calls", "key", "watched")
+
+    def __init__(self, key: Key, watched: tuple[tuple[str, int], ...]) -> None:
+        self.key = key
+        self.watched = watched
+        self.calls: dict[WaitingCall, None] = {}
+
+
+class WaitingPops:
+    """The calls that wait. Belongs to the event loop."""
+
+    def __init__(
+        self, *, clock: Clock, call_soon: Callable[[Callable[[], None]], object], watch: QueueWatch
+    ) -> None:
+        self._clock = clock
+        self._call_soon = call_soon
+        self._watch = watch
+        self._places: dict[Key, _Place] = {}
+        self._by_queue: dict[tuple[str, int], list[_Place]] = {}
+        self._connections: dict[Connection, set[WaitingCall]] = {}
+        self._deadlines: list[tuple[float, int, WaitingCall]] = []
+        self._sequence = itertools.count()
+        self._timer: Timer | None = None
+        self._released: list[tuple[WaitingCall, bool]] = []
+        self.count = 0
+
+    def waiting(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> int:
+        """How many calls wait there."""
+        place = self._places.get((topic, group))
+        if place is None:
+            return 0
+        return sum(
+            1 for call in place.calls if ANY_QUEUE in (queue_id, call.queue_id) or call.queue_id == queue_id
+        )
+
+    def park(self, call: WaitingCall, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
+        """Hold a call; `queues` are those whose messages it may get. False: too many wait already."""
+        key = (call.topic, call.group)
+        place = self._places.get(key)
+        if self.count >= WAITING_MAX or (place is not None and len(place.calls) >= WAITING_OF_KEY_MAX):
+            return False
+        if place is None:
+            place = self._places[key] = _Place(key, tuple(queues))
+            for queue in place.watched:
+                self._by_queue.setdefault(queue, []).append(place)
+                self._watch.watch(*queue)
+        place.calls[call] = None
+        calls = self._connections.get(call.connection)
+        if calls is None:
+            calls = self._connections[call.connection] = set()
+            call.connection.on_close(self._connection_closed)
+        calls.add(call)
+        call.waits = True
+        self.count += 1
+        heapq.heappush(self._deadlines, (self._clock.monotonic() + hold_s, next(self._sequence), call))
+        if self._timer is None or self._deadlines[0][2] is call:
+            self._arm()
+        return True
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        """A message became readable."""
+        places = self._by_queue.get((topic, queue_id))
+        if places is not None:
+            for place in list(places):
+                # Only a message of the topic itself has its queue's number: a retry topic's are for any call.
+                of_topic = place.key[0] == topic
+                for call in place.calls:
+                    if of_topic and call.queue_id not in (ANY_QUEUE, queue_id):
+                        continue
+                    if call.tag_codes is None or tags_code in call.tag_codes:
+                        self._release(call, timed_out=False)
+                        break
+
+    def wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:
+        """Something a group may take is there: serve one of its calls."""
+        place = self._places.get((topic, group))
+        if place is not None:
+            for call in place.calls:
+                if ANY_QUEUE in (queue_id, call.queue_id) or call.queue_id == queue_id:
+                    self._release(call, timed_out=False)
+                    return
+
+    def release_all(self) -> None:
+        """Answer everything that waits, now: the broker stops."""
+        for place in list(self._places.values()):
+            for call in list(place.calls):
+                self._release(call, timed_out=True)
+        self._run_released()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _release(self, call: WaitingCall, *, timed_out: bool) -> None:
+        self._forget(call)
+        self._released.append((call, timed_out))
+        if len(self._released) == 1:
+            self._call_soon(self._run_released)
+
+    def _run_released(self) -> None:
+        released, self._released = self._released, []
+        for call, timed_out in released:
+            if call.connection.is_open:
+                call.resume(call, timed_out)
+
+    def _forget(self, call: WaitingCall) -> None:
+        call.waits = False
+        self.count -= 1
+        place = self._places[(call.topic, call.group)]
+        del place.calls[call]
+        if not place.calls:
+            del self._places[place.key]
+            for queue in place.watched:
+                self._watch.unwatch(*queue)
+                places = self._by_queue[queue]
+                places.remove(place)
+                if not places:
+                    del self._by_queue[queue]
+        calls = self._connections.get(call.connection)
+        if calls is not None:
+            calls.discard(call)
+        # Entries of the heap whose call is gone are dropped when they come up, or here when they are the most.
+        if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self.count:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
+            heapq.heapify(self._deadlines)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for call in list(self._connections.pop(connection, ())):
+            self._forget(call)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._deadlines and not self._deadlines[0][2].waits:
+            heapq.heappop(self._deadlines)
+        if self._deadlines:
+            delay = max(0.0, self._deadlines[0][0] - self._clock.monotonic())
+            self._timer = self._clock.call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        while self._deadlines and (self._deadlines[0][0] <= now or not self._deadlines[0][2].waits):
+            call = heapq.heappop(self._deadlines)[2]
+            if call.waits:
+                self._release(call, timed_out=True)
+        self._arm()
