@@ -1,0 +1,198 @@
+"""A network in memory: ordered, delayed, and broken on demand. Implements network.Network.
+
+Each party (a broker, a client) gets an endpoint by its name. `isolate` swallows what goes from and to a party without
+telling anybody, as a pulled cable does; `sever` breaks its connections, and both sides see it. Bytes of a connection arrive in order; what one write sent arrives in one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+from typing import Any, cast
+
+from aerobee.clock import Clock
+from aerobee.errors import UsageError
+
+Factory = Callable[[], asyncio.BaseProtocol]
+FIRST_PORT = 20_000
+
+
+class _Transport(asyncio.Transport):
+    """One side of a connection."""
+
+    def __init__(
+        self, network: SimulatedNetwork, owner: str, local: tuple[str, int], peer: tuple[str, int]
+    ) -> None:
+        super().__init__({"sockname": local, "peername": peer})
+        self.owner = owner
+        self.other: _Transport
+        self.protocol: asyncio.Protocol
+        self.closed = False
+        self._network = network
+        self._arrives_at = 0.0  # bytes do not overtake each other
+        self._paused = False
+        self._held: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self.closed and data:
+            self._send(self.other.receive, bytes(data))
+
+    def _send(self, deliver: Callable[..., None], *args: Any) -> None:
+        network = self._network
+        now = network.clock.monotonic()
+        self._arrives_at = max(self._arrives_at, now + network.delay_s())
+        network.clock.call_later(self._arrives_at - now, self._arrive, deliver, args)
+
+    def _arrive(self, deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if not self._network.is_cut(self.owner, self.other.owner):
+            deliver(*args)
+
+    def receive(self, data: bytes) -> None:
+        if self.closed:
+            return
+        if self._paused:
+            self._held.append(data)
+        else:
+            self.protocol.data_received(data)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        held, self._held = self._held, []
+        for data in held:
+            self.receive(data)
+
+    def end(self, error: Exception | None) -> None:
+        """The other side closed or broke."""
+        if not self.closed:
+            self.closed = True
+            self._network.forget(self)
+            self.protocol.connection_lost(error)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._send(self.other.end, None)
+            asyncio.get_running_loop().call_soon(self.end, None)
+
+    def abort(self) -> None:
+        self.close()
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self.protocol
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+
+class _Server:
+    def __init__(
+        self, network: SimulatedNetwork, owner: str, factory: Factory, address: tuple[str, int]
+    ) -> None:
+        self.owner = owner
+        self.factory = factory
+        self.address = address
+        self._network = network
+
+    def close(self) -> None:
+        self._network.servers.pop(self.address[1], None)
+
+
+class SimulatedNetwork:
+    """All connections of one simulation. Every server has a port of its own; hosts are not looked at."""
+
+    def __init__(self, rng: random.Random, clock: Clock, *, delay_max_s: float = 0.002) -> None:
+        self.rng = rng
+        self.clock = clock
+        self.delay_max_s = delay_max_s
+        self.servers: dict[int, _Server] = {}
+        self._open: dict[_Transport, None] = {}
+        self._isolated: set[str] = set()
+        self._next_port = FIRST_PORT
+
+    def endpoint(self, name: str) -> Endpoint:
+        """The network as one party sees it."""
+        return Endpoint(self, name)
+
+    def isolate(self, name: str) -> None:
+        self._isolated.add(name)
+
+    def rejoin(self, name: str) -> None:
+        self._isolated.discard(name)
+
+    def sever(self, name: str) -> None:
+        """Break the connections of a party; both sides see it."""
+        for transport in self._of(name):
+            transport.other.end(ConnectionResetError("severed"))
+            transport.end(ConnectionResetError("severed"))
+
+    def is_cut(self, one: str, other: str) -> bool:
+        return one in self._isolated or other in self._isolated
+
+    def delay_s(self) -> float:
+        return self.rng.random() * self.delay_max_s
+
+    def forget(self, transport: _Transport) -> None:
+        self._open.pop(transport, None)
+
+    def _of(self, name: str) -> list[_Transport]:
+        return [transport for transport in self._open if transport.owner == name]
+
+    async def listen(self, owner: str, factory: Factory, host: str, port: int) -> _Server:
+        if port == 0:
+            port, self._next_port = self._next_port, self._next_port + 10
+        if port in self.servers:
+            raise OSError(98, f"port {port} is taken")
+        server = self.servers[port] = _Server(self, owner, factory, (host, port))
+        return server
+
+    async def connect(self, owner: str, factory: Factory, host: str, port: int) -> None:
+        await self.clock.sleep(self.delay_s())
+        server = self.servers.get(port)
+        if server is None:
+            raise ConnectionRefusedError(111, f"nothing listens at {host}:{port}")
+        if self.is_cut(owner, server.owner):
+            raise TimeoutError(110, f"{host}:{port} does not answer")
+        self._next_port += 1
+        near, far = (host, self._next_port), (host, port)
+        client = _Transport(self, owner, near, far)
+        accepted = _Transport(self, server.owner, far, near)
+        client.other, accepted.other = accepted, client
+        client.protocol = cast(asyncio.Protocol, factory())
+        accepted.protocol = cast(asyncio.Protocol, server.factory())
+        self._open[client] = self._open[accepted] = None
+        accepted.protocol.connection_made(accepted)
+        client.protocol.connection_made(client)
+
+
+class Endpoint:
+    """One party's Network."""
+
+    def __init__(self, network: SimulatedNetwork, name: str) -> None:
+        self._network = network
+        self._name = name
+
+    async def create_server(self, factory: Factory, host: str, port: int) -> _Server:
+        return await self._network.listen(self._name, factory, host, port)
+
+    async def create_connection(self, factory: Factory, host: str, port: int) -> None:
+        await self._network.connect(self._name, factory, host, port)
+
+    async def start_tls(
+        self,
+        transport: asyncio.WriteTransport,
+        protocol: asyncio.BaseProtocol,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+    ) -> asyncio.Transport:
+        raise UsageError("a simulated network has no TLS")
