@@ -1,6 +1,6 @@
 """What a broker costs when it does nothing, when it starts, and in memory under load.
 
-    python bench/footprint.py [--idle 30] [--load 20] [--servers aerobee,rocketmq]
+    python bench/footprint.py [--idle 30] [--load 20] [--servers aerobee-up,aerobee,rocketmq]
 
 For each server, one after the other on an empty store: CPU seconds of the broker from its start to its first answer,
 memory of NameServer and broker idle, the broker's share of a core while idle, memory without file pages during and after
@@ -26,15 +26,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def memory_mib(pid: int) -> dict[str, float]:
-    """Resident, and without file pages (anonymous), MiB."""
-    fields = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
-    )
+    """Resident, its share of it where pages are shared with others (PSS), and without file pages, MiB."""
+    text = Path(f"/proc/{pid}/status").read_text() + Path(f"/proc/{pid}/smaps_rollup").read_text()
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
     def mib(key: str) -> float:
         return int(fields[key].split()[0]) / 1024
 
-    return {"rss": mib("VmRSS"), "anonymous": mib("RssAnon")}
+    return {"rss": mib("VmRSS"), "pss": mib("Pss"), "anonymous": mib("RssAnon")}
 
 
 def cpu_seconds(pid: int) -> float:
@@ -54,7 +53,7 @@ def measure(name: str, idle_s: float, load_s: float) -> dict[str, Any]:
         run_load("rmqload.py", "send", "--broker", server.address, "--count", "1")
         start_cpu_s = cpu_seconds(broker)
         time.sleep(SETTLE_S)
-        idle = {key: total(server, key) for key in ("rss", "anonymous")}
+        idle = {key: total(server, key) for key in ("rss", "pss", "anonymous")}
         before, began = cpu_seconds(broker), time.monotonic()
         time.sleep(idle_s)
         idle_share = (cpu_seconds(broker) - before) / (time.monotonic() - began)
@@ -74,6 +73,7 @@ def measure(name: str, idle_s: float, load_s: float) -> dict[str, Any]:
         result = {
             "start_cpu_s": start_cpu_s,
             "idle_rss_mib": idle["rss"],
+            "idle_pss_mib": idle["pss"],
             "idle_anonymous_mib": idle["anonymous"],
             "idle_cpu_percent": idle_share * 100,
             "load_anonymous_mib": {"first": samples[0], "max": max(samples), "last": samples[-1]},
@@ -88,7 +88,7 @@ def main() -> None:
     )
     parser.add_argument("--idle", type=float, default=30.0, help="seconds")
     parser.add_argument("--load", type=float, default=20.0, help="seconds")
-    parser.add_argument("--servers", default="aerobee,rocketmq")
+    parser.add_argument("--servers", default="aerobee-up,aerobee,rocketmq")
     options = parser.parse_args()
     found = {name: measure(name, options.idle, options.load) for name in options.servers.split(",")}
     results_file.write("footprint", found)

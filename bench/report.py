@@ -18,7 +18,7 @@ from results_file import RESULTS
 README = RESULTS.parent / "README.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 ORDER = ("aerobee", "aerobee-python", "rocketmq", "null", "redis", "nats")
-TITLES = {"aerobee": "Aerobee", "aerobee-python": "Aerobee, pure Python", "rocketmq": "RocketMQ 5.5.0",
+TITLES = {"aerobee": "Aerobee", "aerobee-python": "Aerobee, pure Python", "aerobee-up": "`aerobee up`", "rocketmq": "RocketMQ 5.5.0",
           "null": "null server", "redis": "Redis Streams", "nats": "NATS JetStream"}  # fmt: skip
 COLOURS = {"aerobee": "#d97706", "aerobee-python": "#f5b75b", "rocketmq": "#4b5563"}
 BAR, GAP, LEFT, WIDTH = 18, 6, 190, 720
@@ -79,6 +79,7 @@ def footprint_table(document: dict[str, Any]) -> list[str]:
     rows = (
         ("start to first answer, empty store, CPU seconds", "start_cpu_s", "{:.2f}"),
         ("idle, NameServer + broker, resident, MiB", "idle_rss_mib", "{:.0f}"),
+        ("the same, pages shared between the two counted once (PSS)", "idle_pss_mib", "{:.0f}"),
         ("idle CPU of the broker, % of a core", "idle_cpu_percent", "{:.2f}"),
     )
     lines = [

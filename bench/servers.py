@@ -186,6 +186,22 @@ def aerobee_python(
 
 
 @contextlib.contextmanager
+def aerobee_up() -> Iterator[Server]:
+    """`aerobee up`: NameServer and broker in one process, as a single machine runs them."""
+    with scratch("aerobee-up") as directory:
+        nameserver_port, port = free_ports(2)
+        server = Server("aerobee-up", port, directory, nameserver_port=nameserver_port)
+        command = [sys.executable, "-m", "aerobee.ops", "up", "--data", str(directory / "data")]
+        ports = ["--port", str(port), "--nameserver-port", str(nameserver_port)]
+        try:
+            server.spawn([*command, *ports], "up.log")
+            server.wait_for_port(port, "up.log")
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
 def rocketmq(
     *, sync_flush: bool = False, extra: Mapping[str, str] | None = None, heap: str = "2g"
 ) -> Iterator[Server]:
