@@ -1,0 +1,11 @@
+"""Effects that happen once although a message may be delivered twice: handler wrapper and stores (extra `dedup`).
+
+    from aerobee.client.dedup import deduplicated
+    from aerobee.client.dedup.sql import SqlDedup
+
+The stores are imported by their modules, so that nobody needs the library of another store.
+"""
+
+from aerobee.client.dedup.handler import DEDUP_KEY, DedupStore, KeyOf, deduplicated, key_of
+
+__all__ = ["DEDUP_KEY", "DedupStore", "KeyOf", "deduplicated", "key_of"]

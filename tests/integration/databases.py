@@ -1,0 +1,136 @@
+"""Private PostgreSQL and Redis servers for the tests of deduplication: free ports, temporary directories, loopback only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+START_TIMEOUT_S = 30.0
+SETUP = "run scripts/setup-databases first"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    end = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > end:
+                text = log.read_text(errors="replace")[-2000:]
+                raise AssertionError(f"the server did not come up:\n{text}") from None
+        time.sleep(0.02)
+
+
+@contextmanager
+def _running(command: list[str], port: int, directory: Path, stop: int) -> Iterator[None]:
+    log = directory / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=directory)
+    try:
+        _wait_for(process, port, log)
+        yield
+    finally:
+        process.send_signal(stop)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="aerobee-db-"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _find(name: str) -> str | None:
+    versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return shutil.which(name) or (str(versions[-1]) if versions else None)
+
+
+def _as_postgres() -> list[str]:
+    """PostgreSQL refuses to run as root: then it runs as the user that Debian's package made."""
+    if os.getuid() != 0:
+        return []
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
+
+
+@contextmanager
+def postgresql() -> Iterator[str]:
+    """A fresh PostgreSQL; yields its SQLAlchemy URL. Skips the test when it is not installed."""
+    initdb, server = _find("initdb"), _find("postgres")
+    if initdb is None or server is None:
+        pytest.skip(f"PostgreSQL is not installed: {SETUP}")
+    with _directory() as directory:
+        prefix, port, data = _as_postgres(), free_port(), directory / "data"
+        if prefix:
+            shutil.chown(directory, "postgres", "postgres")
+        subprocess.run(
+            [*prefix, initdb, "-D", str(data), "-U", "aerobee", "--auth=trust", "--no-sync", "-E", "UTF8"],
+            check=True,
+            capture_output=True,
+            cwd=directory,
+        )
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(port),
+            "unix_socket_directories": "",
+            "fsync": "off",
+        }
+        command = [*prefix, server, "-D", str(data)]
+        for name, value in options.items():
+            command += ["-c", f"{name}={value}"]
+        with _running(command, port, directory, signal.SIGINT):
+            url = f"postgresql+psycopg://aerobee@127.0.0.1:{port}/postgres"
+            _until_it_answers(url)
+            yield url
+
+
+def _until_it_answers(url: str) -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    engine = sqlalchemy.create_engine(url)
+    end = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            engine.connect().close()
+            engine.dispose()
+            return
+        except sqlalchemy.exc.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+@contextmanager
+def redis_server() -> Iterator[str]:
+    """A fresh Redis; yields its URL. Skips the test when it is not installed."""
+    server = shutil.which("redis-server")
+    if server is None:
+        pytest.skip(f"Redis is not installed: {SETUP}")
+    with _directory() as directory:
+        port = free_port()
+        command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+        with _running(command, port, directory, signal.SIGTERM):
+            yield f"redis://127.0.0.1:{port}/0"
