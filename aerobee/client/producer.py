@@ -490,6 +490,11 @@ class Producer:
                 raise UsageError(
                     f"message {index} of the batch is delayed or for a retry topic: send it on its own"
                 )
+            if "DEDUP_KEY" in message.properties:
+                raise UsageError(
+                    f"message {index} of the batch has a DEDUP_KEY, which brokers see outside of batches only: "
+                    "send it on its own"
+                )
             unique_id = self._ids.next_id(now_ms)
             entry = encode_batch_entry(message, unique_id)
             if (
