@@ -119,7 +119,9 @@ class EndTransactionCalls:
             half = self._find(queue_offset, physical_offset, group)
             transaction = ledger.book.by_key.get(half.key)
             if transaction is None or queue_offset < transaction.first_offset:
+                _check_id(request, half.transaction_id)
                 return self._decide_again(half, outcome)
+        _check_id(request, transaction.transaction_id)
         if transaction.immunity_ms is not None:
             self._check_time(request, transaction)
         if outcome is Outcome.COMMITTED:
@@ -190,3 +192,14 @@ class EndTransactionCalls:
                 outcome = Outcome.ROLLED_BACK
             ledger.book.remember(half.key, outcome)
         return outcome
+
+
+def _check_id(request: RemotingCommand, transaction_id: str) -> None:
+    """Refuse a request that names another transaction: after a power loss another message can be at its place."""
+    named = [text for name in ("transactionId", "msgId") if (text := request.field(name))]
+    if named and transaction_id not in named:
+        raise RemoteError(
+            ResponseCode.SYSTEM_ERROR,
+            f"The transaction id wrong: the half message at that place is of transaction {transaction_id}, not "
+            f"{named[0]}",
+        )
