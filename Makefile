@@ -32,9 +32,13 @@ types:
 	@scripts/make-venv dev
 	$(BIN)/mypy
 
-unit:
-	@scripts/make-venv dev
+unit: native
 	$(PYTEST) -q tests/unit tests/simulation tests/integration
+
+# The native lane, built when cargo is there; without it only the Python lane is tested, and that is said.
+native:
+	@scripts/make-venv dev
+	@scripts/make-native
 
 # Peers that are not ours: the Java client, broker and tools of RocketMQ 5.5.0, the C++ client. Fetched once.
 interop:

@@ -28,6 +28,7 @@ from aerobee.broker.group_table import GroupTable
 from aerobee.broker.host_address import advertised_ip, packable_ip
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane import Lane
+from aerobee.broker.lane_choice import VARIABLE, choose_lane
 from aerobee.broker.lock_table import LockTable
 from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.overload import Overload
@@ -107,6 +108,7 @@ class Broker:
         self._server = self._make_server(tls)
         self._vip_server = self._make_server(tls)
         self._client = RemotingClient(clock=self.clock, network=self._network)
+        self.lane_choice = choose_lane(os.environ.get(VARIABLE, ""))
         self._lane: Lane | None = None
         self._timers: dict[str, Timer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,7 +179,8 @@ class Broker:
         self._every("scan", lambda: SCAN_INTERVAL_S, self._scan)
         self._every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self._save_offsets)
         await self.registration.start(self.config.nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
-        log.info("broker %s of %s serves at %s", self.identity.name, self.identity.cluster, self.address)
+        lane = f"{self.lane_choice.name} lane: {self.lane_choice.why}"
+        log.info("broker %s of %s serves at %s (%s)", self.identity.name, self.identity.cluster, self.address, lane)
 
     async def stop(self) -> None:
         """End in order: unregister, answer what is parked, finish what is being served, flush, close.
@@ -295,6 +298,7 @@ class Broker:
             live=self.live,
             identity=identity,
             clock=self.clock,
+            choice=self.lane_choice,
         )
 
     def _make_parts(self) -> BrokerParts:
@@ -335,6 +339,7 @@ class Broker:
         """Keys of brokerStatus beyond those of the store and the counters."""
         registered = self.registration.registered_at_ms
         return {
+            "lane": self.lane_choice.name,
             "loopWaitMaxMs": str(self.overload.wait_max_ms),
             "refusedSends": str(self.overload.refused_count),
             "dedupKeys": str(len(self._duplicates)),

@@ -1,4 +1,4 @@
-"""The lane: what joins LaneCore (lane_core.py) to connections, watermarks, statistics and settings.
+"""The lane: what joins LaneCore (lane_core.py, or its native twin) to connections, watermarks, statistics and settings.
 
 RemotingServer gives each read to Lane.burst first. Replies of a burst leave in one write; with sync flush those whose
 senders wait for the disk leave together when it has them. While the broker may not take messages (a slave, overload, a
@@ -15,7 +15,8 @@ from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane_core import LaneCore
+from aerobee.broker.lane_choice import LaneChoice, LaneTwin, choose_lane
+from aerobee.broker.lane_core import SPECIAL_PROPERTIES
 from aerobee.broker.lane_grants import LaneGrants
 from aerobee.broker.lane_pull import Got
 from aerobee.broker.overload import Overload
@@ -49,7 +50,9 @@ class Lane:
         live: LiveConfig,
         identity: BrokerIdentity,
         clock: Clock,
+        choice: LaneChoice | None = None,
     ) -> None:
+        self.choice = choice or choose_lane()
         self._store = store
         self._parked = parked
         self._topics = topics
@@ -110,11 +113,11 @@ class Lane:
             self._opens_ms = 0
         return self._opens_ms != 0
 
-    def _make_core(self) -> LaneCore:
+    def _make_core(self) -> LaneTwin:
         config = self._live.value
         trace_on = boolean_text(config.trace_on)
         self._opens_ms = config.start_accept_send_request_time_stamp
-        return LaneCore(
+        return self.choice.make(
             store=self._store,
             find_topic=self._find_ordinary,
             find_grant=self._grants.find,
@@ -126,6 +129,7 @@ class Lane:
             reply_fields=f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
             reply_ext={"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
             waiting=self._parked.by_queue,
+            special_properties=SPECIAL_PROPERTIES,
         )
 
     def _settings_changed(self) -> None:

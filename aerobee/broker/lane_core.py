@@ -117,12 +117,14 @@ class LaneCore:
         reply_fields: str,
         reply_ext: dict[str, str],
         waiting: Container[tuple[str, int]],
+        special_properties: frozenset[str] = SPECIAL_PROPERTIES,
     ) -> None:
         self._store = store
         self._waiting = waiting
         self._log = store.log
         self._index = store.index
         self._find_topic = find_topic
+        self._special_properties = special_properties
         self._store_host = store_host
         self._store_host_hex = store_host.hex().upper()
         self._own_properties = own_properties
@@ -277,7 +279,7 @@ class LaneCore:
         parts = properties.replace("\x02", "\x01").split("\x01")
         names_and_values = iter(parts)
         pairs = dict(zip(names_and_values, names_and_values))  # noqa: B905 - a last, empty part has no partner
-        if properties.count("\x01") != len(parts) >> 1 or not SPECIAL_PROPERTIES.isdisjoint(pairs):
+        if properties.count("\x01") != len(parts) >> 1 or not self._special_properties.isdisjoint(pairs):
             raise ValueError
         unique_key = pairs["UNIQ_KEY"]
         sys_flag = 0 if sys_flag == "0" else number(sys_flag)

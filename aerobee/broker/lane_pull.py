@@ -84,7 +84,10 @@ class LanePulls:
         if ext.get("expressionType", "TAG") not in _TAG_EXPRESSIONS:
             raise ValueError
         if flags & SUBSCRIPTION:
-            key: GrantKey = (code, ext["consumerGroup"], ext["topic"], ext.get("subscription", ""), 0)
+            subscription = ext.get("subscription", "")
+            if type(subscription) is not str:
+                raise ValueError
+            key: GrantKey = (code, ext["consumerGroup"], ext["topic"], subscription, 0)
         else:
             sub_version = number(ext.get("subVersion", 0))
             key = (code, ext["consumerGroup"], ext["topic"], None, sub_version)
@@ -130,8 +133,8 @@ class LanePulls:
         return b"".join((length.to_bytes(4, "big"), len(header).to_bytes(4, "big"), header, result.body)), got
 
     def _admit(self, key: GrantKey) -> PullGrant:
-        _, group, topic, subscription, _ = key
-        if type(group) is not str or type(topic) is not str or type(subscription) not in (str, type(None)):
+        _, group, topic, _, _ = key
+        if not type(group) is type(topic) is str:
             raise ValueError
         grant = self._find_grant(key)
         if grant is None:

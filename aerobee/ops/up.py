@@ -23,6 +23,7 @@ import orjson
 import typer
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.lane_choice import LaneChoice
 from aerobee.client import Admin
 from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, UsageError
@@ -245,7 +246,8 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
             )
         await _wait_until_healthy(nameserver.address, list(addresses), stop, out, broker)
         if not stop:
-            _say_ready(out, plan, nameserver.address, addresses, ephemeral, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            _say_ready(out, plan, nameserver.address, addresses, ephemeral, broker.lane_choice, seconds)
             await _stay(processes, stop)
             out.note("draining; Ctrl-C again ends everything at once")
     finally:
@@ -357,6 +359,7 @@ def _say_ready(
     nameserver: str,
     addresses: Mapping[str, str],
     ephemeral: bool,
+    lane: LaneChoice,
     seconds: float,
 ) -> None:
     store = plan.brokers[0].store
@@ -369,6 +372,7 @@ def _say_ready(
                 "brokers": dict(addresses),
                 "data": None if ephemeral else str(plan.data),
                 "ack": ack,
+                "lane": lane.name,
                 "seconds": round(seconds, 3),
             },
             "",
@@ -381,6 +385,7 @@ def _say_ready(
         out.say(f"  {name:<{width}}  {address}")
     out.say(f"  {'data':<{width}}  {'kept until it stops' if ephemeral else plan.data}")
     out.say(f"  {'ack':<{width}}  {ack}")
+    out.say(f"  {'lane':<{width}}  {lane.name} ({lane.why})")
     out.say("")
     out.say("In another terminal:", style="bold")
     if nameserver != "127.0.0.1:9876":

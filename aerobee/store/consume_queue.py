@@ -49,19 +49,21 @@ class ConsumeQueue:
         self._files.on_close = self._forget
         self._pool = pool
         self._entries_per_file = file_size // ENTRY_BYTES
-        self._buffer: WritableBuffer = bytearray()
+        self.tail_buffer: WritableBuffer = bytearray()  # of the tail file; empty when it is not open
         self._tail: QueueFile | None = None
-        self._base = 0  # offset of the tail file's first entry
+        self.tail_base = 0  # offset of the tail file's first entry
 
     # -- writing
 
     def append_entry(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Write the entry at max_offset. The caller has checked `max_offset < room`, or called make_room."""
         offset = self.max_offset
-        ENTRY.pack_into(self._buffer, (offset - self._base) * ENTRY_BYTES, physical_offset, size, tags_code)
+        ENTRY.pack_into(
+            self.tail_buffer, (offset - self.tail_base) * ENTRY_BYTES, physical_offset, size, tags_code
+        )
         self.max_offset = offset + 1
         if self.unsynced_from < 0:
-            self._mark_dirty(physical_offset)
+            self.mark_dirty(physical_offset)
 
     def make_room(self, count: int = 1) -> None:
         """Take disk space for at least one entry, and for up to `count` that fit the same file. Raises StoreFull.
@@ -73,16 +75,16 @@ class ConsumeQueue:
         count = max(1, min(count, base + self._entries_per_file - offset))
         is_new = self._files.file_at(offset * ENTRY_BYTES) is None
         file = self._files.writable_file(offset * ENTRY_BYTES, count * ENTRY_BYTES)
-        self._buffer = self._pool.buffer(file)
+        self.tail_buffer = self._pool.buffer(file)
         self._tail = file
-        self._base = file.base // ENTRY_BYTES
-        if is_new and offset > self._base:
+        self.tail_base = file.base // ENTRY_BYTES
+        if is_new and offset > self.tail_base:
             # The queue begins here: its log before this point is gone, or it was deleted with its topic.
-            self._buffer[: (offset - self._base) * ENTRY_BYTES] = FILLER * (offset - self._base)
-        start, end = (offset - self._base) * ENTRY_BYTES, file.reserved - file.reserved % ENTRY_BYTES
-        if not is_zero(self._buffer[start:end]):  # left behind by a queue that was cut after a power loss
-            self._buffer[start:end] = bytes(end - start)
-        self.room = self._base + end // ENTRY_BYTES
+            self.tail_buffer[: (offset - self.tail_base) * ENTRY_BYTES] = FILLER * (offset - self.tail_base)
+        start, end = (offset - self.tail_base) * ENTRY_BYTES, file.reserved - file.reserved % ENTRY_BYTES
+        if not is_zero(self.tail_buffer[start:end]):  # left behind by a queue that was cut after a power loss
+            self.tail_buffer[start:end] = bytes(end - start)
+        self.room = self.tail_base + end // ENTRY_BYTES
         if self.unsynced_from >= 0:
             self._pool.mark_dirty(file)
 
@@ -101,7 +103,8 @@ class ConsumeQueue:
             self._files.writable_file(base * ENTRY_BYTES, count * ENTRY_BYTES)
             base += self._entries_per_file
 
-    def _mark_dirty(self, physical_offset: int) -> None:
+    def mark_dirty(self, physical_offset: int) -> None:
+        """The entry of the record at `physical_offset` is the oldest that was not synced."""
         self.unsynced_from = physical_offset
         self._pool.unsynced_queues.append(self)
         if self._tail is not None:
@@ -110,7 +113,7 @@ class ConsumeQueue:
     def _forget(self, file: QueueFile) -> None:
         if file is self._tail:
             self._tail = None
-            self._buffer = bytearray()
+            self.tail_buffer = bytearray()
             self.room = 0
 
     def rewrite_entry(self, offset: int, physical_offset: int, size: int, tags_code: int) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer_offsets import ConsumerOffsets
@@ -15,6 +18,7 @@ from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane import Lane
+from aerobee.broker.lane_choice import PYTHON, LaneChoice, choose_lane
 from aerobee.broker.lock_table import LockTable
 from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.overload import Overload
@@ -25,6 +29,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import ManualClock
+from aerobee.errors import ConfigError
 from aerobee.message import Record, decode_record, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
@@ -41,6 +46,18 @@ SMALL: dict[str, Any] = {
     "max_index_num": 4_000,
     "commit_log_reserve_bytes": 65_536,
 }
+
+
+_chosen = [choose_lane(PYTHON)]  # the lane of worlds that name none: the last one
+
+
+def use_lane(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use this twin in worlds that name none; skip the test when it is not there."""
+    try:
+        choice = choose_lane(name)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(sys.modules[__name__], "_chosen", [choice])
 
 
 class FakeConnection:
@@ -82,7 +99,14 @@ class FakeConnection:
 class Sending:
     """The parts around a store in `path`. Broker `broker-a` of `DefaultCluster` at 127.0.0.2:20911."""
 
-    def __init__(self, path: Path, config: BrokerConfig | None = None, **store_settings: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: BrokerConfig | None = None,
+        *,
+        choice: LaneChoice | None = None,
+        **store_settings: Any,
+    ) -> None:
         self.clock = ManualClock()
         self.store_config = StoreConfig(store_path_root_dir=str(path), **{**SMALL, **store_settings})
         host = pack_host("127.0.0.2", 20_911)
@@ -151,6 +175,7 @@ class Sending:
             live=self.live,
             identity=self.identity,
             clock=self.clock,
+            choice=choice or _chosen[-1],
         )
 
     def close(self) -> None:

@@ -9,15 +9,22 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.config import BrokerConfig
+from aerobee.broker.lane_choice import NATIVE, PYTHON
 from aerobee.message import tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
 from tests.captures import CapturedFrame, captured
-from tests.unit.broker.sending import FakeConnection, Sending, batch_body, send_frame
+from tests.unit.broker.sending import FakeConnection, Sending, batch_body, send_frame, use_lane
 
 BROKER_PROPERTIES = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 SEND_CODES = (10, 310, 320)
+
+
+@pytest.fixture(params=(PYTHON, NATIVE), autouse=True)
+def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test holds both twins."""
+    use_lane(request.param, monkeypatch)
 
 
 @pytest.fixture

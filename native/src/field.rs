@@ -1,0 +1,161 @@
+//! The fields of a request's header that the lane looks at, whichever header type carried them.
+
+use std::borrow::Cow;
+
+use crate::json_header::unescape;
+
+/// A value as it stands in the header. Texts are not unescaped before they are needed.
+#[derive(Clone, Copy)]
+pub enum Value<'a> {
+    Missing,
+    /// UTF-8, checked. `escaped`: holds JSON escapes, all of them valid.
+    Text { raw: &'a [u8], escaped: bool },
+    Integer(i128),
+    Float(f64),
+    Bool(bool),
+    /// null, an array, an object
+    Other,
+}
+
+/// Which field; the names of the two send headers and of pulls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Name {
+    B, E, F, G, H, I, J, M,
+    Topic, QueueId, SysFlag, BornTimestamp, Flag, Properties, ReconsumeTimes, Batch,
+    ConsumerGroup, QueueOffset, MaxMsgNums, CommitOffset, Subscription, SubVersion, ExpressionType,
+}
+
+const COUNT: usize = Name::ExpressionType as usize + 1;
+
+impl Name {
+    pub fn of(name: &[u8]) -> Option<Self> {
+        use Name::{
+            B, Batch, BornTimestamp, CommitOffset, ConsumerGroup, E, ExpressionType, F, Flag, G, H, I, J, M,
+            MaxMsgNums, Properties, QueueId, QueueOffset, ReconsumeTimes, SubVersion, Subscription, SysFlag, Topic,
+        };
+        if let [letter] = name {
+            return match letter {
+                b'b' => Some(B), b'e' => Some(E), b'f' => Some(F), b'g' => Some(G),
+                b'h' => Some(H), b'i' => Some(I), b'j' => Some(J), b'm' => Some(M),
+                _ => None,
+            };
+        }
+        match name {
+            b"topic" => Some(Topic), b"queueId" => Some(QueueId), b"sysFlag" => Some(SysFlag),
+            b"bornTimestamp" => Some(BornTimestamp), b"flag" => Some(Flag), b"properties" => Some(Properties),
+            b"reconsumeTimes" => Some(ReconsumeTimes), b"batch" => Some(Batch),
+            b"consumerGroup" => Some(ConsumerGroup), b"queueOffset" => Some(QueueOffset),
+            b"maxMsgNums" => Some(MaxMsgNums), b"commitOffset" => Some(CommitOffset),
+            b"subscription" => Some(Subscription), b"subVersion" => Some(SubVersion),
+            b"expressionType" => Some(ExpressionType),
+            _ => None,
+        }
+    }
+}
+
+/// The fields of one header; a later value of a name replaces an earlier one.
+pub struct Fields<'a>([Value<'a>; COUNT]);
+
+impl<'a> Fields<'a> {
+    pub fn new() -> Self {
+        Self([Value::Missing; COUNT])
+    }
+
+    pub fn set(&mut self, name: Name, value: Value<'a>) {
+        self.0[name as usize] = value;
+    }
+
+    pub fn get(&self, name: Name) -> Value<'a> {
+        self.0[name as usize]
+    }
+}
+
+impl<'a> Value<'a> {
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Value::Missing)
+    }
+
+    /// The text's bytes, None when it is no text.
+    pub fn text(&self) -> Option<Cow<'a, [u8]>> {
+        match *self {
+            Value::Text { raw, escaped: false } => Some(Cow::Borrowed(raw)),
+            Value::Text { raw, escaped: true } => {
+                let mut out = Vec::with_capacity(raw.len());
+                unescape(raw, &mut out);
+                Some(Cow::Owned(out))
+            }
+            _ => None,
+        }
+    }
+
+    /// Put the text's bytes into `out`, or return false when it is no text.
+    pub fn text_into(&self, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        match *self {
+            Value::Text { raw, escaped } => {
+                if escaped { unescape(raw, out) } else { out.extend_from_slice(raw) }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What lane_pull.number() reads: a JSON integer or at most 20 characters of digits, of 64 bits.
+    pub fn number(&self) -> Option<i64> {
+        match self {
+            Value::Integer(value) => i64::try_from(*value).ok(),
+            Value::Text { .. } => number_of(&self.text()?),
+            _ => None,
+        }
+    }
+
+    /// As `number`, where the definition takes the text "0" without looking further.
+    pub fn small(&self) -> Option<i64> {
+        match self {
+            Value::Text { raw: b"0", .. } => Some(0),
+            _ => self.number(),
+        }
+    }
+
+    /// A born timestamp: text only; nineteen digits may be beyond 64 bits, which laying out the record refuses.
+    pub fn born_timestamp(&self) -> Option<i128> {
+        let text = self.text()?;
+        if !text.is_empty() && text.len() < 20 && text.iter().all(u8::is_ascii_digit) {
+            return Some(digits(&text));
+        }
+        number_of(&text).map(i128::from)
+    }
+
+    /// Whether the field `batch` says that this is none: "false", "0", 0 or false.
+    pub fn is_no_batch(&self) -> bool {
+        match self {
+            Value::Text { .. } => self.text().is_some_and(|text| matches!(&*text, b"false" | b"0")),
+            Value::Integer(value) => *value == 0,
+            Value::Float(value) => *value == 0.0,
+            Value::Bool(value) => !value,
+            Value::Missing | Value::Other => false,
+        }
+    }
+}
+
+/// An integer written in at most 20 characters, with a minus or not, of 64 bits.
+fn number_of(text: &[u8]) -> Option<i64> {
+    if text.len() > 20 {
+        return None;
+    }
+    let (negative, rest) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    };
+    if rest.is_empty() || !rest.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let value = digits(rest);
+    i64::try_from(if negative { -value } else { value }).ok()
+}
+
+/// At most 20 digits as a number.
+fn digits(text: &[u8]) -> i128 {
+    text.iter().fold(0, |value, digit| value * 10 + i128::from(digit - b'0'))
+}

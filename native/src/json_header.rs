@@ -1,0 +1,360 @@
+//! The JSON header: one pass over the bytes, nothing built but the fields that the lane needs.
+//!
+//! Takes and refuses exactly what the definition's parser does (orjson): RFC 8259, no byte order mark, no lone
+//! surrogates, no number that is infinite as a double, at most 1024 nested containers; of equal names the last counts.
+
+use crate::field::{Fields, Name, Value};
+
+const DEPTH_MAX: usize = 1024;
+
+/// What a header says. Only `extFields` that is an object gives fields.
+pub struct JsonHeader<'a> {
+    pub code: Value<'a>,
+    pub flag: Value<'a>,
+    pub opaque: Value<'a>,
+    pub fields: Option<Fields<'a>>,
+}
+
+/// Read a whole header, or return None for text that is not JSON or not an object.
+pub fn parse(header: &[u8]) -> Option<JsonHeader<'_>> {
+    std::str::from_utf8(header).ok()?;
+    let mut reader = Reader { bytes: header, at: 0 };
+    let mut found =
+        JsonHeader { code: Value::Missing, flag: Value::Missing, opaque: Value::Missing, fields: None };
+    reader.skip_space();
+    if reader.next()? != b'{' {
+        return None;
+    }
+    reader.skip_space();
+    if reader.peek()? == b'}' {
+        reader.at += 1;
+    } else {
+        loop {
+            let name = reader.name()?;
+            match &*name {
+                b"extFields" => {
+                    found.fields = None;
+                    reader.skip_space();
+                    if reader.peek()? == b'{' {
+                        found.fields = Some(reader.fields()?);
+                    } else {
+                        reader.value(1)?;
+                    }
+                }
+                b"code" => found.code = reader.value(1)?,
+                b"flag" => found.flag = reader.value(1)?,
+                b"opaque" => found.opaque = reader.value(1)?,
+                _ => {
+                    reader.value(1)?;
+                }
+            }
+            if !reader.goes_on(b'}')? {
+                break;
+            }
+        }
+    }
+    reader.skip_space();
+    (reader.at == header.len()).then_some(found)
+}
+
+/// Append the text that `raw` stands for. Its escapes were checked when it was read.
+pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
+    out.reserve(raw.len());
+    let mut at = 0;
+    while at < raw.len() {
+        let run = raw[at..].iter().position(|byte| *byte == b'\\').unwrap_or(raw.len() - at);
+        out.extend_from_slice(&raw[at..at + run]);
+        at += run;
+        let Some(escape) = raw.get(at + 1) else { break };
+        at += 2;
+        let simple = match escape {
+            b'b' => 8,
+            b'f' => 12,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'u' => {
+                let mut unit = hex4(raw, at).unwrap_or(0xFFFD);
+                at += 4;
+                if (0xD800..0xDC00).contains(&unit) {
+                    let low = hex4(raw, at + 2).unwrap_or(0xDC00);
+                    unit = 0x10000 + ((unit - 0xD800) << 10) + (low & 0x3FF);
+                    at += 6;
+                }
+                let mut buffer = [0; 4];
+                let text = char::from_u32(unit).unwrap_or('\u{FFFD}').encode_utf8(&mut buffer);
+                out.extend_from_slice(text.as_bytes());
+                continue;
+            }
+            other => *other, // a quote, a backslash, a slash
+        };
+        out.push(simple);
+    }
+}
+
+fn hex4(bytes: &[u8], at: usize) -> Option<u32> {
+    let digits = bytes.get(at..at + 4)?;
+    digits.iter().try_fold(0, |value, digit| Some(value << 4 | (*digit as char).to_digit(16)?))
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// A name, borrowed unless it held escapes.
+type Text<'a> = std::borrow::Cow<'a, [u8]>;
+
+impl<'a> Reader<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// Behind a member or element: true when another one follows, false when the container ended.
+    fn goes_on(&mut self, close: u8) -> Option<bool> {
+        self.skip_space();
+        match self.next()? {
+            b',' => Some(true),
+            byte if byte == close => Some(false),
+            _ => None,
+        }
+    }
+
+    /// A member's name and the colon behind it.
+    fn name(&mut self) -> Option<Text<'a>> {
+        self.skip_space();
+        if self.next()? != b'"' {
+            return None;
+        }
+        let name = self.string()?.text()?;
+        self.skip_space();
+        (self.next()? == b':').then_some(name)
+    }
+
+    /// The object `extFields`, at its brace.
+    fn fields(&mut self) -> Option<Fields<'a>> {
+        let mut fields = Fields::new();
+        self.at += 1;
+        self.skip_space();
+        if self.peek()? == b'}' {
+            self.at += 1;
+            return Some(fields);
+        }
+        loop {
+            let name = self.name()?;
+            let value = self.value(2)?;
+            if let Some(known) = Name::of(&name) {
+                fields.set(known, value);
+            }
+            if !self.goes_on(b'}')? {
+                return Some(fields);
+            }
+        }
+    }
+
+    /// Any value; `depth` containers are open around it.
+    fn value(&mut self, depth: usize) -> Option<Value<'a>> {
+        self.skip_space();
+        match self.peek()? {
+            b'"' => {
+                self.at += 1;
+                self.string()
+            }
+            b'-' | b'0'..=b'9' => self.number(),
+            b't' => self.literal(b"true", Value::Bool(true)),
+            b'f' => self.literal(b"false", Value::Bool(false)),
+            b'n' => self.literal(b"null", Value::Other),
+            b'{' | b'[' => {
+                self.container(depth)?;
+                Some(Value::Other)
+            }
+            _ => None,
+        }
+    }
+
+    fn literal(&mut self, text: &[u8], value: Value<'a>) -> Option<Value<'a>> {
+        if !self.bytes[self.at..].starts_with(text) {
+            return None;
+        }
+        self.at += text.len();
+        Some(value)
+    }
+
+    /// An array or object that nobody needs: checked without recursion, so that depth costs no stack.
+    fn container(&mut self, depth: usize) -> Option<()> {
+        let mut open: Vec<u8> = Vec::new();
+        loop {
+            // At a value.
+            self.skip_space();
+            match self.peek()? {
+                byte @ (b'{' | b'[') => {
+                    let close = if byte == b'{' { b'}' } else { b']' };
+                    if depth + open.len() >= DEPTH_MAX {
+                        return None;
+                    }
+                    self.at += 1;
+                    self.skip_space();
+                    if self.peek()? == close {
+                        self.at += 1;
+                    } else {
+                        open.push(close);
+                        if close == b'}' {
+                            self.name()?;
+                        }
+                        continue;
+                    }
+                }
+                _ => {
+                    self.value(depth)?;
+                }
+            }
+            // Behind a value.
+            loop {
+                let Some(close) = open.last().copied() else { return Some(()) };
+                if self.goes_on(close)? {
+                    if close == b'}' {
+                        self.name()?;
+                    }
+                    break;
+                }
+                open.pop();
+            }
+        }
+    }
+
+    /// A string, behind its opening quote; its escapes are checked.
+    fn string(&mut self) -> Option<Value<'a>> {
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            self.at = plain_until(self.bytes, self.at);
+            match self.next()? {
+                b'"' => {
+                    return Some(Value::Text { raw: &self.bytes[start..self.at - 1], escaped });
+                }
+                b'\\' => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                _ => return None, // a control character
+            }
+        }
+    }
+
+    /// Behind a backslash.
+    fn escape(&mut self) -> Option<()> {
+        match self.next()? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(()),
+            b'u' => {
+                let unit = hex4(self.bytes, self.at)?;
+                self.at += 4;
+                match unit {
+                    0xD800..0xDC00 => {
+                        if self.next()? != b'\\' || self.next()? != b'u' {
+                            return None;
+                        }
+                        let low = hex4(self.bytes, self.at)?;
+                        self.at += 4;
+                        (0xDC00..0xE000).contains(&low).then_some(())
+                    }
+                    0xDC00..0xE000 => None,
+                    _ => Some(()),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn number(&mut self) -> Option<Value<'a>> {
+        let start = self.at;
+        let negative = self.peek()? == b'-';
+        if negative {
+            self.at += 1;
+        }
+        let first = self.at;
+        match self.next()? {
+            b'0' => {
+                if matches!(self.peek(), Some(b'0'..=b'9')) {
+                    return None;
+                }
+            }
+            b'1'..=b'9' => self.skip_digits(),
+            _ => return None,
+        }
+        let digits = self.at - first;
+        let mut is_integer = true;
+        if self.peek() == Some(b'.') {
+            is_integer = false;
+            self.at += 1;
+            self.expect_digits()?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            is_integer = false;
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.expect_digits()?;
+        }
+        if is_integer && digits <= 20 {
+            let magnitude =
+                self.bytes[first..self.at].iter().fold(0_i128, |value, digit| value * 10 + i128::from(digit - b'0'));
+            let value = if negative { -magnitude } else { magnitude };
+            // Beyond 64 bits (signed below zero, unsigned above) it is a float, as for orjson.
+            if value >= i128::from(i64::MIN) && value <= i128::from(u64::MAX) {
+                return Some(Value::Integer(value));
+            }
+        }
+        let text = std::str::from_utf8(&self.bytes[start..self.at]).ok()?;
+        let value: f64 = text.parse().ok()?;
+        value.is_finite().then_some(Value::Float(value))
+    }
+
+    fn skip_digits(&mut self) {
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+    }
+
+    fn expect_digits(&mut self) -> Option<()> {
+        let start = self.at;
+        self.skip_digits();
+        (self.at > start).then_some(())
+    }
+}
+
+/// The first position from `at` on with a quote, a backslash or a control character; the end when there is none.
+fn plain_until(bytes: &[u8], mut at: usize) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    while let Some(chunk) = bytes.get(at..at + 8) {
+        let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+        let quote = word ^ (ONES * u64::from(b'"'));
+        let backslash = word ^ (ONES * u64::from(b'\\'));
+        // The lowest byte flagged by these is exact: borrows only spoil the ones above it.
+        let found = (quote.wrapping_sub(ONES) & !quote
+            | backslash.wrapping_sub(ONES) & !backslash
+            | word.wrapping_sub(ONES * 0x20) & !word)
+            & HIGHS;
+        if found != 0 {
+            return at + (found.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    while at < bytes.len() && !matches!(bytes[at], b'"' | b'\\' | 0..=0x1F) {
+        at += 1;
+    }
+    at
+}

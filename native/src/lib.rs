@@ -1,0 +1,29 @@
+//! The native twin of Aerobee's lane. aerobee/broker/lane_core.py and lane_pull.py say what it does; the same tests
+//! and a differential fuzz (tests/fuzz/lane_differential.py) hold both.
+//!
+//! It does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched
+//! through `window.rs` alone, the only file with unsafe code.
+
+#![deny(unsafe_code)]
+
+mod binary_header;
+mod field;
+mod index;
+mod json_header;
+mod lane;
+mod pull;
+mod send;
+mod text;
+mod topic;
+mod window;
+
+use pyo3::prelude::*;
+
+/// The same number as aerobee.broker.lane_core.LANE_VERSION: of the seam and of what a burst answers and writes.
+const LANE_VERSION: u32 = 1;
+
+#[pymodule]
+fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("LANE_VERSION", LANE_VERSION)?;
+    module.add_class::<lane::LaneCore>()
+}

@@ -1,0 +1,423 @@
+//! Pulls that find messages in memory (aerobee/broker/lane_pull.py is the definition).
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::io::Write as _;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+
+use crate::binary_header;
+use crate::field::{Fields, Name};
+use crate::lane::{Burst, Form, Outcome, State, Stop};
+use crate::window::Window;
+
+const COMMIT_OFFSET: i64 = 1;
+const SUBSCRIPTION: i64 = 4;
+const COUNT_MAX: i64 = 1024;
+const GRANTS_MAX: usize = 4096;
+const FRAME_BYTES_MAX: usize = 16 << 20;
+const RESULT_BYTES_MAX: i64 = 128 << 20;
+const ENTRY_BYTES: usize = 20;
+const FILLER_SIZE: i32 = i32::MAX;
+const RECORD_BYTES_MIN: i32 = 36;
+const NEAR_ENTRIES: i64 = 1024; // so near to the end, a queue's entries are in memory
+
+/// One way to pull that is allowed (lane_pull.PullGrant).
+struct Grant {
+    object: Py<PyAny>,
+    topic: Py<PyAny>,
+    queue_count: i64,
+    tag_codes: Option<HashSet<i64>>,
+    broker_id: String,
+    slow_broker_id: String,
+    topic_sys_flag: String,
+    group_sys_flag: String,
+}
+
+/// Who may pull, by everything that the answer depends on.
+pub struct Grants {
+    find: Py<PyAny>,
+    grants: HashMap<Vec<u8>, Grant>,
+    limits: Option<Limits>,
+    key: Vec<u8>,
+}
+
+/// The store's limits of a read, read again when its config is another object.
+struct Limits {
+    config: Py<PyAny>,
+    memory_bytes: i64,
+    hot_read_bytes: i64,
+    entry_budget: i64,
+    hot_count: i64,
+    hot_bytes: i64,
+    cold_count: i64,
+    cold_bytes: i64,
+}
+
+/// One segment of the log that this read looked into.
+struct Segment {
+    base: i64,
+    end: i64,
+    window: Window,
+}
+
+/// What a read found; the records are in a buffer beside it.
+struct Found {
+    next_offset: i64,
+    count: i64,
+    last_offset: i64,
+    min_offset: i64,
+    max_offset: i64,
+}
+
+impl Grants {
+    pub fn new(find: Py<PyAny>) -> Self {
+        Self { find, grants: HashMap::new(), limits: None, key: Vec::new() }
+    }
+
+    pub fn forget(&mut self) {
+        self.grants.clear();
+    }
+}
+
+impl Limits {
+    fn load(config: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = config.py();
+        let read = |name: &Bound<'_, PyString>| config.getattr(name)?.extract::<i64>();
+        Ok(Self {
+            memory_bytes: config.call_method0(intern!(py, "memory_share_bytes"))?.extract()?,
+            hot_read_bytes: read(intern!(py, "hot_read_bytes"))?,
+            entry_budget: read(intern!(py, "max_filter_message_size"))? / ENTRY_BYTES as i64,
+            hot_count: read(intern!(py, "max_transfer_count_on_message_in_memory"))?,
+            hot_bytes: read(intern!(py, "max_transfer_bytes_on_message_in_memory"))?.min(RESULT_BYTES_MAX),
+            cold_count: read(intern!(py, "max_transfer_count_on_message_in_disk"))?,
+            cold_bytes: read(intern!(py, "max_transfer_bytes_on_message_in_disk"))?.min(RESULT_BYTES_MAX),
+            config: config.clone().unbind(),
+        })
+    }
+}
+
+impl State {
+    /// Serve a pull: its reply goes to the burst's replies, what is to be noted to its gets.
+    pub fn pull(
+        &mut self,
+        burst: &mut Burst<'_>,
+        form: Form,
+        code: i64,
+        opaque: i64,
+        fields: &Fields<'_>,
+    ) -> Outcome<()> {
+        let py = burst.py;
+        let number = |name: Name| fields.get(name).number().ok_or(Stop::Slow);
+        let flags = number(Name::SysFlag)?;
+        let expression_type = fields.get(Name::ExpressionType);
+        if !expression_type.is_missing() && !matches!(&*expression_type.text().ok_or(Stop::Slow)?, b"TAG" | b"") {
+            return Err(Stop::Slow);
+        }
+        let mut key = std::mem::take(&mut self.grants.key);
+        let granted = self.grant(py, &mut key, code, flags, fields);
+        let outcome = granted.and_then(|()| {
+            let (queue_id, offset) = (number(Name::QueueId)?, number(Name::QueueOffset)?);
+            let count_max = number(Name::MaxMsgNums)?.clamp(1, COUNT_MAX);
+            let commit = if flags & COMMIT_OFFSET != 0 { Some(number(Name::CommitOffset)?) } else { None };
+            // What this burst has stored is to be found, too; and reading may close a file that it writes to.
+            self.release(burst).map_err(Stop::Fault)?;
+            let mut body = std::mem::take(&mut self.scratch.body);
+            body.clear();
+            let read = self.read(py, &key, queue_id, offset, count_max, &mut body);
+            let outcome = self.check(py, read).and_then(|found| {
+                let found = found.ok_or(Stop::Slow)?;
+                self.pull_reply(burst, &key, form, opaque, &found, &body)?;
+                let grant = self.grants.grants.get(&key).ok_or(Stop::Slow)?;
+                let got = (&grant.object, queue_id, found.next_offset, commit, found.count, body.len());
+                burst.gets.get_or_insert_with(|| PyList::empty(py)).append(got).map_err(Stop::Fault)
+            });
+            body.shrink_to(1 << 20);
+            self.scratch.body = body;
+            outcome
+        });
+        self.grants.key = key;
+        outcome
+    }
+
+    /// Put into `key` what the answer depends on, and ask unless it is known already.
+    fn grant(
+        &mut self,
+        py: Python<'_>,
+        key: &mut Vec<u8>,
+        code: i64,
+        flags: i64,
+        fields: &Fields<'_>,
+    ) -> Outcome<()> {
+        let posted = flags & SUBSCRIPTION != 0;
+        let (subscription, sub_version) = if posted {
+            let value = fields.get(Name::Subscription);
+            (Some(if value.is_missing() { Cow::Borrowed(&b""[..]) } else { value.text().ok_or(Stop::Slow)? }), 0)
+        } else {
+            let value = fields.get(Name::SubVersion);
+            (None, if value.is_missing() { 0 } else { value.number().ok_or(Stop::Slow)? })
+        };
+        let group = fields.get(Name::ConsumerGroup).text().ok_or(Stop::Slow)?;
+        let topic = fields.get(Name::Topic).text().ok_or(Stop::Slow)?;
+        key.clear();
+        for part in [&group, &topic, subscription.as_ref().unwrap_or(&Cow::Borrowed(&b""[..]))] {
+            key.extend_from_slice(&(part.len() as u32).to_be_bytes());
+            key.extend_from_slice(part);
+        }
+        key.extend_from_slice(&code.to_be_bytes());
+        key.extend_from_slice(&sub_version.to_be_bytes());
+        key.push(u8::from(posted));
+        if self.grants.grants.contains_key(key) {
+            return Ok(());
+        }
+        let text = |bytes: &Cow<'_, [u8]>| String::from_utf8(bytes.to_vec()).map_err(|_| Stop::Slow);
+        let (group, topic) = (text(&group)?, text(&topic)?);
+        let subscription = subscription.as_ref().map(text).transpose()?;
+        let question = (code, group, topic, subscription, sub_version);
+        let object = self.check(py, self.grants.find.bind(py).call1((question,)))?;
+        if object.is_none() {
+            return Err(Stop::Slow);
+        }
+        let grant = self.check(py, Grant::load(object))?;
+        if self.grants.grants.len() >= GRANTS_MAX {
+            self.grants.grants.clear();
+        }
+        self.grants.grants.insert(key.clone(), grant);
+        Ok(())
+    }
+
+    /// Read messages into `body`; None for a pull that is not ordinary.
+    fn read(
+        &mut self,
+        py: Python<'_>,
+        key: &[u8],
+        queue_id: i64,
+        offset: i64,
+        count_max: i64,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Option<Found>> {
+        let store = self.store.bind(py);
+        let config = store.getattr(intern!(py, "config"))?;
+        if self.grants.limits.as_ref().is_none_or(|limits| !limits.config.is(&config)) {
+            self.grants.limits = Some(Limits::load(&config)?);
+        }
+        let (Some(grant), Some(limits)) = (self.grants.grants.get(key), self.grants.limits.as_ref()) else {
+            return Ok(None);
+        };
+        if !(0..grant.queue_count).contains(&queue_id) {
+            return Ok(None);
+        }
+        let queues = store.getattr(intern!(py, "queues"))?.cast_into::<PyDict>()?;
+        let Some(queue) = queues.get_item((&grant.topic, queue_id))? else { return Ok(None) };
+        if !queue.get_type().is(self.queue_type.bind(py)) {
+            return Ok(None);
+        }
+        let min_offset: i64 = queue.getattr(intern!(py, "min_offset"))?.extract()?;
+        let max_offset: i64 = queue.getattr(intern!(py, "readable_max"))?.extract()?;
+        if offset < min_offset || offset >= max_offset {
+            return Ok(None);
+        }
+        let is_cold =
+            || store.call_method1(intern!(py, "is_cold"), (&grant.topic, queue_id, offset))?.is_truthy();
+        let is_near = max_offset - offset <= NEAR_ENTRIES;
+        if !is_near && is_cold()? {
+            return Ok(None);
+        }
+        let log = self.log_object.bind(py);
+        let log_end: i64 = log.getattr(intern!(py, "end"))?.extract()?;
+        if is_near && !queue_entry_is_hot(&queue, offset, log_end, limits)? && is_cold()? {
+            return Ok(None);
+        }
+        let reader = Reader { grant, limits, log, log_end, queue: &queue, max_offset, count_max };
+        let Some((next_offset, count, last_offset)) = reader.collect(offset, body)? else { return Ok(None) };
+        Ok((count > 0).then_some(Found { next_offset, count, last_offset, min_offset, max_offset }))
+    }
+
+    /// Write the reply to a pull.
+    fn pull_reply(
+        &self,
+        burst: &mut Burst<'_>,
+        key: &[u8],
+        form: Form,
+        opaque: i64,
+        found: &Found,
+        body: &[u8],
+    ) -> Outcome<()> {
+        let (Some(grant), Some(limits)) = (self.grants.grants.get(key), self.grants.limits.as_ref()) else {
+            return Err(Stop::Slow);
+        };
+        let log_end = self.log_object.bind(burst.py).getattr(intern!(burst.py, "end"));
+        let log_end: i64 = log_end.and_then(|end| end.extract()).map_err(Stop::Fault)?;
+        let is_slow = log_end - found.last_offset > limits.memory_bytes;
+        let suggested = if is_slow { &grant.slow_broker_id } else { &grant.broker_id };
+        let out = &mut burst.replies;
+        let start = out.len();
+        if form == Form::Json {
+            out.extend_from_slice(&[0; 8]);
+            let _ = write!(
+                out,
+                "{{\"code\":0,\"extFields\":{{\"suggestWhichBrokerId\":\"{suggested}\",\"nextBeginOffset\":\"{}\",\
+                 \"minOffset\":\"{}\",\"maxOffset\":\"{}\",\"topicSysFlag\":\"{}\",\"groupSysFlag\":\"{}\"}},\
+                 \"flag\":1,\"language\":\"PYTHON\",\"opaque\":{opaque},\"remark\":\"FOUND\",\
+                 \"serializeTypeCurrentRPC\":\"JSON\",\"version\":{}}}",
+                found.next_offset,
+                found.min_offset,
+                found.max_offset,
+                grant.topic_sys_flag,
+                grant.group_sys_flag,
+                binary_header::REPLY_VERSION,
+            );
+            let header_bytes = out.len() - start - 8;
+            let length = 4 + header_bytes + body.len();
+            out[start..start + 4].copy_from_slice(&(length as u32).to_be_bytes());
+            out[start + 4..start + 8].copy_from_slice(&(header_bytes as u32).to_be_bytes());
+        } else {
+            let numbers = [found.next_offset, found.min_offset, found.max_offset].map(|number| number.to_string());
+            let entries: [(&[u8], &[u8]); 6] = [
+                (b"suggestWhichBrokerId", suggested.as_bytes()),
+                (b"nextBeginOffset", numbers[0].as_bytes()),
+                (b"minOffset", numbers[1].as_bytes()),
+                (b"maxOffset", numbers[2].as_bytes()),
+                (b"topicSysFlag", grant.topic_sys_flag.as_bytes()),
+                (b"groupSysFlag", grant.group_sys_flag.as_bytes()),
+            ];
+            binary_header::write_reply(out, opaque, b"FOUND", &entries, body.len());
+        }
+        if out.len() - start + body.len() > FRAME_BYTES_MAX {
+            out.truncate(start);
+            return Err(Stop::Slow);
+        }
+        out.extend_from_slice(body);
+        burst.pulled_bytes += out.len() - start;
+        Ok(())
+    }
+}
+
+impl Grant {
+    fn load(object: Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let number = |name: &Bound<'_, PyString>| object.getattr(name)?.extract::<i64>();
+        Ok(Self {
+            topic: object.getattr(intern!(py, "topic"))?.unbind(),
+            queue_count: number(intern!(py, "queue_count"))?,
+            tag_codes: object.getattr(intern!(py, "tag_codes"))?.extract::<Option<HashSet<i64>>>()?,
+            broker_id: number(intern!(py, "broker_id"))?.to_string(),
+            slow_broker_id: number(intern!(py, "slow_broker_id"))?.to_string(),
+            topic_sys_flag: number(intern!(py, "topic_sys_flag"))?.to_string(),
+            group_sys_flag: number(intern!(py, "group_sys_flag"))?.to_string(),
+            object: object.unbind(),
+        })
+    }
+}
+
+/// Whether the first record asked for is so young that nobody need ask whether it is in memory.
+fn queue_entry_is_hot(queue: &Bound<'_, PyAny>, offset: i64, log_end: i64, limits: &Limits) -> PyResult<bool> {
+    let entry = queue.call_method1(intern!(queue.py(), "read_entries"), (offset, 1))?;
+    let entry = entry.cast::<PyBytes>()?.as_bytes();
+    let Some(physical_offset) = entry.first_chunk::<8>() else { return Ok(false) };
+    Ok(log_end - i64::from_be_bytes(*physical_offset) <= limits.hot_read_bytes)
+}
+
+/// One read of a queue, as MessageReader._collect does it.
+struct Reader<'r, 'py> {
+    grant: &'r Grant,
+    limits: &'r Limits,
+    log: &'r Bound<'py, PyAny>,
+    log_end: i64,
+    queue: &'r Bound<'py, PyAny>,
+    max_offset: i64,
+    count_max: i64,
+}
+
+impl Reader<'_, '_> {
+    /// Append records to `body`: (next offset, messages, offset of the last record). None for a hole in the queue or
+    /// an entry without its record.
+    fn collect(&self, offset: i64, body: &mut Vec<u8>) -> PyResult<Option<(i64, i64, i64)>> {
+        let limits = self.limits;
+        let budget = limits.entry_budget.max(self.count_max);
+        let stop = self.max_offset.min(offset.saturating_add(budget));
+        let hot_from = self.log_end.saturating_sub(limits.memory_bytes);
+        let (hot, cold) = (self.count_max.min(limits.hot_count), self.count_max.min(limits.cold_count));
+        let step = if self.grant.tag_codes.is_none() { self.count_max } else { budget };
+        let mut segment: Option<Segment> = None;
+        let (mut at, mut count, mut last) = (offset, 0, -1);
+        while at < stop {
+            let entries = self.queue.call_method1(intern!(self.queue.py(), "read_entries"), (at, step.min(stop - at)))?;
+            let entries = entries.cast::<PyBytes>()?.as_bytes();
+            if entries.is_empty() {
+                return Ok((at > offset).then_some((at, count, last)));
+            }
+            for entry in entries.chunks_exact(ENTRY_BYTES) {
+                let (physical_offset, size, code) = cut_entry(entry);
+                let is_filler = size == FILLER_SIZE && physical_offset == 0;
+                if is_filler || self.grant.tag_codes.as_ref().is_some_and(|codes| !codes.contains(&code)) {
+                    at += 1;
+                    continue;
+                }
+                if count > 0 {
+                    let is_hot = physical_offset >= hot_from;
+                    let (most, bytes) = if is_hot { (hot, limits.hot_bytes) } else { (cold, limits.cold_bytes) };
+                    if count >= most || body.len() as i64 + i64::from(size) > bytes {
+                        return Ok(Some((at, count, last)));
+                    }
+                }
+                if segment.as_ref().is_none_or(|one| !(one.base..one.end).contains(&physical_offset)) {
+                    segment = Segment::find(self.log, physical_offset)?;
+                }
+                let Some(segment) = &segment else {
+                    at += 1;
+                    continue;
+                };
+                if !segment.append_record(physical_offset, size, body) {
+                    return Ok(None);
+                }
+                at += 1;
+                count += 1;
+                last = physical_offset;
+            }
+        }
+        Ok(Some((at, count, last)))
+    }
+}
+
+impl Segment {
+    fn find(log: &Bound<'_, PyAny>, physical_offset: i64) -> PyResult<Option<Self>> {
+        let py = log.py();
+        let segment = log.call_method1(intern!(py, "segment_at"), (physical_offset,))?;
+        if segment.is_none() {
+            return Ok(None);
+        }
+        let base: i64 = segment.getattr(intern!(py, "base"))?.extract()?;
+        let size: i64 = segment.getattr(intern!(py, "size"))?.extract()?;
+        let buffer = segment.getattr(intern!(py, "file"))?.getattr(intern!(py, "buffer"))?;
+        Ok(Some(Self { base, end: base + size, window: Window::new(&buffer)? }))
+    }
+
+    /// Append the record to `body`, if it says that it is the one: its own size and offset are right.
+    fn append_record(&self, physical_offset: i64, size: i32, body: &mut Vec<u8>) -> bool {
+        if size < RECORD_BYTES_MIN {
+            return false;
+        }
+        let start = body.len();
+        if !self.window.append_to(physical_offset - self.base, size as usize, body) {
+            return false;
+        }
+        let record = &body[start..];
+        let is_it = record[..4] == size.to_be_bytes() && record[28..36] == physical_offset.to_be_bytes();
+        if !is_it {
+            body.truncate(start);
+        }
+        is_it
+    }
+}
+
+/// physical offset, size, tags code
+fn cut_entry(entry: &[u8]) -> (i64, i32, i64) {
+    let (mut offset, mut size, mut code) = ([0; 8], [0; 4], [0; 8]);
+    offset.copy_from_slice(&entry[..8]);
+    size.copy_from_slice(&entry[8..12]);
+    code.copy_from_slice(&entry[12..20]);
+    (i64::from_be_bytes(offset), i32::from_be_bytes(size), i64::from_be_bytes(code))
+}

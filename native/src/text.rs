@@ -1,0 +1,91 @@
+//! Texts of messages: Java's string hash, and properties as `name \x01 value \x02` again and again.
+
+/// Java's String.hashCode over UTF-16 units, going on from `hash`. `text` is UTF-8.
+pub fn java_hash_from(hash: u32, text: &[u8]) -> u32 {
+    if text.is_ascii() {
+        return text.iter().fold(hash, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(*byte)));
+    }
+    let text = String::from_utf8_lossy(text);
+    text.encode_utf16().fold(hash, |hash, unit| hash.wrapping_mul(31).wrapping_add(u32::from(unit)))
+}
+
+/// The absolute value of a Java int; that of the smallest one is 0, as RocketMQ's index has it.
+pub fn positive(hash: u32) -> i32 {
+    (hash as i32).checked_abs().unwrap_or(0)
+}
+
+/// What the lane asks of a message's properties.
+#[derive(Default)]
+pub struct Properties<'a> {
+    pub unique_key: Option<&'a [u8]>,
+    pub keys: Option<&'a [u8]>,
+    pub tags: Option<&'a [u8]>,
+    pub wait: Option<&'a [u8]>,
+    pub delay: bool,
+    /// One of the names is special: the message is more than stored.
+    pub special: bool,
+    /// How many pieces the separators make; odd when the last pair is closed.
+    pub part_count: usize,
+    /// How many pairs have their \x01.
+    pub pair_count: usize,
+}
+
+impl Properties<'_> {
+    /// Whether each pair has its separator.
+    pub fn is_paired(&self) -> bool {
+        self.pair_count == self.part_count / 2
+    }
+}
+
+/// Read a properties text: pieces between separators of either kind are names and values in turn.
+pub fn read_properties<'a>(text: &'a [u8], special: &NameSet) -> Properties<'a> {
+    let mut found = Properties::default();
+    let mut name: Option<&[u8]> = None;
+    let mut start = 0;
+    loop {
+        let end = text[start..].iter().position(|byte| matches!(byte, 1 | 2)).map(|run| start + run);
+        let part = &text[start..end.unwrap_or(text.len())];
+        found.part_count += 1;
+        match name.take() {
+            None => name = Some(part),
+            Some(name) => match name {
+                b"UNIQ_KEY" => found.unique_key = Some(part),
+                b"KEYS" => found.keys = Some(part),
+                b"TAGS" => found.tags = Some(part),
+                b"WAIT" => found.wait = Some(part),
+                _ => {
+                    found.special |= special.has(name);
+                    found.delay |= name == b"DELAY";
+                }
+            },
+        }
+        let Some(end) = end else { return found };
+        found.pair_count += usize::from(text[end] == 1);
+        start = end + 1;
+    }
+}
+
+/// A few names, looked up by their length first.
+pub struct NameSet(Vec<Vec<Vec<u8>>>);
+
+impl NameSet {
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        let mut by_length: Vec<Vec<Vec<u8>>> = Vec::new();
+        for name in names {
+            if by_length.len() <= name.len() {
+                by_length.resize(name.len() + 1, Vec::new());
+            }
+            by_length[name.len()].push(name.into_bytes());
+        }
+        Self(by_length)
+    }
+
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.0.get(name.len()).is_some_and(|names| names.iter().any(|known| known == name))
+    }
+}
+
+/// Whether a text is made of ASCII letters and digits and is not empty.
+pub fn is_alphanumeric(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(u8::is_ascii_alphanumeric)
+}

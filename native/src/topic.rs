@@ -1,0 +1,105 @@
+//! What the lane looks up once: topics and their queues (aerobee/broker/lane_topic.py).
+
+use std::collections::HashMap;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::text::{java_hash_from, positive};
+use crate::window::Window;
+
+/// One queue of an ordinary topic.
+pub struct Queue {
+    pub object: Py<PyAny>,
+    pub key: Py<PyTuple>, // (topic, queue id), as the table of parked pulls has it
+    pub id: i32,
+    pub reply_start: Vec<u8>,
+    /// The numbers of the Python object while a burst writes to it.
+    pub live: Option<LiveQueue>,
+}
+
+/// A queue as a burst sees it; settled into the Python object before anybody else looks.
+pub struct LiveQueue {
+    pub max_offset: i64,
+    pub room: i64,
+    pub base: i64,
+    pub window: Window,
+    pub is_dirty: bool,
+    /// Somebody is to be told of each message.
+    pub notify: bool,
+    pub is_changed: bool,
+}
+
+impl LiveQueue {
+    pub fn load(py: Python<'_>, queue: &Py<PyAny>, notify: bool) -> PyResult<Self> {
+        let queue = queue.bind(py);
+        Ok(Self {
+            max_offset: queue.getattr(intern!(py, "max_offset"))?.extract()?,
+            room: queue.getattr(intern!(py, "room"))?.extract()?,
+            base: queue.getattr(intern!(py, "tail_base"))?.extract()?,
+            window: Window::new(&queue.getattr(intern!(py, "tail_buffer"))?)?,
+            is_dirty: queue.getattr(intern!(py, "unsynced_from"))?.extract::<i64>()? >= 0,
+            notify,
+            is_changed: false,
+        })
+    }
+
+    /// Write what changed into the Python object. Messages that nobody is told of become readable by it.
+    pub fn settle(&mut self, py: Python<'_>, queue: &Py<PyAny>) -> PyResult<()> {
+        if self.is_changed {
+            self.is_changed = false;
+            let queue = queue.bind(py);
+            queue.setattr(intern!(py, "max_offset"), self.max_offset)?;
+            if !self.notify {
+                queue.setattr(intern!(py, "readable_max"), self.max_offset)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One ordinary topic. Dropped when the topic's config changes.
+pub struct Topic {
+    pub py_name: Py<PyString>,
+    pub field: Vec<u8>, // length byte and name, as records have it
+    pub queue_count: i64,
+    pub queues: HashMap<i64, usize>, // to the lane's list of queues
+    pub hash_start: u32,
+    // Of the burst.
+    pub count: u64,
+    pub byte_count: u64,
+    pub request_count: u64,
+}
+
+impl Topic {
+    pub fn load(py: Python<'_>, config: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py_name = config.getattr(intern!(py, "topic_name"))?.cast_into::<PyString>()?;
+        let name = py_name.to_cow()?.into_owned().into_bytes();
+        let read: i64 = config.getattr(intern!(py, "read_queue_nums"))?.extract()?;
+        let write: i64 = config.getattr(intern!(py, "write_queue_nums"))?.extract()?;
+        let mut field = vec![u8::try_from(name.len())?];
+        field.extend_from_slice(&name);
+        let hash_start = java_hash_from(java_hash_from(0, &name), b"#");
+        Ok(Self {
+            py_name: py_name.unbind(),
+            field,
+            queue_count: read.max(write),
+            queues: HashMap::new(),
+            hash_start,
+            count: 0,
+            byte_count: 0,
+            request_count: 0,
+        })
+    }
+
+    /// The hash of the index key `topic#key`.
+    pub fn key_hash(&self, key: &[u8]) -> i32 {
+        positive(java_hash_from(self.hash_start, key))
+    }
+
+    /// The hash of the index key `topic#T#tag`.
+    pub fn tag_hash(&self, tag: &[u8]) -> i32 {
+        positive(java_hash_from(java_hash_from(self.hash_start, b"T#"), tag))
+    }
+}
