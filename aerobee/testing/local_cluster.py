@@ -28,6 +28,7 @@ from aerobee.client.config import (
 from aerobee.client.producer import Producer
 from aerobee.client.pull_consumer import PullConsumer
 from aerobee.client.push_consumer import PushConsumer
+from aerobee.client.transaction_producer import Checker, Executor, TransactionConfig, TransactionProducer
 from aerobee.clock import AdvancingClock, Clock, ManualClock
 from aerobee.errors import UsageError
 from aerobee.nameserver.config import NameServerConfig
@@ -287,6 +288,31 @@ class LocalCluster:
         return Producer(
             self.nameserver_address,
             group,
+            config=config,
+            client=client,
+            clock=self.clock,
+            network=self.network,
+            trace=trace,
+        )
+
+    def transaction_producer(
+        self,
+        group: str,
+        *,
+        checker: Checker,
+        executor: Executor | None = None,
+        transactions: TransactionConfig | None = None,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        trace: bool = False,
+    ) -> TransactionProducer:
+        """A transaction producer on this cluster and its clock."""
+        return TransactionProducer(
+            self.nameserver_address,
+            group,
+            checker=checker,
+            executor=executor,
+            transactions=transactions,
             config=config,
             client=client,
             clock=self.clock,
