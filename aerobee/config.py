@@ -82,6 +82,40 @@ def read_properties(path: str | Path) -> dict[str, Setting]:
     return parse_properties(text, str(path))
 
 
+def merge_properties(text: str, changes: Mapping[str, str]) -> str:
+    """Return a properties text with other values for these keys; comments and all other lines stay as they are.
+
+    A key that stands there more than once keeps its last place, for that one counts. New keys come at the end.
+    """
+    lines = re.split(r"(?<=\n)", text.replace("\r\n", "\n").replace("\r", "\n"))
+    entries: list[tuple[str | None, str]] = []  # key or None, and the lines as they are
+    pending = iter(lines)
+    for line in pending:
+        logical = line.strip(" \t\f\n")
+        if not logical or logical[0] in "#!":
+            entries.append((None, line))
+            continue
+        whole = line
+        while _continues(whole.rstrip("\n")) and (following := next(pending, None)) is not None:
+            whole += following
+        entries.append((_unescape(_split_line(logical)[0]), whole))
+    places = {key: number for number, (key, _) in enumerate(entries) if key in changes}
+    for key, number in places.items():
+        entries[number] = (key, _property_line(str(key), changes[str(key)]))
+    kept = [
+        whole for number, (key, whole) in enumerate(entries) if key not in changes or places[key] == number
+    ]
+    merged = "".join(kept)
+    if merged and not merged.endswith("\n"):
+        merged += "\n"
+    return merged + "".join(_property_line(k, v) for k, v in changes.items() if k not in places)
+
+
+def _property_line(key: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"{key}={escaped}\n"
+
+
 def environment_settings(environ: Mapping[str, str], kinds: Iterable[type[Any]]) -> dict[str, Setting]:
     """Return the settings that AEROBEE_* variables give: AEROBEE_LISTEN_PORT and AEROBEE_LISTENPORT set listenPort.
 

@@ -62,14 +62,19 @@ class AdminBrokerCalls:
         identity: BrokerIdentity,
         clock: Clock,
         other_settings: Callable[[], Mapping[str, str]] = dict,
+        save: Callable[[Mapping[str, str]], None] | None = None,
     ) -> None:
-        """`other_settings` gives key -> text of settings that are neither the broker's nor the store's."""
+        """`other_settings` gives key -> text of settings that are neither the broker's nor the store's.
+
+        `save` keeps changes for the next start, None where there is no configuration file.
+        """
         self._live = live
         self._store = store
         self._info = info
         self._identity = identity
         self._clock = clock
         self._other_settings = other_settings
+        self._save = save
         self._version = DataVersion(timestamp=clock.now_ms())
 
     def handlers(self) -> dict[int, Handler]:
@@ -94,7 +99,10 @@ class AdminBrokerCalls:
         return request.reply(ext={"version": self._version.encode().decode()}, body=text.encode())
 
     def update_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """25: change settings given as a properties text. Either all values are valid or nothing changes."""
+        """25: change settings given as a properties text. Either all values are valid or nothing changes.
+
+        In force on return; written to the broker's configuration file, if it was started with one, soon after.
+        """
         if len(request.body) > CONFIG_BYTES_MAX:
             return request.reply(
                 ResponseCode.INVALID_PARAMETER,
@@ -137,6 +145,8 @@ class AdminBrokerCalls:
             self._store.reconfigure(new_store)
         if broker or store:
             self._version = self._version.next(self._clock.now_ms())
+            if self._save is not None:
+                self._save({**broker, **store})
         remarks = []
         if settled:
             remarks.append(

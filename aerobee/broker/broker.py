@@ -43,6 +43,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import Clock, SystemClock, Timer
+from aerobee.config import merge_properties
 from aerobee.errors import AerobeeError, StoreError, UsageError
 from aerobee.message import pack_host
 from aerobee.network import AsyncioNetwork, Network
@@ -82,12 +83,15 @@ class Broker:
         disk: Disk | None = None,
         executor: Executor | None = None,
         tls: ServerTls | None = None,
+        settings_path: str | None = None,
     ) -> None:
+        """`settings_path`: the configuration file, into which settings changed at run time (25) are written."""
         self.live = LiveConfig(config)
         self.clock = clock or SystemClock()
         self._network = network or AsyncioNetwork()
         self._disk = disk or RealDisk()
         self._store_config = store_config
+        self._settings_path = settings_path
         self.store = MessageStore(store_config, disk=self._disk, clock=self.clock, executor=executor)
         self.topics = TopicTable(file=self._file("topics.json"), clock=self.clock)
         self.groups = GroupTable(clock=self.clock, live=self.live, file=self._file("subscriptionGroup.json"))
@@ -180,7 +184,9 @@ class Broker:
         self._every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self._save_offsets)
         await self.registration.start(self.config.nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
         lane = f"{self.lane_choice.name} lane: {self.lane_choice.why}"
-        log.info("broker %s of %s serves at %s (%s)", self.identity.name, self.identity.cluster, self.address, lane)
+        log.info(
+            "broker %s of %s serves at %s (%s)", self.identity.name, self.identity.cluster, self.address, lane
+        )
 
     async def stop(self) -> None:
         """End in order: unregister, answer what is parked, finish what is being served, flush, close.
@@ -332,6 +338,7 @@ class Broker:
             disk=self._disk,
             config_file=self._file,
             run_blocking=self._run_blocking,
+            save_settings=self._save_settings if self._settings_path is not None else None,
             spawn=self._spawn,
         )
 
@@ -446,6 +453,18 @@ class Broker:
                 log.error("a config file cannot be written: %s; it is tried again", error)
 
         self._config_writer.submit(run)
+
+    def _save_settings(self, changes: Mapping[str, str]) -> None:
+        path, disk = str(self._settings_path), self._disk
+
+        def write() -> None:
+            try:
+                text = disk.read_file(path).decode()
+                disk.replace_file(path, merge_properties(text, changes).encode())
+            except (OSError, UnicodeDecodeError) as error:
+                log.error("%s does not have the new settings %s, write them: %s", path, dict(changes), error)
+
+        self._run_blocking(write)
 
     def _scan(self) -> None:
         expiry_s = self.config.channel_expired_timeout / 1000

@@ -162,6 +162,7 @@ def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInf
             info=info,
             identity=parts.identity,
             clock=parts.clock,
+            save=parts.save_settings,
         ),
         AdminStatsCalls(stats=parts.stats),
         AssignmentCalls(

@@ -69,6 +69,9 @@ class BrokerParts:
     run_blocking: Callable[
         [Callable[[], None]], None
     ]  # in a thread, one after the other, failures are logged
+    save_settings: (
+        Callable[[Mapping[str, str]], None] | None
+    )  # into the configuration file, where there is one
     spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker
 
 

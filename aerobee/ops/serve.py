@@ -130,7 +130,9 @@ def broker(
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)
         with stopping_with_stdin(stop, stop_with_stdin):
-            await start_and_wait(start_broker(settings), stop, out, "broker", settings.broker.listen_port)
+            await start_and_wait(
+                start_broker(settings, config), stop, out, "broker", settings.broker.listen_port
+            )
 
     run(command)
 
@@ -143,8 +145,8 @@ def start_nameserver(settings: NameServerSettings) -> NameServer:
     return NameServer(server, tls=settings.tls.server_tls())
 
 
-def start_broker(settings: BrokerSettings) -> Broker:
-    """Make a broker, not started yet. Raises PortTaken, LocalRefused."""
+def start_broker(settings: BrokerSettings, settings_path: str | None = None) -> Broker:
+    """Make a broker, not started yet; `settings_path` is its file. Raises PortTaken, LocalRefused."""
     for listener in settings.broker.bound_listeners:
         require_free_port(
             listener.host or "0.0.0.0",
@@ -153,7 +155,7 @@ def start_broker(settings: BrokerSettings) -> Broker:
             "--port or listenPort",
         )
     require_directory(Path(settings.store.store_path_root_dir), "--data or storePathRootDir")
-    return Broker(settings.broker, settings.store, tls=settings.tls.server_tls())
+    return Broker(settings.broker, settings.store, tls=settings.tls.server_tls(), settings_path=settings_path)
 
 
 async def start_and_wait(server: Server, stop: Stop, out: Output, what: str, port: int) -> None:

@@ -23,13 +23,19 @@ STORE: dict[str, Any] = {
 
 
 def make_broker(
-    path: Path, *, name: str = "broker-a", store: dict[str, Any] | None = None, **config: Any
+    path: Path,
+    *,
+    name: str = "broker-a",
+    store: dict[str, Any] | None = None,
+    settings_path: str | None = None,
+    **config: Any,
 ) -> Broker:
     """A broker on a free port of loopback, not started."""
     fields = {"bind_address": "127.0.0.1", "broker_ip1": "127.0.0.1", "listen_port": 0, **config}
     return Broker(
         BrokerConfig(broker_name=name, **fields),
         StoreConfig(store_path_root_dir=str(path), **{**STORE, **(store or {})}),
+        settings_path=settings_path,
     )
 
 

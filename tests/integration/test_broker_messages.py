@@ -245,3 +245,19 @@ async def test_a_killed_broker_fails_its_callers(tmp_path: Path, client: Remotin
     await broker.kill()
     with pytest.raises(TransportError):
         await held
+
+
+async def test_settings_changed_at_run_time_are_in_the_configuration_file(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("# ours\nbrokerName=broker-a\nmaxMessageSize=1000\n")
+    broker = make_broker(tmp_path / "store", settings_path=str(path))
+    await broker.start()
+    try:
+        change = RemotingCommand(25, None, b"maxMessageSize=2000\nflushIntervalCommitLog=300\nnoSuchKey=1\n")
+        assert (await client.invoke(broker.address, change)).code == 0
+    finally:
+        await broker.stop()
+    text = path.read_text()
+    assert text == "# ours\nbrokerName=broker-a\nmaxMessageSize=2000\nflushIntervalCommitLog=300\n"

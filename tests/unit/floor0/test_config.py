@@ -96,3 +96,16 @@ def test_unreadable_file_says_so(tmp_path):
     bad.write_bytes(b"a=\xff")
     with pytest.raises(ConfigError, match="not UTF-8"):
         config.read_properties(bad)
+
+
+def test_merging_keeps_comments_and_other_lines_and_changes_the_entry_that_counts() -> None:
+    text = "# ours\nbrokerName = b1\nfileReservedTime=72\n! old\nfileReservedTime = 24\nlong=a\\\n  b\n"
+    merged = config.merge_properties(text, {"fileReservedTime": "12", "long": "c", "note": "C:\\x\ny"})
+    assert merged == ("# ours\nbrokerName = b1\n! old\nfileReservedTime=12\nlong=c\nnote=C:\\\\x\\ny\n")
+    values = {key: setting.value for key, setting in config.parse_properties(merged, "file").items()}
+    assert values == {"brokerName": "b1", "fileReservedTime": "12", "long": "c", "note": "C:\\x\ny"}
+
+
+def test_merging_into_nothing_writes_the_changes() -> None:
+    assert config.merge_properties("", {"a": "1"}) == "a=1\n"
+    assert config.merge_properties("b=2", {"a": "1"}) == "b=2\na=1\n"
