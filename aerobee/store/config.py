@@ -168,6 +168,11 @@ class StoreConfig:
                 f"timerRollWindowSlot is {self.timer_roll_window_slot}: it must be from 3 to "
                 f"{TIMER_WHEEL_SLOTS - 2}, what the wheel has room for"
             )
+        if "," in self.store_path_commit_log:
+            raise ConfigError(
+                f"storePathCommitLog is {self.store_path_commit_log!r}: one directory is supported, not several "
+                "separated by commas; put them together by LVM or RAID, or run a broker a disk"
+            )
         self.delay_levels_ms()
 
     @property

@@ -24,6 +24,7 @@ from aerobee.store.config import FlushDiskType, StoreConfig
             "diskSpaceCleanForciblyRatio is 95: it must not be above diskSpaceWarningLevelRatio, which is 90",
         ),
         ({"delete_when": "04;25"}, "deleteWhen is '04;25'"),
+        ({"store_path_commit_log": "/a,/b"}, "one directory is supported"),
         ({"message_delay_level": "1s 5x"}, "'5x' is not a number followed by"),
         ({"max_message_size": "4m"}, "maxMessageSize is '4m': it must be a whole number"),
         ({"store_path_root_dir": ""}, "storePathRootDir is empty"),
