@@ -9,7 +9,7 @@ write last:
 
 A committed message is stored without REAL_TOPIC and REAL_QID, with WAIT=true, the bits 8, and in
 prepared_transaction_offset the physical offset of the half message: that makes the record itself the proof of the
-decision. A copy for a check has WAIT=false and counts in TRANSACTION_CHECK_TIMES.
+decision. A copy for a check counts in TRANSACTION_CHECK_TIMES; in the check itself it has WAIT=false.
 
 An op record (queue 0 of RMQ_SYS_TRANS_OP_HALF_TOPIC, tag `d`) holds offsets of the half queue that are decided, as text,
 each followed by a comma.
@@ -47,6 +47,7 @@ TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TI
 OP_TAG = "d"
 _OP_TAGS_CODE = tags_code(OP_TAG)
 _OP_PROPERTIES = encode_properties({"WAIT": "true", "TAGS": OP_TAG}).encode()
+_WAIT_TRUE, _WAIT_FALSE = b"\x02WAIT\x01true\x02", b"\x02WAIT\x01false\x02"
 NUMBER_CHARS_MAX = 18  # of a number in a property or an op record: beyond it int64 ends
 
 
@@ -148,9 +149,9 @@ def committed(half: HalfMessage) -> tuple[StoredMessage, dict[str, str]]:
 def asked_again(half: HalfMessage, checks: int) -> StoredMessage:
     """The copy for the half queue about which a check is sent; with 0 checks, one that begins anew (323)."""
     properties = dict(half.record.properties)
-    for name in (CHECK_TIMES, PREPARED_QUEUE_OFFSET, REAL_TOPIC, REAL_QUEUE_ID):
+    for name in ("WAIT", CHECK_TIMES, PREPARED_QUEUE_OFFSET, REAL_TOPIC, REAL_QUEUE_ID):
         properties.pop(name, None)
-    properties["WAIT"] = "false"
+    properties["WAIT"] = "true"
     properties[CHECK_TIMES] = str(checks)
     properties[REAL_TOPIC] = half.topic
     properties[REAL_QUEUE_ID] = str(half.queue_id)
@@ -170,7 +171,7 @@ def check_body(half: HalfMessage, copy: StoredMessage, result: AppendResult, sto
         queue_offset=result.queue_offset,
         physical_offset=result.physical_offset,
         body=bytes(copy.body),
-        properties=copy.properties,
+        properties=copy.properties.replace(_WAIT_TRUE, _WAIT_FALSE),
         flag=copy.flag,
         sys_flag=copy.sys_flag,
         born_timestamp=copy.born_timestamp,
