@@ -8,10 +8,10 @@
 Every slot before the read time is delivered; every message of the timer topic below the queue offset has its unit
 in the timer log below the flushed position. RocketMQ reads nothing behind byte 56. Aerobee keeps there
 
-    @64 magic 8 | scan_from 8 | copy of the read time 8 | copy of the counter 8 | crc32 of these 4
+    @64 magic 8 | scan_from 8 | is closed 8 | copy of the read time 8 | copy of the counter 8 | crc32 of these 4
 
 `scan_from` is a physical offset: what was delivered of the slots from the read time on lies behind it in the commit
-log. When RocketMQ has written the file since, the copies differ, and scan_from is not used.
+log. `is closed` is 1 while no slot was written since. When RocketMQ has written the file since, the copies differ, and scan_from is not used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aerobee.store.disk import Disk
 TIMER_CHECKPOINT_BYTES = 4096
 FIELDS = struct.Struct(">qqqqqqq")
 OWN_AT = 64
-OWN = struct.Struct(">8sqqq")
+OWN = struct.Struct(">8sqqqq")
 _MAGIC = b"AEROTIM1"
 
 
@@ -41,6 +41,7 @@ class TimerCheckpoint:
     timestamp: int = 0
     counter: int = 0
     scan_from: int = -1
+    is_closed: bool = False
 
     def fields(self) -> bytes:
         """The 56 bytes that RocketMQ knows."""
@@ -59,7 +60,7 @@ class TimerCheckpoint:
         data = bytearray(TIMER_CHECKPOINT_BYTES)
         data[: FIELDS.size] = self.fields()
         if self.scan_from >= 0:
-            own = OWN.pack(_MAGIC, self.scan_from, self.read_time_ms, self.counter)
+            own = OWN.pack(_MAGIC, self.scan_from, self.is_closed, self.read_time_ms, self.counter)
             data[OWN_AT : OWN_AT + OWN.size] = own
             struct.pack_into(">I", data, OWN_AT + OWN.size, zlib.crc32(own))
         return bytes(data)
@@ -83,10 +84,10 @@ def decode_timer_checkpoint(data: bytes) -> TimerCheckpoint | None:
     )
     if len(data) >= OWN_AT + OWN.size + 4:
         own = data[OWN_AT : OWN_AT + OWN.size]
-        magic, scan_from, read_copy, counter_copy = OWN.unpack(own)
+        magic, scan_from, is_closed, read_copy, counter_copy = OWN.unpack(own)
         (crc,) = struct.unpack_from(">I", data, OWN_AT + OWN.size)
         if (magic, read_copy, counter_copy, crc) == (_MAGIC, read_time, counter, zlib.crc32(own)):
-            return replace(checkpoint, scan_from=scan_from)
+            return replace(checkpoint, scan_from=scan_from, is_closed=bool(is_closed))
     return checkpoint
 
 

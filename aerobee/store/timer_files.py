@@ -10,6 +10,7 @@ What a checkpoint promises is on the disk before the checkpoint is: units, then 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from aerobee.store.timer_log import DELETE, UNIT_BYTES, TimerLog, TimerUnit
 from aerobee.store.timer_wheel import TimerSlot, TimerWheel
 
 _NO_POSITION = -1
+_logger = logging.getLogger(__name__)
 
 
 class TimerFiles:
@@ -46,24 +48,33 @@ class TimerFiles:
         checkpoint = self._checkpoints.read()
         self.log.load()
         self.wheel.load()
+        if checkpoint is not None and checkpoint.log_flushed and not self.log.file_count:
+            _logger.warning(
+                "the timer log is gone, though config/timercheck counts %d bytes of it: every timer message that is "
+                "still in the commit log is looked at again",
+                checkpoint.log_flushed,
+            )
+            checkpoint = None
         if checkpoint is None:
             # No message is known to have a unit: all are read again from the queue.
             self.log.set_end(self.log.min_position)
-            self._rebuild(0, log_end)
+            self._mend(0, log_end)
             return None
-        end = max(self.log.min_position, checkpoint.log_flushed) if self.log.file_count else 0
+        end = max(self.log.min_position, checkpoint.log_flushed)
         queue_offset = checkpoint.queue_offset
         if checkpoint.scan_from < 0:
             end, queue_offset = self._adopt(end, queue_offset, queue_offset_of)
-        is_ahead = queue_offset > queue_max
-        grown = end > checkpoint.log_flushed
         self.log.set_end(end)
-        if is_ahead or grown or not self._is_whole(checkpoint.read_time_ms):
-            self._rebuild(checkpoint.read_time_ms, log_end)
+        settled = replace(
+            checkpoint, log_flushed=end, queue_offset=min(queue_offset, queue_max), is_closed=False
+        )
+        if checkpoint.is_closed and queue_offset <= queue_max and (self.wheel.exists or not end):
+            if self.wheel.exists:
+                self._checkpoints.write(settled)  # from here on slots change
         else:
+            self._mend(checkpoint.read_time_ms, log_end)
             self.wheel.rewrite()
-        self._synced = 0
-        return replace(checkpoint, log_flushed=end, queue_offset=min(queue_offset, queue_max))
+        return settled
 
     def _adopt(
         self, end: int, queue_offset: int, queue_offset_of: Callable[[int], int | None]
@@ -75,23 +86,15 @@ class TimerFiles:
         known = queue_offset_of(last) if last >= 0 else None
         return end, max(queue_offset, known + 1) if known is not None else queue_offset
 
-    def _is_whole(self, read_time_ms: int) -> bool:
-        """Whether every slot still to come points to a unit of its own time."""
-        if self.log.end and not self.wheel.exists:
-            return False
-        number_of = read_time_ms // self.precision_ms
-        for slot in self.wheel.slots():
-            if slot.time_ms // self.precision_ms < number_of:
-                continue
-            unit = self.log.read(slot.last)
-            if unit is None or unit.slot_time // self.precision_ms != slot.time_ms // self.precision_ms:
-                return False
-        return True
+    def _mend(self, read_time_ms: int, log_end: int) -> None:
+        """Make every slot still to come point to its last unit. About a microsecond a unit.
 
-    def _rebuild(self, read_time_ms: int, log_end: int) -> None:
-        """Write every slot from the read time on again, from the units. About a microsecond a unit."""
-        for slot in list(self.wheel.slots()):
-            if slot.time_ms >= read_time_ms:
+        A power loss keeps any of the slots written since the checkpoint, and any of those written here: nothing but
+        the units says which are missing. Dying in the middle leaves work for the next start, nothing else.
+        """
+        for slot in self.wheel.slots():
+            unit = self.log.read(slot.last)
+            if slot.time_ms >= read_time_ms and (unit is None or self._slot_of(unit) != slot.time_ms):
                 self.wheel.clear(slot.time_ms)
         if self.log.end == self.log.min_position:
             return
@@ -99,9 +102,15 @@ class TimerFiles:
         for position, unit in self.log.units(self.log.min_position):
             if position >= self.log.end:
                 break
-            slot_time = unit.slot_time - unit.slot_time % self.precision_ms
-            if slot_time >= read_time_ms and unit.physical_offset < log_end:
+            slot_time = self._slot_of(unit)
+            if slot_time < read_time_ms or unit.physical_offset >= log_end:
+                continue
+            known = self.wheel.get(slot_time)
+            if known is None or known.last < position:
                 self.wheel.add(slot_time, position, -1 if unit.magic & DELETE else 1)
+
+    def _slot_of(self, unit: TimerUnit) -> int:
+        return unit.slot_time - unit.slot_time % self.precision_ms
 
     # -- use
 

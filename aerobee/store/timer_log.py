@@ -240,6 +240,7 @@ class TimerLog:
                 )
             self._files.append(_File(path, int(name), self._disk.open_mapped(path)))
         self.end = self.min_position
+        self._unsynced_names = bool(names)  # a killed process may have left them in the cache only
 
     def set_end(self, end: int) -> None:
         """Make `end` the end: later files go, later bytes become zero. Raises StoreFull."""

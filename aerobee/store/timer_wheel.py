@@ -47,7 +47,7 @@ class TimerWheel:
         self._path = path
         self._disk = disk
         self._file: MappedFile | None = None
-        self._is_new = False
+        self._has_new_name = False
 
     def load(self) -> None:
         """Open the file if there is one. Raises ConfigError for one of another length."""
@@ -64,6 +64,7 @@ class TimerWheel:
             )
         self._file = self._disk.open_mapped(self._path)
         self._reserve(self._file)
+        self._has_new_name = True  # a killed process may have left it in the cache only
 
     @property
     def exists(self) -> bool:
@@ -86,7 +87,7 @@ class TimerWheel:
             self._disk.remove(self._path)
             raise
         self._file = file
-        self._is_new = True
+        self._has_new_name = True
 
     def _reserve(self, file: MappedFile) -> None:
         try:
@@ -148,9 +149,9 @@ class TimerWheel:
         """Make the slots durable. Any thread. Raises OSError."""
         if self._file is None:
             return
-        if self._is_new:
+        if self._has_new_name:
             self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
-            self._is_new = False
+            self._has_new_name = False
         self._file.sync(0, self.slot_count * SLOT_BYTES)
 
     def rewrite(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.delay_level import REAL_QUEUE_ID, REAL_TOPIC
+from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.redelivery import WaitingMessage
@@ -39,7 +40,8 @@ from aerobee.message import decode_records, encode_properties, offset_message_id
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.frame import encode_frame
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import StoredMessage
 from aerobee.store.timer_files import TimerFiles
@@ -64,6 +66,7 @@ class TimerCalls:
         store: MessageStore,
         writer: MessageWriter,
         topics: TopicTable,
+        durable: DurableReplies,
         live: LiveConfig,
         identity: BrokerIdentity,
         clock: Clock,
@@ -75,6 +78,7 @@ class TimerCalls:
         self._store = store
         self._writer = writer
         self._topics = topics
+        self._durable = durable
         self._live = live
         self._identity = identity
         self._clock = clock
@@ -100,8 +104,8 @@ class TimerCalls:
 
     # --- recall
 
-    def recall(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """370: cancel a waiting message."""
+    def recall(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """370: cancel a waiting message. The answer waits for the disk as that of a send does."""
         ext = {"MSG_REGION": self._live.value.region_id}
         try:
             handle = self._check_recall(request)
@@ -113,13 +117,17 @@ class TimerCalls:
                 )
             message, properties = self._cancelling(handle, now, connection.peer)
             properties["PGROUP"] = request.text("producerGroup", "")
-            self._writer.put(message, properties)
+            result = self._writer.put(message, properties)
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark, ext=ext)
         except StoreError as error:
             refusal = store_refusal(error)
             return request.reply(refusal.code, remark=refusal.remark, ext=ext)
-        return request.reply(ext={**ext, "msgId": handle.unique_key})
+        reply = request.reply(ext={**ext, "msgId": handle.unique_key})
+        if self._store.config.is_sync_flush:
+            self._durable.hold(connection, result.end, encode_frame(reply))
+            return None
+        return reply
 
     def _check_recall(self, request: RemotingCommand) -> RecallHandle:
         """Raises RemoteError for what may not be recalled here."""

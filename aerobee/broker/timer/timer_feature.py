@@ -16,7 +16,7 @@ from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting import fastjson
 from aerobee.remoting.connection import Handler
-from aerobee.store.config import StoreConfig
+from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.delivery_mark import delivered_sources
 from aerobee.store.json_file import load_config_file
 from aerobee.store.message_store import MessageStore
@@ -33,13 +33,14 @@ class Timers(Feature):
 
     name = "timer"
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerParts, *, slot_count: int = TIMER_WHEEL_SLOTS) -> None:
+        """A wheel of another size than RocketMQ's is for simulation."""
         self._parts = parts
         self._schedule = parts.schedule
         store = parts.store
         self._store: MessageStore = store
         self._is_enabled = store.config.timer_wheel_enable
-        self._files = TimerFiles(store.config, parts.disk)
+        self._files = TimerFiles(store.config, parts.disk, slot_count=slot_count)
         pending = PendingCounts(parts.clock.now_ms())
         self._service = TimerService(
             store=store,
@@ -71,6 +72,7 @@ class Timers(Feature):
             store=store,
             writer=parts.writer,
             topics=parts.topics,
+            durable=parts.durable,
             live=parts.live,
             identity=parts.identity,
             clock=parts.clock,

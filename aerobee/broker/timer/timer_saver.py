@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from aerobee.broker.timer.pending_counts import PendingCounts
@@ -153,10 +154,16 @@ class TimerSaver:
         if self._failed:
             return
         units = self._service.waiting_of_this_slot()
-        if units is not None:
-            self._files.replace_slot(self._service.read_time, units)
         self._store.flush_now()
-        checkpoint = self._next()
+        if units:
+            self._files.replace_slot(self._service.read_time, units)
+        checkpoint = replace(self._next(), is_closed=True)
+        if units == []:
+            checkpoint = replace(
+                checkpoint,
+                read_time_ms=checkpoint.read_time_ms + self._files.precision_ms,
+                scan_from=self._store.appended,
+            )
         self._write(checkpoint, self._pending.encode(checkpoint.timestamp))
 
     def _drop_old_files(self) -> None:

@@ -48,6 +48,7 @@ class TimerQueue(Protocol):
     """The consume queue of the timer topic."""
 
     min_offset: int
+    max_offset: int
     readable_max: int
 
     def entry(self, offset: int) -> tuple[int, int, int] | None: ...
@@ -93,6 +94,10 @@ class TimerService:
         self._due_ms = 0  # for when the timer stands
         self._enqueuing = False
         self._is_full = False
+        # A message that cancels, or one that was stored again for a later slot, must be in its slot before that is
+        # delivered. So nothing is delivered before what an earlier run left has its units, and no slot is left
+        # before what was stored again from it has.
+        self._first_needed_offset = self._needed_offset = 0
         self._running = False
         self._filters: dict[str, Callable[[str, bytes], bool]] = {}
         self._handled: set[int] = set()  # delivered by an earlier run since the checkpoint
@@ -121,6 +126,7 @@ class TimerService:
 
     def start(self) -> None:
         self._running = True
+        self._first_needed_offset = self._needed_offset = self._queue_end
         if self._files.wheel.exists:
             self._enter(self.read_time or self._floor(self._clock.now_ms()))
             self._arm(self._clock.now_ms())
@@ -167,7 +173,14 @@ class TimerService:
                 self._is_full = False
             self.queue_offset += 1
             self.is_changed = True
+            if self.queue_offset == self._needed_offset and self._slot is not None:
+                self._arm(self._clock.now_ms())
         self._want_enqueue()
+
+    @property
+    def _queue_end(self) -> int:
+        queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
+        return queue.max_offset if queue is not None else 0
 
     def _enqueue_one(self, physical_offset: int, size: int) -> None:
         if physical_offset in self._handled:
@@ -309,6 +322,8 @@ class TimerService:
         while budget > 0 and skips > 0:
             slot, now = self._slot, self._clock.now_ms()
             assert slot is not None
+            if self.queue_offset < self._first_needed_offset:
+                return now + round(ERROR_PAUSE_S * 1000)  # _enqueue() comes back earlier
             if not slot.load(LOADS_PER_PASS):
                 return now
             while budget > 0 and slot.rolls and now >= slot.time_ms:
@@ -328,6 +343,8 @@ class TimerService:
                 self._load_next()
                 due = slot.next_due_ms
                 return min(end, due or end) if now < end else due or end
+            if self.queue_offset < self._needed_offset:
+                return now + round(ERROR_PAUSE_S * 1000)
             skips -= 1
             if not skips and self._files.slot(end) is None:
                 end = self._next_used(end, now)
@@ -413,6 +430,7 @@ class TimerService:
         properties[names.ROLL_TIMES] = str((names.number(properties.get(names.ROLL_TIMES)) or 0) + 1)
         text = encode_properties(properties).encode(errors="surrogateescape")
         self._store.append(message.message(WHEEL_TIMER_TOPIC, 0, text))
+        self._needed_offset = self._queue_end
         self.pending.add(properties.get(REAL_TOPIC, ""), -1, self._clock.now_ms())
 
     # --- the end

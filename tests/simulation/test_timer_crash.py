@@ -1,0 +1,109 @@
+"""Levels and timers of a broker that dies at any point: never early, none lost, none twice (timer_world.py).
+
+AEROBEE_SEEDS sets how many lives run, AEROBEE_SEED picks one. Ten thousand take about two minutes:
+
+    python -m tests.simulation.timer_world 10000
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from aerobee.broker import schedule
+from aerobee.broker.timer import timer_feature, timer_properties
+from aerobee.broker.timer.timer_saver import TimerSaver
+from aerobee.store.timer_files import TimerFiles
+from aerobee.store.timer_log import TimerLog
+from aerobee.store.timer_wheel import TimerWheel
+from tests.simulation.timer_world import crashes
+
+SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
+FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
+MUTATION_SEEDS = 60
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def live(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        print(f"seed {seed}")
+        crashes(seed)
+
+
+def test_delayed_messages_come_once_and_not_early_whenever_the_broker_dies() -> None:
+    live([FIRST_SEED] if FIRST_SEED else range(1, SEEDS + 1))
+
+
+def forget_marks_of_timers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(timer_feature, "delivered_sources", lambda log, start, end: set())
+
+
+def forget_marks_of_levels(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(schedule, "delivered_sources", lambda log, start, end: set())
+
+
+def save_before_the_log_is_safe(patch: pytest.MonkeyPatch) -> None:
+    begin = TimerSaver._tick
+
+    def tick(saver: TimerSaver) -> None:
+        store = saver._store
+
+        class Eager:
+            appended = property(lambda self: store.appended)
+            flushed = property(lambda self: self)
+
+            def when(self, offset: int, callback: Callable[[bool], None]) -> None:
+                callback(True)
+
+        saver._store = Eager()  # type: ignore[assignment]
+        begin(saver)
+        saver._store = store
+
+    patch.setattr(TimerSaver, "_tick", tick)
+
+
+def leave_the_wheel_unsynced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimerWheel, "sync", lambda wheel: None)
+    patch.setattr(TimerFiles, "_mend", lambda files, read_time_ms, log_end: files.wheel.make())
+
+
+def leave_the_timer_log_unsynced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimerLog, "sync", lambda log, start, end: None)
+
+
+def mend_no_slots(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimerFiles, "_mend", lambda files, read_time_ms, log_end: files.wheel.make())
+
+
+def deliver_a_millisecond_early(patch: pytest.MonkeyPatch) -> None:
+    due_time = timer_properties.due_time
+    patch.setattr(timer_properties, "due_time", lambda *args, **named: due_time(*args, **named) - 1)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        forget_marks_of_timers,
+        forget_marks_of_levels,
+        save_before_the_log_is_safe,
+        leave_the_wheel_unsynced,
+        leave_the_timer_log_unsynced,
+        mend_no_slots,
+        deliver_a_millisecond_early,
+    ],
+)
+def test_the_lives_notice_a_broken_promise(
+    mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017 an AssertionError, or what the broken state leads to
+        live(range(1, MUTATION_SEEDS))
