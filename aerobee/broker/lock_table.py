@@ -73,6 +73,8 @@ class LockTable:
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
+                if _expired(lock, now):
+                    self.version += 1  # the file may have been written without it meanwhile
                 lock.renewed, lock.expiry_s = now, expiry_s
             elif lock is None and len(locks) >= LOCKS_PER_GROUP_MAX:
                 continue

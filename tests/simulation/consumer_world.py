@@ -96,10 +96,14 @@ class World:
         )  # fmt: skip
         broker._config_writer.shutdown(wait=False)
         broker._config_writer = InlineExecutor()  # type: ignore[assignment]
+        self.prepare(broker)
         await broker.start()
         if TOPIC not in broker.topics.topics:
             broker.topics.put(TopicConfig(TOPIC, self.queues, self.queues))
         self.broker = broker
+
+    def prepare(self, broker: Broker) -> None:
+        """Look into a broker that is about to start."""
 
     async def kill_broker(self) -> None:
         """kill -9: what the process wrote is there, what it only had in memory is not."""

@@ -6,6 +6,7 @@ import pytest
 
 from aerobee.broker.lock_table import LockTable
 from aerobee.clock import ManualClock
+from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
@@ -65,3 +66,63 @@ def test_locks_of_a_deleted_topic_are_forgotten(locks: LockTable) -> None:
     locks.remove_topic("T")
     assert locks.holder("g", Q0) is None
     assert locks.holder("g", other) == "c1"
+
+
+def test_a_client_that_tells_its_lease_is_followed_sooner(locks: LockTable, clock: ManualClock) -> None:
+    locks.lock("g", "c1", [Q0], lease_s=10)
+    clock.advance(11)
+    assert locks.lock("g", "c2", [Q0]) == []
+    clock.advance(1.1)
+    assert locks.lock("g", "c2", [Q0]) == [Q0]
+
+
+def test_a_lease_is_never_longer_than_rocketmqs(locks: LockTable, clock: ManualClock) -> None:
+    locks.lock("g", "c1", [Q0], lease_s=1e9)
+    clock.advance(60.1)
+    assert locks.lock("g", "c2", [Q0]) == [Q0]
+
+
+def test_locks_come_back_from_their_file_as_just_renewed(locks: LockTable, clock: ManualClock) -> None:
+    locks.lock("g", "c1", [Q0, Q1], lease_s=10)
+    tree = locks.to_json()
+    clock.advance(100)
+    again = LockTable(clock=clock)
+    again.from_json(tree)
+    assert again.lock("g", "c2", [Q0]) == []
+    assert again.lock("g", "c1", [Q1]) == [Q1]
+    clock.advance(12.1)
+    assert again.lock("g", "c2", [Q0]) == [Q0]
+
+
+def test_the_version_says_when_the_file_has_to_be_written(locks: LockTable, clock: ManualClock) -> None:
+    locks.lock("g", "c1", [Q0])
+    granted = locks.version
+    locks.lock("g", "c1", [Q0])
+    assert locks.version == granted
+    # A file that was written while the lock was expired does not have it: getting it again is a change.
+    clock.advance(61)
+    assert locks.to_json() == {"lockTable": {}}
+    locks.lock("g", "c1", [Q0])
+    assert locks.version > granted
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"lockTable": {"g": {}}},
+        {"lockTable": {"g": ["x"]}},
+        {"lockTable": {"g": [{"topic": "T", "queueId": "x"}]}},
+    ],
+)
+def test_a_file_that_is_no_lock_table_is_refused(locks: LockTable, tree: dict[str, object]) -> None:
+    with pytest.raises(MalformedFrame):
+        locks.from_json(tree)
+
+
+def test_infos_tell_holder_age_and_lease(locks: LockTable, clock: ManualClock) -> None:
+    since = clock.now_ms()
+    locks.lock("g", "c1", [Q0], lease_s=10)
+    clock.advance(3)
+    (info,) = locks.infos("g")
+    assert (info.client_id, info.since_ms, info.age_ms, info.lease_ms) == ("c1", since, 3000, 12_000)
+    assert locks.infos("other") == []
