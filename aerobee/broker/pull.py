@@ -357,8 +357,8 @@ class PullCalls:
 
     def _answer_reset(self, pull: _Pull) -> RemotingCommand | None:
         offset = self._offsets.take_reset(pull.group.group_name, pull.topic.topic_name, pull.queue_id)
-        if offset is None:
-            return None
+        if offset is None or offset == pull.offset:
+            return None  # a member that has just started asks for the new offset already
         ext = self._offset_fields(pull, offset, 0, 0, suggested=0)
         return pull.request.reply(ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET", ext=ext)
 

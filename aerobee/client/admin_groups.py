@@ -16,6 +16,7 @@ from aerobee.client.results import (
     GroupConnections,
     GroupInfo,
     QueueProgress,
+    SubscriptionConflict,
     SubscriptionInfo,
 )
 from aerobee.errors import AerobeeError, ConsumerNotOnline, RemoteError, TopicNotExist, UsageError
@@ -137,6 +138,16 @@ class GroupCalls(AdminCalls):
                         version=item.sub_version,
                     )
                     for topic, item in sorted(data.subscription_table.items())
+                ),
+                conflicts=tuple(
+                    SubscriptionConflict(
+                        topic=item["topic"],
+                        client_id=item["clientId"],
+                        expression=item["expression"],
+                        other_client_id=item["otherClientId"],
+                        other_expression=item["otherExpression"],
+                    )
+                    for item in data.subscription_conflicts
                 ),
             )
         assert failure is not None, "a group has at least one broker"

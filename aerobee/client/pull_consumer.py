@@ -149,6 +149,7 @@ class PullConsumer:
             for pull in self._pulls.values():
                 pull.stop()
             self._pulls.clear()
+            self._ready.clear()  # a poll() that waits finds nothing and ends
             self._arrived.fire()
             await self._session.close()
             if self._tracer is not None:

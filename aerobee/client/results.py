@@ -113,8 +113,22 @@ class SubscriptionInfo:
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class SubscriptionConflict:
+    """Two members of a group that ask for different things of a topic: messages are lost to them."""
+
+    topic: str
+    client_id: str
+    expression: str
+    other_client_id: str
+    other_expression: str
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class GroupConnections:
-    """The members of a consumer group that are online, and what they ask for."""
+    """The members of a consumer group that are online, and what they ask for.
+
+    `conflicts` are told by Aerobee's brokers; RocketMQ's do not know them.
+    """
 
     group: str
     consume_type: str
@@ -122,6 +136,7 @@ class GroupConnections:
     consume_from: str
     connections: tuple[ClientConnection, ...]
     subscriptions: tuple[SubscriptionInfo, ...]
+    conflicts: tuple[SubscriptionConflict, ...] = ()
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -35,6 +35,8 @@ COMMANDS = {
     "trace": "trace",
     "topic": "topic",
     "group": "group",
+    "offset": "offset",
+    "filter": "filter",
     "cluster": "cluster",
     "message": "message",
     "bench": "bench",

@@ -108,6 +108,16 @@ def describe_group(
             {"topic": item.topic, "expression": item.expression, "type": item.expression_type}
             for item in (online.subscriptions if online else ())
         ]
+        conflicts = [
+            {
+                "topic": item.topic,
+                "client_id": item.client_id,
+                "expression": item.expression,
+                "other_client_id": item.other_client_id,
+                "other_expression": item.other_expression,
+            }
+            for item in (online.conflicts if online else ())
+        ]
         document: dict[str, Any] = {
             "group": group,
             "brokers": [info.broker_address for info in settings],
@@ -117,11 +127,13 @@ def describe_group(
             "type": online.consume_type if online else None,
             "members": members,
             "subscriptions": subscriptions,
+            "conflicts": conflicts,
         }
         if as_json:
             out.document(document)
             return
-        out.facts({key: value for key, value in document.items() if key not in ("members", "subscriptions")})
+        tables = ("members", "subscriptions", "conflicts")
+        out.facts({key: value for key, value in document.items() if key not in tables})
         out.say("")
         out.table(
             members,
@@ -134,6 +146,22 @@ def describe_group(
                 subscriptions,
                 {"topic": "topic", "expression": "expression", "type": "type"},
                 empty="no subscription",
+            )
+        if conflicts:
+            out.say("")
+            out.say(
+                "Members ask for different things, so messages are lost to them: give each kind its own group."
+            )
+            out.table(
+                conflicts,
+                {
+                    "topic": "topic",
+                    "client_id": "member",
+                    "expression": "asks for",
+                    "other_client_id": "other member",
+                    "other_expression": "asks for",
+                },
+                empty="",
             )
 
     run(command)

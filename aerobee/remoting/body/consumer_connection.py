@@ -21,19 +21,25 @@ from aerobee.remoting.body.heartbeat import (
 )
 from aerobee.remoting.body.subscription import SubscriptionData
 
+CONFLICT_FIELDS = ("topic", "clientId", "expression", "otherClientId", "otherExpression")
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection:
-    """The enums are their names, as in heartbeats."""
+    """The enums are their names, as in heartbeats. `subscription_conflicts` is said by Aerobee's brokers only: members that
+    ask for different things (topic, clientId, expression, otherClientId, otherExpression).
+    """
 
     connection_set: tuple[ConnectionInfo, ...] = ()
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
     consume_type: str = CONSUME_PASSIVELY
     message_model: str = CLUSTERING
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
+    subscription_conflicts: tuple[dict[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        conflicts = [dict(conflict) for conflict in self.subscription_conflicts]
+        return ({"subscriptionConflicts": conflicts} if conflicts else {}) | {
             "connectionSet": [item.to_dict() for item in self.connection_set],
             "consumeFromWhere": self.consume_from_where,
             "consumeType": self.consume_type,
@@ -55,6 +61,10 @@ class ConsumerConnection:
             json_fields.enum_name(fields, "consumeType", CONSUME_TYPES, CONSUME_PASSIVELY),
             json_fields.enum_name(fields, "messageModel", MESSAGE_MODELS, CLUSTERING),
             json_fields.enum_name(fields, "consumeFromWhere", CONSUME_FROM_WHERES, CONSUME_FROM_LAST_OFFSET),
+            tuple(
+                {name: json_fields.text(item, name, "") for name in CONFLICT_FIELDS}
+                for item in json_fields.objects(fields, "subscriptionConflicts")
+            ),
         )
 
     def encode(self) -> bytes:
