@@ -14,6 +14,7 @@ are zeros up to `room`.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from aerobee.store.config import QUEUE_ENTRY_BYTES
 from aerobee.store.disk import WritableBuffer
@@ -195,14 +196,14 @@ class ConsumeQueue:
         if files:
             self.min_offset = files[0].base // ENTRY_BYTES
             self.max_offset = self._find_end(1 << 62)
-            while files and self.max_offset == files[-1].base // ENTRY_BYTES and len(files) > 1:
+            while len(files) > 1 and self.max_offset == files[-1].base // ENTRY_BYTES and not self.rejected:
                 self._pool.remove(files.pop())  # made in advance, or all of it was lost
                 self.max_offset = self._find_end(1 << 62)
         self.readable_max = self.max_offset
 
-    def _find_end(self, physical_bound: int) -> int:
-        """First offset of the last file that holds no entry of a record below `physical_bound`."""
-        file = self._files.files[-1]
+    def _find_end(self, physical_bound: int, file: QueueFile | None = None) -> int:
+        """First offset of the file, by default the last, that holds no entry of a record below `physical_bound`."""
+        file = file or self._files.files[-1]
         buffer = self._pool.buffer(file)
         low, high = 0, self._entries_per_file
         while low < high:
@@ -222,19 +223,35 @@ class ConsumeQueue:
         if physical_offset or size:
             self.rejected = (file.base // ENTRY_BYTES + index, physical_offset)
 
-    def cut_records_from(self, physical_bound: int) -> int:
-        """Drop the entries of records at or behind the bound. Returns how many there were, as far as known."""
+    def cut_records_from(
+        self, physical_bound: int, judge: Callable[[ConsumeQueue], None] | None = None
+    ) -> int:
+        """Drop the entries of records at or behind the bound. Returns how many there were, as far as known.
+
+        `judge` is called before anything goes, `rejected` then holds the first entry that is to go.
+        """
+        if judge is not None:
+            self._look_for_end(physical_bound)
+            judge(self)
         before = self.max_offset
         files = self._files.files
         while len(files) > 1:
             first = ENTRY.unpack_from(self._pool.buffer(files[-1]), 0)
             if first[1] > 0 and 0 <= first[0] < physical_bound:
                 break
-            self._reject(files[-1], 0)
             self._pool.remove(files.pop())
         if files:
             self._cut(self._find_end(physical_bound))
         return max(0, before - self.max_offset)
+
+    def _look_for_end(self, physical_bound: int) -> None:
+        """Set `rejected` to what stands where cut_records_from will cut."""
+        for file in reversed(self._files.files):
+            first = ENTRY.unpack_from(self._pool.buffer(file), 0)
+            if file is self._files.files[0] or (first[1] > 0 and 0 <= first[0] < physical_bound):
+                self._find_end(physical_bound, file)
+                return
+            self._reject(file, 0)
 
     def cut_offsets_from(self, offset: int) -> None:
         """Drop the entries at or behind a queue offset."""

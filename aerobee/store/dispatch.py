@@ -117,7 +117,7 @@ def scan_record(data: bytes, physical_offset: int, *, check_crc: bool) -> Scan:
     if b"\0" in data[at:total] and _has_lost_sector(data, physical_offset, text_at, total):
         return Scan(ScanKind.BAD, reason="a sector of its properties was never written")
     if check_crc and body_size and zlib.crc32(data[body_at : body_at + body_size]) & 0x7FFFFFFF != crc:
-        return Scan(ScanKind.BAD, reason="the body does not match its CRC")
+        return Scan(ScanKind.BAD, size=total, reason="the body does not match its CRC")
     record = DispatchRecord(
         physical_offset,
         total,

@@ -24,6 +24,7 @@ from aerobee.errors import ConfigError, StoreFull
 from aerobee.message import java_hash
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+from aerobee.store.zeros import is_zero
 
 HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = HEADER.size
@@ -32,6 +33,8 @@ INDEX_ENTRY_BYTES = INDEX_ENTRY.size
 _INT = struct.Struct(">i")
 _RESERVE_BYTES = 1_048_576
 _CHECK_STEP = 65_536  # entries
+_CLEAR_STEP_BYTES = 65_536
+_ZERO_RUN_BYTES_MAX = 8 << 20  # behind so many zeros nothing is looked for: more than a moment's entries take
 SECTOR_BYTES = 512  # a disk writes at least so many bytes in one piece
 
 
@@ -73,7 +76,7 @@ class IndexFile:
             self.used_slots,
             self.count,
         ) = HEADER.unpack_from(self.buffer, 0)
-        self.count = max(self.count, 1)
+        self.count = min(max(self.count, 1), entry_count_max)
 
     @property
     def is_empty(self) -> bool:
@@ -181,9 +184,7 @@ class IndexFile:
         data = slots.tobytes()
         if self.buffer[HEADER_BYTES : self.entries_at] != data:
             self.buffer[HEADER_BYTES : self.entries_at] = data
-        stop = self.entries_at + self.count * INDEX_ENTRY_BYTES
-        if stop > stale:
-            self.buffer[stale:stop] = bytes(stop - stale)
+        self._clear_from(stale)
         self.count = count
         if count == 1:
             self.begin_timestamp = self.end_timestamp = 0
@@ -194,6 +195,19 @@ class IndexFile:
         self.write_header()
         self.dirty_from = physical_bound
         return True
+
+    def _clear_from(self, start: int) -> None:
+        """Zero what stands behind the last entry, also behind what the header counted: entries of a page that reached
+        the disk while the header's did not. They would count as entries again once the header has grown over them.
+        """
+        at = zeros_from = start
+        while at < self.file.size and at - zeros_from < _ZERO_RUN_BYTES_MAX:
+            stop = min(self.file.size, at + _CLEAR_STEP_BYTES)
+            if not is_zero(self.buffer[at:stop]):
+                self.file.reserve(stop)
+                self.buffer[at:stop] = bytes(stop - at)
+                zeros_from = stop
+            at = stop
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
         return INDEX_ENTRY.unpack_from(self.buffer, self.entries_at + number * INDEX_ENTRY_BYTES)

@@ -7,6 +7,7 @@ directories (consumequeue_ext, rocksdbstore, ...) are not touched.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.config import StoreConfig
@@ -135,9 +136,19 @@ class QueueTable:
         for queue in self.queues.values():
             queue.readable_max = queue.max_offset
 
-    def cut_records_from(self, physical_bound: int) -> int:
-        """Drop the entries of records at or behind the bound in every queue. Returns how many."""
-        return sum(queue.cut_records_from(physical_bound) for queue in self.queues.values())
+    def cut_records_from(
+        self, physical_bound: int, judge: Callable[[ConsumeQueue], None] | None = None
+    ) -> int:
+        """Drop the entries of records at or behind the bound in every queue. Returns how many.
+
+        `judge` as in ConsumeQueue.cut_records_from.
+        """
+        return sum(
+            queue.cut_records_from(physical_bound, judge)
+            if isinstance(queue, ConsumeQueue)
+            else queue.cut_records_from(physical_bound)
+            for queue in self.queues.values()
+        )
 
     def delete_before(self, log_min_offset: int) -> int:
         """Delete files below the log's first record, and move every min offset. Returns files deleted."""

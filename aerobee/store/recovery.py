@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 from aerobee.errors import StoreError
 from aerobee.message import decode_properties
-from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.commit_log import BLANK_BYTES, ZERO_RUN_BYTES_MAX, CommitLog
 from aerobee.store.config import StoreConfig
+from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.disk import WritableBuffer
 from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts, scan_record
 from aerobee.store.index_file import KeyIndex
@@ -29,9 +29,11 @@ from aerobee.store.queue_table import QueueTable
 from aerobee.store.zeros import is_zero
 
 SECTOR_BYTES = 512
+_SIZE_BYTES = 4  # a record begins with its size
 _TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
 _READ_BYTES = 1 << 20
 _SEARCH_STEP_BYTES = 1 << 20
+_INT64 = (1 << 64) - 1
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
@@ -84,6 +86,7 @@ class Recovery:
         self._index = index
         self._checkpoint = checkpoint
         self._gap_topics: set[tuple[str, int]] = set()
+        self._dispatch_from = 0
         self._index_lost = False
         self._rebuilding = False
         self._window = b""  # a piece of the log, read ahead
@@ -97,12 +100,15 @@ class Recovery:
         if not log.segments:
             self._settle_empty()
             return report
-        dispatch_from = self._dispatch_start()
+        dispatch_from = self._dispatch_from = self._dispatch_start()
         start = self._scan_start(dispatch_from)
         if not report.was_clean:
-            report.queue_entries_cut += self._queues.cut_records_from(dispatch_from)
+            report.queue_entries_cut += self._queues.cut_records_from(dispatch_from, self._judge_rejected)
             self._cut_index(dispatch_from)
-        self._find_damaged_queues(dispatch_from)
+        else:
+            for queue in self._queues.queues.values():
+                if isinstance(queue, ConsumeQueue):
+                    self._judge_rejected(queue)
         index_from = self._index_end()
         if self._index_lost:
             start = min(start, max(index_from - 1, log.min_offset))
@@ -283,15 +289,21 @@ class Recovery:
         report = self.report
         is_end = scan.kind is ScanKind.END and report.was_clean
         later = None if is_end else self._newer_record_behind(at)
+        # A record whose parts fit its size has that size on the disk: its zeros are no sign of a sector that is not.
+        unread = at + _SIZE_BYTES if scan.size else at
         durable = self._checkpoint.log_flushed
         reason = scan.reason or "nothing is there"
         damage = ""
         if at < durable:
             damage = f"the log is known to be durable up to {durable}"
-        elif later is not None and not self._is_lost_write(at, later.physical_offset):
+        elif later is not None and not self._is_lost_write(at, unread, later.physical_offset):
             if self._checkpoint.has_bounds or later.store_timestamp < self._checkpoint.log_timestamp:
                 damage = f"a newer record stands behind it at {later.physical_offset}"
-        elif self._checkpoint.has_bounds and scan.kind is ScanKind.BAD and not self._is_lost_write(at, None):
+        elif (
+            self._checkpoint.has_bounds
+            and scan.kind is ScanKind.BAD
+            and not self._is_lost_write(at, unread, None)
+        ):
             damage = "the bytes are neither a record nor what a power loss leaves behind"
         if damage and not self._config.truncate_corrupt_log:
             stop = later.physical_offset if later is not None else max(durable, at + 1)
@@ -314,8 +326,8 @@ class Recovery:
                 "never acknowledged as durable and are cut"
             )
 
-    def _is_lost_write(self, start: int, stop: int | None) -> bool:
-        """Whether a disk sector's share of [start, stop) was never written: a power loss, not damage.
+    def _is_lost_write(self, start: int, unread: int, stop: int | None) -> bool:
+        """Whether a disk sector's share of [unread, stop) was never written: a power loss, not damage.
 
         `stop` None: to the end that the record at `start` claims.
         """
@@ -329,6 +341,7 @@ class Recovery:
         else:
             last = stop - segment.base
         last = min(last, segment.size)
+        at = unread - segment.base
         while at < last:
             end = min(last, at + SECTOR_BYTES - at % SECTOR_BYTES)
             # Also when only the first bytes of a size field are in question: they may be zero by themselves, but
@@ -382,29 +395,29 @@ class Recovery:
         cut = 0
         for key, queue in self._queues.queues.items():
             if queue.max_physical_offset > end:
+                self._before_rebuild()
                 cut += queue.cut_records_from(end)
                 self._gap_topics.add(key)
         return cut
 
-    def _find_damaged_queues(self, bound: int) -> None:
-        """Queues that end where they do because a bit of an entry changed: those are built again from the log.
+    def _judge_rejected(self, queue: ConsumeQueue) -> None:
+        """A queue is about to end at an entry that is not empty: is that an entry of which a bit changed?
 
-        Entries have no checksum. But one that should be the end and is not empty belongs to the record of its queue
-        offset, and that record stands where the entry points to when one of its bits is turned back.
+        Entries have no checksum. But this one belongs to the record of its queue offset, and that record stands where the
+        entry points to when one of its bits is turned back. Then the queue is built again from the log.
         """
-        for key, queue in self._queues.queues.items():
-            if isinstance(queue, BatchConsumeQueue) or queue.rejected is None:
-                continue
-            offset, pointed = queue.rejected
-            if offset != queue.max_offset or (
-                pointed >= bound and self._is_record_of(key, offset, pointed) and not self.report.was_clean
-            ):
-                continue  # what was cut is written again from the log
-            if any(
-                place < bound and self._is_record_of(key, offset, place)
-                for place in (pointed, *(pointed ^ 1 << bit for bit in range(63)))
-            ):
-                self._gap_topics.add(key)
+        if queue.rejected is None:
+            return
+        key, bound = (queue.topic, queue.queue_id), self._dispatch_from
+        offset, pointed = queue.rejected
+        if pointed >= bound and not self.report.was_clean and self._is_record_of(key, offset, pointed):
+            return  # it is cut, and written again from the log
+        if any(
+            place < bound and self._is_record_of(key, offset, place)
+            for place in (pointed, *((pointed & _INT64) ^ 1 << bit for bit in range(64)))
+        ):
+            self._before_rebuild()
+            self._gap_topics.add(key)
 
     def _is_record_of(self, key: tuple[str, int], queue_offset: int, physical_offset: int) -> bool:
         log = self._log
