@@ -26,7 +26,8 @@ sys.path.insert(0, str(BENCH))
 
 import servers  # noqa: E402
 
-SEND_S = (0.3, 1.2)  # a kill falls at random into this span of sending
+SEND_S = (0.1, 1.2)  # a kill falls at random into this span of sending
+FIRST_MESSAGE_TIMEOUT_S = 30.0
 
 
 # What the broker says about its recovery, aerobee/store/recovery.py.
@@ -50,6 +51,16 @@ def rmqload(*arguments: str) -> list[str]:
     return [sys.executable, str(BENCH / "rmqload.py"), *arguments, "--json"]
 
 
+def wait_for_messages(server: servers.Server, topic: str, sender: subprocess.Popen[str]) -> None:
+    """Return when the first message of the topic is stored. Raises Fault."""
+    queue = server.directory / "store" / "consumequeue" / topic
+    deadline = time.monotonic() + FIRST_MESSAGE_TIMEOUT_S
+    while not queue.is_dir():
+        if sender.poll() is not None or time.monotonic() > deadline:
+            raise Fault(f"nothing was stored for {topic}")
+        time.sleep(0.02)
+
+
 def one_round(server: servers.Server, rng: random.Random, number: int) -> dict[str, float]:
     """Send, kill, restart, verify. Returns figures of the round."""
     acked = server.directory / f"acked-{number}.json"
@@ -66,7 +77,8 @@ def one_round(server: servers.Server, rng: random.Random, number: int) -> dict[s
         text=True,
     )
     try:
-        time.sleep(0.4 + rng.uniform(*SEND_S))
+        wait_for_messages(server, topic, sender)
+        time.sleep(rng.uniform(*SEND_S))
         started = time.monotonic()
         server.restart("broker.log", kill=True)
         recovery_s = time.monotonic() - started

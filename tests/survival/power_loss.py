@@ -18,9 +18,9 @@ import time
 import traceback
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulation"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import store_world  # noqa: E402
+from tests.simulation import store_world
 
 FAULTS_SHOWN_MAX = 20
 

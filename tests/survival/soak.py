@@ -223,7 +223,7 @@ async def run(server: servers.Server, minutes: float, rate: int, seed: int) -> d
             samples.append(sample(load, at_s, look_at(broker_pid), look_at(nameserver_pid)))
             print(json.dumps(samples[-1]), file=sys.stderr, flush=True)
         settle_until = time.monotonic() + SETTLE_S
-        while missing(load) and time.monotonic() < settle_until:
+        while missing(load) and time.monotonic() < settle_until:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
     return {
         "minutes": minutes,

@@ -1,0 +1,240 @@
+"""Ways to break the store's promises, one at a time, to show that the simulated lives notice each.
+
+    python tests/simulation/mutations.py [--seeds 5000]
+
+Each mutation replaces a step of the product by a wrong one, as a careless change would. Lives (store_world.py) run
+until one breaks; printed is how many that took. Ends with status 1 when a mutation survives all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from aerobee.errors import StoreFull
+from aerobee.store import abort_file, dispatch, message_store, queue_upkeep, recovery
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.index_file import KeyIndex
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queue_files import FilePool
+from aerobee.store.queue_table import QueueTable
+from aerobee.testing import simulated_disk
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.simulation import store_world
+
+Mutation = contextlib.AbstractContextManager[Any]
+
+
+def nothing(*args: object, **kwargs: object) -> None:
+    """In place of a step that is left out."""
+
+
+def fsync_of_the_log_is_skipped() -> Mutation:
+    return mock.patch.object(CommitLog, "sync_pinned", nothing)
+
+
+def fsync_of_the_queues_is_skipped() -> Mutation:
+    return mock.patch.object(FilePool, "sync_file", nothing)
+
+
+def names_of_log_files_are_not_synced() -> Mutation:
+    original = CommitLog.sync_pinned
+
+    def mutated(self: CommitLog, *args: Any) -> None:
+        self._unsynced_names = False
+        original(self, *args)
+
+    return mock.patch.object(CommitLog, "sync_pinned", mutated)
+
+
+def failed_fsync_is_ignored() -> Mutation:
+    original = CommitLog.sync_pinned
+
+    def mutated(self: CommitLog, *args: Any) -> None:
+        with contextlib.suppress(OSError):
+            original(self, *args)
+
+    return mock.patch.object(CommitLog, "sync_pinned", mutated)
+
+
+@contextlib.contextmanager
+def what_a_failed_fsync_left_is_taken_for_durable() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for owner, name in ((CommitLog, "rewrite"), (FilePool, "rewrite_dirty"), (KeyIndex, "rewrite_dirty")):
+            stack.enter_context(mock.patch.object(owner, name, nothing))
+        yield
+
+
+def acknowledged_before_the_flush() -> Mutation:
+    def mutated(self: MessageStore, offset: int, callback: Callable[[bool], None]) -> None:
+        callback(True)
+
+    return mock.patch.object(MessageStore, "wait_durable", mutated)
+
+
+def queue_entry_before_the_log_record() -> Mutation:
+    original = CommitLog.place
+
+    def mutated(self: MessageStore, messages: Any) -> Any:
+        queue = self.queue(messages[0].topic, messages[0].queue_id)
+        before = queue.max_offset
+
+        def place(log: CommitLog, size: int) -> int:
+            try:
+                return original(log, size)
+            except StoreFull:
+                assert isinstance(queue, ConsumeQueue)
+                queue.max_offset = before + len(messages)  # the entries are there already
+                raise
+
+        with mock.patch.object(CommitLog, "place", place):
+            return append_records(self, messages)
+
+    append_records = MessageStore._append_records
+    return mock.patch.object(MessageStore, "_append_records", mutated)
+
+
+@contextlib.contextmanager
+def torn_tail_is_trusted() -> Iterator[None]:
+    original = dispatch.scan_record
+
+    def without_crc(data: bytes, physical_offset: int, *, check_crc: bool) -> Any:
+        return original(data, physical_offset, check_crc=False)
+
+    with (
+        mock.patch.object(recovery, "scan_record", without_crc),
+        mock.patch.object(dispatch, "_has_lost_sector", return_value=False),
+    ):
+        yield
+
+
+def old_bytes_stay_behind_the_log() -> Mutation:
+    original = CommitLog.set_end
+
+    def mutated(self: CommitLog, end: int, *, clear: bool) -> int:
+        return original(self, end, clear=False)
+
+    return mock.patch.object(CommitLog, "set_end", mutated)
+
+
+def queue_entries_behind_the_bound_are_kept() -> Mutation:
+    return mock.patch.object(QueueTable, "cut_records_from", return_value=0)
+
+
+def checkpoint_ahead_of_the_data() -> Mutation:
+    original = message_store.next_checkpoint
+
+    def mutated(current: Any, *, log_end: int, **kwargs: Any) -> Any:
+        return original(
+            current, **{**kwargs, "log_end": log_end, "log_flushed": log_end, "queues_bound": log_end}
+        )
+
+    return mock.patch.object(message_store, "next_checkpoint", mutated)
+
+
+def checkpoint_before_the_queues_sync() -> Mutation:
+    def mutated(self: queue_upkeep.QueueUpkeep, work: Any, checkpoint: Any) -> None:
+        self._checkpoints.write(checkpoint)
+        self._flusher.sync(work)
+
+    return mock.patch.object(queue_upkeep.QueueUpkeep, "_sync", mutated)
+
+
+def abort_file_is_not_written() -> Mutation:
+    return mock.patch.object(message_store, "write_abort_file", nothing)
+
+
+def abort_file_goes_before_the_last_flush() -> Mutation:
+    original = MessageStore._finish
+
+    def mutated(self: MessageStore) -> None:
+        if self._disk.exists(os.path.join(self.config.store_path_root_dir, "abort")):
+            abort_file.remove_abort_file(self._disk, self.config.store_path_root_dir)
+        with mock.patch.object(message_store, "remove_abort_file", nothing):
+            original(self)
+
+    return mock.patch.object(MessageStore, "_finish", mutated)
+
+
+def rename_without_fsync() -> Mutation:
+    def mutated(disk: Any, path: str, data: bytes) -> None:
+        disk.write_file(path + ".tmp", data)
+        disk.rename(path + ".tmp", path)
+        disk.sync_dir(os.path.dirname(path))
+
+    return mock.patch.object(simulated_disk, "replace_file", mutated)
+
+
+def new_directories_are_not_synced() -> Mutation:
+    return mock.patch.object(FilePool, "take_dirty_dirs", return_value=[])
+
+
+def rebuild_is_not_announced() -> Mutation:
+    return mock.patch.object(MessageStore, "_distrust_queues", nothing)
+
+
+# With a seed that is known to notice, tried first; when the lives change another one is looked for.
+MUTATIONS: dict[Callable[[], Mutation], int] = {
+    fsync_of_the_log_is_skipped: 1,
+    fsync_of_the_queues_is_skipped: 1,
+    names_of_log_files_are_not_synced: 1,
+    failed_fsync_is_ignored: 3,
+    what_a_failed_fsync_left_is_taken_for_durable: 22,
+    acknowledged_before_the_flush: 2,
+    queue_entry_before_the_log_record: 3,
+    torn_tail_is_trusted: 3,
+    old_bytes_stay_behind_the_log: 8,
+    queue_entries_behind_the_bound_are_kept: 2,
+    checkpoint_ahead_of_the_data: 10,
+    checkpoint_before_the_queues_sync: 116,
+    abort_file_is_not_written: 2,
+    abort_file_goes_before_the_last_flush: 6,
+    rename_without_fsync: 4,
+    new_directories_are_not_synced: 2,
+    rebuild_is_not_announced: 4233,
+}
+
+
+def first_to_notice(mutation: Callable[[], Mutation], seeds: Iterator[int] | range) -> tuple[int, str] | None:
+    """The first of the seeds whose life breaks under the mutation, and how; None when all pass."""
+    with mutation():
+        for seed in seeds:
+            try:
+                store_world.run_seed(seed)
+            except AssertionError as error:
+                return seed, str(error)
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=5000)
+    parser.add_argument("--first", type=int, default=1)
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    survivors = 0
+    for mutation in MUTATIONS:
+        noticed = first_to_notice(mutation, range(options.first, options.first + options.seeds))
+        survivors += noticed is None
+        seed, how = noticed or (None, "SURVIVES")
+        print(
+            json.dumps({"mutation": mutation.__name__, "noticed_by_seed": seed, "how": how[:160]}), flush=True
+        )
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()
