@@ -55,11 +55,11 @@ wheel:
 BENCH := $(BIN)/python bench
 bench:
 	@scripts/make-venv dev
-	scripts/setup-interop
+	scripts/setup-bench
 	$(BENCH)/compare.py --servers aerobee,aerobee-python --with rocketmq,null,redis,nats
 	$(BENCH)/latency.py
 	$(BENCH)/footprint.py
-	$(BENCH)/clients.py
+	$(BENCH)/clients.py --grpc 5000
 	$(BENCH)/report.py
 
 bench-quick:

@@ -1,9 +1,10 @@
 """CPU that a client spends on a message, the broker being one process and the client another.
 
-    python bench/clients.py [--count 100000] [--rounds 5]
+    python bench/clients.py [--count 100000] [--rounds 5] [--grpc 5000]
 
 Our Producer with 64 sends under way, our PushConsumer reading what is stored; microseconds of client CPU a message,
-without the interpreter's start. Results go to bench/results/clients.json.
+without the interpreter's start. --grpc N: RocketMQ's official Python client (gRPC, through RocketMQ's proxy) does the
+same with N messages, in its own environment (scripts/setup-bench). Results go to bench/results/clients.json.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import argparse
 import asyncio
 import os
 import statistics
+import subprocess
 import time
 
 import results_file
 import servers
-from compare import note
+from compare import LoadFailed, note, run_load
 
 try:
     import uvloop
@@ -80,17 +82,48 @@ async def measure(nameserver: str, count: int, rounds: int) -> dict[str, list[fl
     return figures
 
 
+def official_client(count: int, rounds: int) -> dict[str, list[float]]:
+    """The same of RocketMQ's gRPC client, in processes of its own."""
+    python = servers.ROCKETMQ_LIB.parent / "grpc-venv" / "bin" / "python"
+    figures: dict[str, list[float]] = {"grpc_producer_us": [], "grpc_consumer_us": []}
+    with servers.rocketmq_proxy() as (broker, port):
+        for number in range(rounds):
+            topic = f"grpc-{number}"
+            run_load("rmqload.py", "topic", "--broker", broker.address, "--topic", topic)
+            for mode, key in (("send", "grpc_producer_us"), ("receive", "grpc_consumer_us")):
+                command = [
+                    str(python),
+                    str(servers.HERE / "grpc_client.py"),
+                    mode,
+                    f"127.0.0.1:{port}",
+                    topic,
+                ]
+                done = subprocess.run(
+                    [*command, str(count)], capture_output=True, text=True, timeout=600, check=False
+                )
+                if done.returncode:
+                    raise LoadFailed(f"{' '.join(command)}: {done.stderr.strip()[-800:]}")
+                figures[key].append(float(done.stdout.split()[-1]))
+                note(f"round {number + 1} {key}: {figures[key][-1]:.1f}")
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--grpc", type=int, default=0, help="messages for the official gRPC client; 0: leave it out"
+    )
     options = parser.parse_args()
     with servers.aerobee() as server:
         nameserver = f"127.0.0.1:{server.nameserver_port}"
         with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
             found = runner.run(measure(nameserver, options.count, options.rounds))
+    if options.grpc:
+        found |= official_client(options.grpc, min(options.rounds, 3))
     results_file.write("clients", found)
     for name, figures in found.items():
         print(f"{name}: {statistics.median(figures):.2f}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -250,6 +251,36 @@ def rocketmq(
             )
             server.wait_for_port(port, "broker.log")
             yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def rocketmq_proxy() -> Iterator[tuple[Server, int]]:
+    """RocketMQ's nameserver and broker with its gRPC proxy before them; yields the broker and the proxy's port."""
+    jars = ROCKETMQ_LIB.parent / "proxy-jars"
+    if not jars.is_dir():
+        raise ServerFailed(f"{jars} is missing: run scripts/setup-bench")
+    with rocketmq(heap="1g") as broker, scratch("proxy") as directory:
+        port, remoting_port = free_ports(2)
+        server = Server("proxy", port, directory)
+        (directory / "conf").mkdir()
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": f"127.0.0.1:{broker.nameserver_port}",
+            "grpcServerPort": port,
+            "remotingListenPort": remoting_port,
+            "proxyMode": "CLUSTER",
+        }
+        path = directory / "conf" / "rmq-proxy.json"
+        path.write_text(json.dumps(settings))
+        java = ["java", f"-Drocketmq.home.dir={directory}", f"-Duser.home={directory}", "-cp", f"{jars}/*"]
+        try:
+            server.spawn(
+                [*java, "-Xmx1g", "org.apache.rocketmq.proxy.ProxyStartup", "-pc", str(path)], "proxy.log"
+            )
+            server.wait_for_port(port, "proxy.log")
+            yield broker, port
         finally:
             server.stop()
 
