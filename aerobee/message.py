@@ -21,6 +21,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from aerobee.errors import MalformedRecord, UsageError
@@ -59,6 +60,7 @@ DELIVERY_TRIES = "DLQ_TRIES"
 LAST_ERROR = "LAST_ERROR"
 SHARDING_KEY = "__SHARDINGKEY"
 PRIORITY = "_SYS_MSG_PRIORITY_"
+DELIVER_SECONDS_MAX = 253_402_300_800  # the year 10000: milliseconds given for seconds lie beyond it
 NAME_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
@@ -88,7 +90,9 @@ class MessageQueue:
 class Message:
     """What a producer sends. `body` is sent as is; compression is the producer's business.
 
-    `keys` are index keys, found again by `aerobee message key`. `delay_level` 1..18 delays delivery.
+    `keys` are index keys, found again by `aerobee message key`. `delay_level` 1..18 delays delivery; instead of it,
+    `deliver_at` names the moment (a datetime with a time zone, or seconds since the epoch) or `deliver_after` the delay
+    (a timedelta, or seconds), to the millisecond.
     `properties` are the user's own; names and values are non-empty text without \\x01 and \\x02.
     Raises UsageError when the message could not be stored under any circumstances.
     """
@@ -101,6 +105,8 @@ class Message:
     flag: int = 0
     delay_level: int = 0
     wait_store_ok: bool = True
+    deliver_at: datetime | float | None = None
+    deliver_after: timedelta | float | None = None
 
     def __post_init__(self) -> None:
         check_topic_name(self.topic)
@@ -115,6 +121,8 @@ class Message:
                 raise UsageError(
                     f"message key {key!r} is empty or holds a blank; keys are separated by blanks"
                 )
+        if self.deliver_at is not None or self.deliver_after is not None:
+            self.timer_property()
         pairs = [*self.properties.items(), *(("KEYS", key) for key in self.keys)]
         if self.tag is not None:
             pairs.append(("TAGS", self.tag))
@@ -124,6 +132,35 @@ class Message:
                     raise UsageError(
                         f"property {name!r}={value!r}: names and values are non-empty and without \\x01 and \\x02"
                     )
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether delivery is to wait, as far as the fields say."""
+        return bool(self.delay_level) or self.deliver_at is not None or self.deliver_after is not None
+
+    def timer_property(self) -> tuple[str, str] | None:
+        """The property that asks the broker for a time, or None. Raises UsageError for a time that cannot be."""
+        at, after = self.deliver_at, self.deliver_after
+        if at is None and after is None:
+            return None
+        if (at is not None and after is not None) or self.delay_level:
+            raise UsageError("a message has one of delay_level, deliver_at and deliver_after, not two")
+        if after is not None:
+            seconds = after.total_seconds() if isinstance(after, timedelta) else after
+            if not 0 <= seconds < DELIVER_SECONDS_MAX:
+                raise UsageError(f"deliver_after is {seconds} s: it must not be below 0")
+            return "TIMER_DELAY_MS", str(round(seconds * 1000))
+        if isinstance(at, datetime):
+            if at.tzinfo is None:
+                raise UsageError(
+                    f"deliver_at is {at.isoformat(sep=' ')} without a time zone: write datetime(..., tzinfo=UTC) or "
+                    ".astimezone()"
+                )
+            at = at.timestamp()
+        assert at is not None
+        if not 0 <= at < DELIVER_SECONDS_MAX:
+            raise UsageError(f"deliver_at is {at}: it takes seconds since the epoch, or a datetime")
+        return "TIMER_DELIVER_MS", str(round(at * 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

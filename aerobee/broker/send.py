@@ -21,12 +21,12 @@ from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lock_table import LockTable
+from aerobee.broker.message_type import check_type, priority_queue
 from aerobee.broker.message_writer import MessageLog, MessageWriter
 from aerobee.broker.overload import Overload
 from aerobee.broker.send_duplicates import AlreadyStored, FirstSend, SendDuplicates
 from aerobee.broker.send_header import SendHeader, parse_batch, parse_send_header
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.timer.recall_handle import RecallHandle
 from aerobee.broker.timer.timer_properties import DELETE_KEY, OUT_MS
 from aerobee.broker.topic_table import HALF_TOPIC, NOT_SENDABLE, TopicTable
 from aerobee.broker.transaction.half_message import PRODUCER_GROUP, TRAN_MSG
@@ -60,6 +60,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.config import BrokerRole
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
@@ -274,6 +275,11 @@ class SendCalls:
         config = self._live.value
         properties = decode_properties(header.properties)
         header.sys_flag = self._settle_transaction(header, properties)
+        if config.enable_topic_message_type_check:
+            check_type(topic, properties)
+        queue_id = priority_queue(properties, topic.write_queue_nums)
+        if queue_id is not None:
+            header.queue_id = queue_id
         self._check_size(request.body)
         if header.topic.startswith(RETRY_PREFIX):
             topic = self._retry_or_dead_letter(request, header, properties, topic)
@@ -399,6 +405,10 @@ class SendCalls:
             entries = parse_batch(request.body)
         except MalformedRecord as error:
             raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
+        topic = self._topics.get(header.topic)
+        if topic is not None and self._live.value.enable_topic_message_type_check:
+            for entry in entries:
+                check_type(topic, decode_properties(entry.properties.decode(errors="surrogateescape")))
         born_host = pack_host(*connection.peer)
         result = self._store.append_batch(
             [

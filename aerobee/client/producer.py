@@ -21,6 +21,7 @@ from aerobee.client.fault_avoidance import FaultAvoidance
 from aerobee.client.observer import SendEnded, SendObserver, begin_send
 from aerobee.client.publish_info import PublishInfo, Target
 from aerobee.client.publish_routes import PublishRoutes, target_of
+from aerobee.client.recall import recall_message
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.request_reply import PendingRequests, reply_message, reply_topic, request_properties
 from aerobee.client.results import SendResult, SendStatus
@@ -356,6 +357,18 @@ class Producer:
         self._session.check_open()
         raise UsageError("this producer is closing: it takes no more messages")
 
+    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """Take back a message that waits for its time, by `recall_handle` of its SendResult; returns its message id.
+
+        The broker says yes without a look whether the message still waits; RocketMQ's (5.3 and later) and ours say no
+        unless recallMessageEnable is set there, and once the second of its time has begun. Raises RemoteError with the
+        reason, UsageError for text that is no handle.
+        """
+        self._session.check_open()
+        return await recall_message(
+            self._session, self.group, topic, handle, timeout_s=timeout_s or self.config.send_timeout_s
+        )
+
     async def send_oneway(
         self,
         message: Message,
@@ -486,7 +499,7 @@ class Producer:
 
         for index, message in enumerate(messages):
             self._check(message)
-            if message.delay_level or message.topic.startswith(RETRY_PREFIX):
+            if message.is_delayed or message.topic.startswith(RETRY_PREFIX):
                 raise UsageError(
                     f"message {index} of the batch is delayed or for a retry topic: send it on its own"
                 )

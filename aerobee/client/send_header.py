@@ -41,6 +41,10 @@ def properties_text(message: Message, unique_id: str) -> str:
         text = "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()]) + text
     if message.delay_level:
         text = f"{text}DELAY\x01{message.delay_level}\x02"
+    if message.deliver_at is not None or message.deliver_after is not None:
+        timer = message.timer_property()
+        assert timer is not None
+        text = f"{text}{timer[0]}\x01{timer[1]}\x02"
     if message.tag:
         text = f"{text}TAGS\x01{message.tag}\x02"
     return text

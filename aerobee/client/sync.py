@@ -141,6 +141,10 @@ class SyncProducer(_Sync[Producer]):
             self._client.send(message, queue=queue, selector=selector, key=key, timeout_s=timeout_s)
         )
 
+    def recall(self, topic: str, handle: str) -> str:
+        """See Producer.recall."""
+        return self._call(self._client.recall(topic, handle))
+
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None, key: object = None) -> None:
         """See Producer.send_oneway."""
         self._call(self._client.send_oneway(message, queue=queue, key=key))

@@ -64,8 +64,10 @@ class TransactionResult:
 
 def half_of(message: Message, group: str, immunity_s: int | None) -> Message:
     """The message as it is sent first. Raises UsageError for what cannot be a transaction message."""
-    if message.delay_level:
-        raise UsageError("a transaction message cannot be delayed: leave delay_level at 0")
+    if message.is_delayed:
+        raise UsageError(
+            "a transaction message cannot be delayed: leave out delay_level, deliver_at and deliver_after"
+        )
     for name in _FORBIDDEN:
         if name in message.properties:
             raise UsageError(f"a transaction message cannot have property {name}: remove it")

@@ -29,7 +29,6 @@ from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.redelivery import WaitingMessage
 from aerobee.broker.send import store_refusal
 from aerobee.broker.timer import timer_properties as names
-from aerobee.broker.timer.recall_handle import RecallHandle, decode_recall_handle
 from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
@@ -42,6 +41,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.recall_handle import RecallHandle, decode_recall_handle
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import StoredMessage
 from aerobee.store.timer_files import TimerFiles

@@ -1,0 +1,37 @@
+"""Taking back a message that waits for its time: RECALL_MESSAGE 370 (MQProducer.recallMessage of RocketMQ)."""
+
+from __future__ import annotations
+
+from aerobee.client.session import Session
+from aerobee.errors import MalformedFrame, UsageError
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.recall_handle import RecallHandle, decode_recall_handle
+
+
+def parse_handle(text: str, topic: str | None = None) -> RecallHandle:
+    """Raises UsageError for what is no handle, or one of another topic."""
+    try:
+        handle = decode_recall_handle(text)
+    except ValueError as error:
+        raise UsageError(f"{error}; a handle is what SendResult.recall_handle holds") from error
+    if topic is not None and handle.topic != topic:
+        raise UsageError(f"the handle is of a message of topic {handle.topic}, not of {topic}")
+    return handle
+
+
+async def recall_message(
+    session: Session, group: str, topic: str, handle_text: str, *, timeout_s: float
+) -> str:
+    """Ask the broker that has the message; returns the message id. Raises RemoteError, RouteError, UsageError."""
+    handle = parse_handle(handle_text, topic)
+    address = await session.broker_address(handle.broker_name, topic)
+    request = RemotingCommand(
+        RequestCode.RECALL_MESSAGE.value,
+        {"producerGroup": group, "topic": topic, "recallHandle": handle_text, "bname": handle.broker_name},
+    )
+    answer = await session.invoke(address, request, timeout_s=timeout_s)
+    message_id = answer.field("msgId")
+    if not message_id:
+        raise MalformedFrame(f"the answer of {address} to RECALL_MESSAGE has no msgId")
+    return message_id
