@@ -131,40 +131,44 @@ def describe_group(
         }
         if as_json:
             out.document(document)
-            return
-        tables = ("members", "subscriptions", "conflicts")
-        out.facts({key: value for key, value in document.items() if key not in tables})
-        out.say("")
-        out.table(
-            members,
-            {"client_id": "member", "address": "address", "language": "language", "version": "version"},
-            empty="no member is online",
-        )
-        if subscriptions:
-            out.say("")
-            out.table(
-                subscriptions,
-                {"topic": "topic", "expression": "expression", "type": "type"},
-                empty="no subscription",
-            )
-        if conflicts:
-            out.say("")
-            out.say(
-                "Members ask for different things, so messages are lost to them: give each kind its own group."
-            )
-            out.table(
-                conflicts,
-                {
-                    "topic": "topic",
-                    "client_id": "member",
-                    "expression": "asks for",
-                    "other_client_id": "other member",
-                    "other_expression": "asks for",
-                },
-                empty="",
-            )
+        else:
+            _show_description(out, document)
 
     run(command)
+
+
+def _show_description(out: Output, document: dict[str, Any]) -> None:
+    tables = ("members", "subscriptions", "conflicts")
+    out.facts({key: value for key, value in document.items() if key not in tables})
+    out.say("")
+    out.table(
+        document["members"],
+        {"client_id": "member", "address": "address", "language": "language", "version": "version"},
+        empty="no member is online",
+    )
+    if document["subscriptions"]:
+        out.say("")
+        out.table(
+            document["subscriptions"],
+            {"topic": "topic", "expression": "expression", "type": "type"},
+            empty="no subscription",
+        )
+    if document["conflicts"]:
+        out.say("")
+        out.say(
+            "Members ask for different things, so messages are lost to them: give each kind its own group."
+        )
+        out.table(
+            document["conflicts"],
+            {
+                "topic": "topic",
+                "client_id": "member",
+                "expression": "asks for",
+                "other_client_id": "other member",
+                "other_expression": "asks for",
+            },
+            empty="",
+        )
 
 
 @app.command("lag")
