@@ -51,6 +51,7 @@ public class Driver {
     private final Map<String, DefaultLitePullConsumer> lites = new ConcurrentHashMap<>();
     private final Map<String, DefaultMQPullConsumer> pulls = new ConcurrentHashMap<>();
     private final Object adminLock = new Object();
+    private final ReplyDriver replies = new ReplyDriver();
 
     /** A push consumer and what it received, in the order of arrival. */
     private static final class Push {
@@ -145,6 +146,9 @@ public class Driver {
             case "pull.start": return startPull(q);
             case "pull.stop": pulls.remove(q.getString("name")).shutdown(); return null;
             default:
+                if (q.getString("op").startsWith("reply.") || q.getString("op").startsWith("trace.")) {
+                    return replies.perform(q);
+                }
                 if (q.getString("op").startsWith("lite.")) {
                     return lite(lites.get(q.getString("name")), q);
                 }
