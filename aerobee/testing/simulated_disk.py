@@ -66,6 +66,9 @@ class SimulatedMappedFile:
     def prefault(self, start: int, end: int) -> None:
         return
 
+    def fill(self, start: int, end: int) -> None:
+        assert not any(self.buffer[start:end]), "only bytes that are zero may be filled"
+
     def rewrite(self, start: int, end: int) -> None:
         for page in range(start // PAGE_BYTES, -(-end // PAGE_BYTES)):
             self._inode.clean.pop(page, None)
@@ -177,9 +180,14 @@ class SimulatedDisk:
         self.power_losses += 1
         self._calls_left = -1
         self._locks.clear()
-        for operations in self._operations.values():
-            for operation in operations[: rng.randint(0, len(operations))]:
-                self._settle_name(operation)
+        settled = [
+            operation
+            for operations in self._operations.values()
+            for operation in operations[: rng.randint(0, len(operations))]
+        ]
+        # Directories first: what a removed one held is gone, what was made in its successor is not.
+        for operation in sorted(settled, key=lambda operation: not operation[2]):
+            self._settle_name(operation)
         self._operations.clear()
         # A directory whose own name is lost takes with it what is below.
         self._durable_dirs = {path for path in self._durable_dirs if self._is_reachable(path)}
@@ -237,7 +245,12 @@ class SimulatedDisk:
         if not is_dir:
             self._apply(self._durable_names, path, inode)
         elif inode is None:
-            self._durable_dirs.discard(path)
+            below = path + "/"
+            self._durable_dirs = {
+                each for each in self._durable_dirs if each != path and not each.startswith(below)
+            }
+            for name in [name for name in self._durable_names if name.startswith(below)]:
+                del self._durable_names[name]
         else:
             self._durable_dirs.add(path)
 
@@ -326,6 +339,7 @@ class SimulatedDisk:
         self.check("remove", path)
         if path in self._dirs:
             self._dirs.discard(path)
+            self._operations.pop(path, None)
             self._note(path, None, is_dir=True)
             return
         self.used_bytes -= self._inode(path).reserved
