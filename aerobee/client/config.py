@@ -147,8 +147,31 @@ class ConsumerConfig:
     drain_s: float = 10.0  # longest that close() waits for handlers that run
     local_offsets_directory: str = str(Path("~/.rocketmq_offsets").expanduser())  # broadcasting only
     post_subscription: bool = False  # send the expression with each pull; needed without a heartbeat only
+    client_rebalance: bool = (
+        True  # False: a broker shares out the queues, and says which to pop (request mode)
+    )
+    pop_invisible_s: float = 60.0  # how long a popped message is hidden from the other members
+    pop_batch_count: int = 32
 
     def __post_init__(self) -> None:
+        _require(
+            self.client_rebalance or not self.orderly,
+            "consumer.client_rebalance",
+            self.client_rebalance,
+            "must be on for an orderly consumer",
+        )
+        _require(
+            5 <= self.pop_invisible_s <= 300,
+            "consumer.pop_invisible_s",
+            self.pop_invisible_s,
+            "must be 5 to 300 seconds",
+        )
+        _require(
+            1 <= self.pop_batch_count <= 32,
+            "consumer.pop_batch_count",
+            self.pop_batch_count,
+            "must be 1 to 32",
+        )
         for name in ("concurrency", "batch_size", "pull_batch_count", "cached_count_max", "span_max"):
             value = getattr(self, name)
             _require(value > 0, f"consumer.{name}", value, "must be above 0")
@@ -215,3 +238,20 @@ class AdminConfig:
         _require(
             self.request_timeout_s > 0, "admin.request_timeout_s", self.request_timeout_s, "must be above 0"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleConsumerConfig:
+    """How a simple consumer receives."""
+
+    invisible_s: float = 60.0  # how long a received message is hidden from the other members
+    wait_s: float = 15.0  # longest wait of one receive()
+    from_begin: bool = (
+        True  # a group that is new to a topic begins with its oldest message, else with its newest
+    )
+
+    def __post_init__(self) -> None:
+        _require(
+            self.invisible_s > 0, "simple_consumer.invisible_s", self.invisible_s, "must be above 0 seconds"
+        )
+        _require(0 <= self.wait_s <= 300, "simple_consumer.wait_s", self.wait_s, "must be 0 to 300 seconds")

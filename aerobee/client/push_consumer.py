@@ -29,6 +29,7 @@ from aerobee.client.ordered_consumption import OrderedConsumption
 from aerobee.client.ordered_ownership import OrderedOwnership
 from aerobee.client.ordered_queue import RETRY_COUNT_DEFAULT, OrderPolicy
 from aerobee.client.peer_calls import PeerCalls
+from aerobee.client.pop_push import PopPush
 from aerobee.client.publish_route import TopicRoute
 from aerobee.client.queue_pull import PullSettings, QueuePull
 from aerobee.client.rebalance import Rebalancer
@@ -123,15 +124,10 @@ class PushConsumer:
             self._consumption = self._make_consumption(handler or _no_handler, gives_back)
         self._stream = MessageStream(gives_back, self._session, group, observers) if handler is None else None
         self._deliver = self._stream.deliver if self._stream is not None else self._consumption.deliver
-        self._rebalancer = Rebalancer(
-            self._session,
-            group,
-            broadcasting=self._broadcasting,
-            allocation=allocation,
-            topics=lambda: self._subscriptions,
-            apply=self._own,
-            interval_s=self.config.rebalance_s,
-        )
+        self._pops: PopPush | None = None
+        if not self.config.client_rebalance and not self._broadcasting:
+            self._pops = self._make_pops(handler)
+        self._rebalancer = self._make_rebalancer(allocation)
         self._settings = _pull_settings(self.config)
         PeerCalls(
             session=self._session,
@@ -158,6 +154,36 @@ class PushConsumer:
             gives_back=gives_back,
             local_retry_s=config.local_retry_s,
             timeout_s=config.consume_timeout_s,
+        )
+
+    def _make_rebalancer(self, allocation: Allocation) -> Rebalancer:
+        return Rebalancer(
+            self._session,
+            self.group,
+            broadcasting=self._broadcasting,
+            allocation=allocation,
+            topics=lambda: self._subscriptions,
+            apply=self._own,
+            interval_s=self.config.rebalance_s,
+            apply_pops=None if self._pops is None else self._pops.own,
+        )
+
+    def _make_pops(self, handler: Handler | None) -> PopPush:
+        config = self.config
+        if handler is None:
+            raise UsageError("a consumer with client_rebalance=False needs a handler; or use SimpleConsumer")
+        return PopPush(
+            self._session,
+            self.group,
+            handler,
+            subscription=lambda topic: self._subscriptions[topic],
+            concurrency=config.concurrency,
+            batch_size=config.batch_size,
+            invisible_s=config.pop_invisible_s,
+            wait_s=config.pull_hold_s,
+            count_max=config.pop_batch_count,
+            retry_count_max=config.retry_count_max,
+            from_begin=config.consume_from is ConsumeFrom.FIRST,
         )
 
     def _make_ordering(self, handler: Handler, gives_back: GivesBack) -> OrderedOwnership:
@@ -190,13 +216,13 @@ class PushConsumer:
 
     @property
     def owned(self) -> frozenset[MessageQueue]:
-        """The queues that this member has now, those of the retry topic included."""
-        return frozenset(self._pulls)
+        """The queues that this member has now, those of the retry topic included; -1 is any queue of a broker (POP)."""
+        return frozenset(self._pulls) | (frozenset() if self._pops is None else self._pops.owned)
 
     @property
     def consumed_count(self) -> int:
         """Messages that the handler finished since the start."""
-        return self._consumption.consumed_count
+        return self._consumption.consumed_count + (0 if self._pops is None else self._pops.consumed_count)
 
     async def start(self) -> None:
         """Join the group and begin to consume.
@@ -256,6 +282,8 @@ class PushConsumer:
                 pull.pause()
             if self._stream is not None:
                 self._stream.close()
+            if self._pops is not None:
+                await self._pops.stop(self.config.drain_s)
             await self._consumption.stop(self.config.drain_s)
             if self._ordering is not None:
                 await self._ordering.close()
@@ -293,11 +321,15 @@ class PushConsumer:
     def pause(self) -> None:
         """Pull no more until resume(); what is pulled is still handed out."""
         self._paused = True
+        if self._pops is not None:
+            self._pops.pause()
         for pull in self._pulls.values():
             pull.pause()
 
     def resume(self) -> None:
         self._paused = False
+        if self._pops is not None:
+            self._pops.resume()
         for pull in self._pulls.values():
             pull.resume()
 

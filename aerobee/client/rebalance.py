@@ -2,7 +2,7 @@
 
 Follows RebalanceImpl and RebalanceService: every 20 s, at once when a broker says that members changed, and after a
 second when the last round could not be finished. Members ask one broker of the topic who is there, and each computes
-the same split.
+the same split. Or a broker computes it (client_rebalance=False): it says of each queue whether to pull or to pop it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aerobee.client.allocation import Allocation
 from aerobee.client.broker_calls import first_answer
+from aerobee.client.pop_calls import query_assignment
 from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.session import Session
 from aerobee.errors import AerobeeError, TopicNotExist
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 UNBALANCED_S = 1.0  # until the next round when this one could not be finished
 
 Apply = Callable[[str, frozenset[MessageQueue]], Awaitable[bool]]
+ApplyPops = Callable[[str, frozenset[MessageQueue]], None]
 
 
 class Rebalancer:
@@ -39,7 +41,10 @@ class Rebalancer:
         topics: Callable[[], Iterable[str]],
         apply: Apply,
         interval_s: float,
+        apply_pops: ApplyPops | None = None,
     ) -> None:
+        """`apply_pops(topic, queues)`: let a broker share out the queues; these are the ones to pop."""
+        self._apply_pops = apply_pops
         self._session = session
         self._group = group
         self._broadcasting = broadcasting
@@ -94,6 +99,8 @@ class Rebalancer:
         addresses = self._askable(route)
         if not addresses:
             return False
+        if self._apply_pops is not None:
+            return await self._take_assignment(topic, addresses[0], self._apply_pops)
         ids = await first_answer(self._session, self._group, addresses)
         own_id = self._session.client_id
         if own_id not in ids:
@@ -106,6 +113,16 @@ class Rebalancer:
             return False
         share = frozenset(self._allocation(own_id, queues, ids))
         return await self._apply(topic, share.intersection(queues))
+
+    async def _take_assignment(self, topic: str, address: str, apply_pops: ApplyPops) -> bool:
+        """Do what a broker says; nothing changes when it does not say anything."""
+        await self._session.greet(address)
+        assignment = await query_assignment(self._session, self._group, topic, address)
+        if assignment is None:
+            return False
+        pulled, popped = assignment
+        apply_pops(topic, popped)
+        return await self._apply(topic, pulled)
 
     def _askable(self, route: TopicRoute) -> list[str]:
         """One address of each broker of the route, the master's where there is one, in random order."""

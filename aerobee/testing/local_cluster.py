@@ -24,10 +24,12 @@ from aerobee.client.config import (
     ConsumerConfig,
     ProducerConfig,
     PullConsumerConfig,
+    SimpleConsumerConfig,
 )
 from aerobee.client.producer import Producer
 from aerobee.client.pull_consumer import PullConsumer
 from aerobee.client.push_consumer import PushConsumer
+from aerobee.client.simple_consumer import SimpleConsumer
 from aerobee.client.transaction_producer import Checker, Executor, TransactionConfig, TransactionProducer
 from aerobee.clock import AdvancingClock, Clock, ManualClock
 from aerobee.errors import UsageError
@@ -360,6 +362,25 @@ class LocalCluster:
             clock=self.clock,
             network=self.network,
             trace=trace,
+        )
+
+    def simple_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        config: SimpleConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> SimpleConsumer:
+        """A simple consumer (POP) on this cluster and its clock."""
+        return SimpleConsumer(
+            self.nameserver_address,
+            group,
+            subscriptions=subscriptions,
+            config=config,
+            client=client,
+            clock=self.clock,
+            network=self.network,
         )
 
     def admin(self, *, config: AdminConfig | None = None, client: ClientConfig | None = None) -> Admin:

@@ -1,0 +1,115 @@
+"""Messages of a pop answer, each with the handle that acknowledges it. Core.
+
+Source: MQClientAPIImpl.processPopResponse (RocketMQ). A message of a retry topic brings its handle as property POP_CK;
+for the others it is put together from the answer's startOffsetInfo and msgOffsetInfo.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from aerobee.client.received import ReceivedMessage, decode_messages
+from aerobee.errors import MalformedFrame
+from aerobee.message import MessageQueue
+from aerobee.remoting.body.pop_handle import (
+    NORMAL,
+    Handle,
+    parse_handle,
+    parse_message_offsets,
+    parse_order_counts,
+    parse_start_offsets,
+    real_topic,
+)
+from aerobee.remoting.command import RemotingCommand
+
+_SIZE_AND_QUEUE = struct.Struct(">I8xI")
+POP_CK = "POP_CK"
+
+
+class PoppedMessage(ReceivedMessage):
+    """A message that stays invisible to the group's other members until `visible_at_ms`.
+
+    `place` is the topic and queue where it lies, a retry topic for one that was handed out before. `handle` names it
+    towards its broker, and is another one after its invisible time was changed.
+    """
+
+    __slots__ = ("handle", "place", "times_before")
+
+    def __init__(
+        self, message: ReceivedMessage, handle: Handle, place: MessageQueue, times_before: int
+    ) -> None:
+        super().__init__(
+            message.topic,
+            message.queue,
+            message.queue_offset,
+            message._body,
+            message._raw_properties,
+            message._head,
+        )
+        self.handle = handle
+        self.place = place
+        self.times_before = times_before
+
+    @property
+    def visible_at_ms(self) -> int:
+        """When another member may get it, by the broker's clock, ms since the epoch."""
+        return self.handle.revive_time
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was handed out before; 0 at the first delivery."""
+        return self.times_before or super().reconsume_times
+
+
+def decode_popped(answer: RemotingCommand, topic: str, group: str, broker_name: str) -> list[PoppedMessage]:
+    """The messages of an answer of code 0. Raises MalformedFrame or MalformedRecord for what is none."""
+    starts = parse_start_offsets(answer.field("startOffsetInfo"))
+    offsets = parse_message_offsets(answer.field("msgOffsetInfo"))
+    counts = parse_order_counts(answer.field("orderCountInfo"))
+    handed_out = {
+        (queue_id, offset)
+        for (retry, queue_id), held in offsets.items()
+        if retry == NORMAL
+        for offset in held
+    }
+    pop_time, invisible_ms = answer.integer("popTime"), answer.integer("invisibleTime")
+    revive_queue_id = answer.integer("reviveQid")
+    found: list[PoppedMessage] = []
+    for message in _messages(answer.body, topic, broker_name):
+        queue_id, offset = message.queue.queue_id, message.queue_offset
+        text = message.properties.get(POP_CK) if (queue_id, offset) not in handed_out else None
+        if text:
+            handle = parse_handle(text)
+        elif (queue_id, offset) in handed_out:
+            start = starts.get((NORMAL, queue_id), offset)
+            handle = Handle(
+                start, pop_time, invisible_ms, revive_queue_id, NORMAL, broker_name, queue_id, offset
+            )
+        else:
+            raise MalformedFrame(
+                f"a pop answer of {broker_name} holds message {offset} of {topic} queue {queue_id} without a handle"
+            )
+        times = counts.get((NORMAL, f"qo{queue_id}%{offset}"), counts.get((NORMAL, str(queue_id)), 0))
+        place = MessageQueue(real_topic(topic, group, handle.retry), broker_name, queue_id)
+        found.append(PoppedMessage(message, handle, place, times))
+    return found
+
+
+def _messages(body: bytes, topic: str, broker_name: str) -> Iterator[ReceivedMessage]:
+    """Records of several queues, back to back: those of one queue stand together."""
+    at, end = 0, len(body)
+    run_start, run_queue = 0, -1
+    while at < end:
+        if end - at < _SIZE_AND_QUEUE.size:
+            raise MalformedFrame(f"{end - at} bytes at {at} of a pop answer are no record")
+        size, queue_id = _SIZE_AND_QUEUE.unpack_from(body, at)
+        if not 0 < size <= end - at:
+            raise MalformedFrame(f"a record at {at} of a pop answer claims {size} bytes of {end - at}")
+        if queue_id != run_queue and run_queue >= 0:
+            yield from decode_messages(body[run_start:at], MessageQueue(topic, broker_name, run_queue))
+            run_start = at
+        run_queue = queue_id
+        at += size
+    if run_queue >= 0:
+        yield from decode_messages(body[run_start:], MessageQueue(topic, broker_name, run_queue))
