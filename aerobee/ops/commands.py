@@ -37,6 +37,7 @@ COMMANDS = {
     "group": "group",
     "offset": "offset",
     "filter": "filter",
+    "transaction": "transaction",
     "cluster": "cluster",
     "message": "message",
     "bench": "bench",

@@ -38,3 +38,16 @@ def test_decisions_are_carried_out_once_whatever_crashes() -> None:
         # The seeds meet what they are for.
         for what in ("stop", "kill", "power loss", "delivered", "checks"):
             assert counts[what] > SEEDS // 4, f"{what}: {counts[what]} in {SEEDS} seeds"
+
+
+def test_check_of_a_new_transaction_does_not_wait_for_that_of_an_older_one() -> None:
+    world = World(1)
+    while len(world.wishes) < 1:
+        world.prepare()
+    world.advance(25)
+    assert world.sent.total() == 1  # not answered: it is asked about again after 60 s
+    first = set(world.wishes)
+    while not world.wishes.keys() - first:
+        world.prepare()
+    world.advance(25)
+    assert set(world.sent) == set(world.wishes)

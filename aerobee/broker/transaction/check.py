@@ -71,7 +71,10 @@ class Checker:
 
     def opened(self, transaction: OpenTransaction) -> None:
         """A transaction was opened or is to be asked about earlier."""
-        if self._timer is None or (transaction.due_ms is not None and transaction.due_ms < self._armed_ms):
+        due_ms = transaction.due_ms
+        if due_ms is None:
+            due_ms = transaction.stored_ms + self._live.value.transaction_time_out
+        if self._timer is None or due_ms < self._armed_ms:
             self._arm()
 
     def ask(self, transaction: OpenTransaction, half: HalfMessage) -> bool:

@@ -17,6 +17,7 @@ COMMANDS = [
     *(["group", name] for name in ("list", "describe", "lag", "reset", "delete")),
     *(["cluster", name] for name in ("list", "describe")),
     *(["message", name] for name in ("id", "unique-key", "key", "offset")),
+    *(["transaction", name] for name in ("list", "commit", "rollback", "check")),
     *(["bench", name] for name in ("produce", "consume")),
 ]  # fmt: skip
 

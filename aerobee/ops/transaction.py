@@ -1,0 +1,211 @@
+"""`aerobee transaction`: list, commit, rollback, check."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.client.admin_transactions import GIVEN_UP, LIST_MAX, OPEN, TransactionInfo
+from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
+from aerobee.ops.failure import NotFound
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask, time_text
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+
+app = typer.Typer(
+    name="transaction",
+    help="Transactions that wait for a decision: list, commit, rollback, check.",
+    no_args_is_help=True,
+)
+
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Transaction ids, as `list` shows them.")]
+OfGroup = Annotated[
+    str | None, typer.Option("--group", "-g", help="The producer group, when two use the same id.")
+]
+_DONE = {"committed": "committed", "rolled back": "rolled back", "asked": "asked about"}
+
+
+@app.command("list")
+def list_transactions(
+    given_up: Annotated[
+        bool, typer.Option("--given-up", help="Those that the broker no longer asks about.")
+    ] = False,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Of this producer group only.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="For this topic only.")] = None,
+    older_than_s: Annotated[
+        float, typer.Option("--older-than", metavar="SECONDS", min=0, help="Open for longer than this.")
+    ] = 0.0,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=LIST_MAX, help="Show so many, oldest first.")
+    ] = 100,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the transactions that are open: age, checks sent, and the producer that began each."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            try:
+                found = await admin.transactions(
+                    state=GIVEN_UP if given_up else OPEN,
+                    group=group,
+                    topic=topic,
+                    older_than_s=older_than_s,
+                    count_max=count,
+                    cluster=cluster,
+                )
+            except RequestNotSupported as error:
+                raise _not_ours(error) from error
+        out.table(
+            [_row(info) for info in found.transactions],
+            {
+                "transaction_id": "transaction",
+                "topic": "topic",
+                "age": "age",
+                "checks_of": "checks",
+                **({} if given_up else {"next_check": "next check"}),
+                "group": "producer group",
+                "producer": "sent from",
+                "producers_online": "online",
+                "keys": "keys",
+            },
+            empty="no transaction was given up" if given_up else "no transaction is open",
+        )
+        if found.total > len(found.transactions):
+            out.note(
+                f"{found.total} match, the oldest {len(found.transactions)} are shown; --count shows more"
+            )
+
+    run(command)
+
+
+def _row(info: TransactionInfo) -> dict[str, Any]:
+    return {
+        "transaction_id": info.transaction_id,
+        "state": info.state,
+        "topic": info.topic,
+        "queue": info.queue_id,
+        "age": _duration(info.age_ms),
+        "age_ms": info.age_ms,
+        "stored": time_text(info.store_timestamp),
+        "checks_of": f"{info.checks} of {info.checks_max}",
+        "checks": info.checks,
+        "checks_max": info.checks_max,
+        "next_check": f"in {_duration(info.next_check_ms)}" if info.next_check_ms > 0 else "now",
+        "next_check_ms": info.next_check_ms,
+        "group": info.group,
+        "producer": info.producer,
+        "producers_online": info.producers_online,
+        "keys": list(info.keys),
+        "tag": info.tag,
+        "body_bytes": info.body_bytes,
+        "offset_message_id": info.offset_message_id,
+        "broker": info.broker_address,
+    }
+
+
+def _duration(milliseconds: int) -> str:
+    seconds = milliseconds // 1000
+    if seconds < 120:
+        return f"{seconds} s"
+    if seconds < 7_200:
+        return f"{seconds // 60} min"
+    return f"{seconds // 3_600} h {seconds % 3_600 // 60} min"
+
+
+@app.command("commit")
+def commit_transactions(
+    ids: Ids,
+    group: OfGroup = None,
+    yes: Yes = False,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver the messages of these transactions now, in their producer's place; also of ones that were given up."""
+    ask(f"Deliver {_these(ids)}? A producer cannot take that back.", yes)
+    _resolve("commit", ids, group, cluster, nameserver, as_json)
+
+
+@app.command("rollback")
+def roll_back_transactions(
+    ids: Ids,
+    group: OfGroup = None,
+    yes: Yes = False,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Drop the messages of these transactions, in their producer's place."""
+    ask(f"Drop {_these(ids)}? They are then never delivered.", yes)
+    _resolve("rollback", ids, group, cluster, nameserver, as_json)
+
+
+@app.command("check")
+def check_transactions(
+    ids: Ids,
+    group: OfGroup = None,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Have the broker ask a live producer of the group now. One that was given up begins anew, with no checks counted."""
+    _resolve("check", ids, group, cluster, nameserver, as_json)
+
+
+def _not_ours(error: RequestNotSupported) -> UsageError:
+    return UsageError(
+        f"broker {error.address} is not Aerobee's: RocketMQ's brokers can neither list transactions nor decide them for a "
+        "producer; --cluster leaves them out"
+    )
+
+
+def _these(ids: list[str]) -> str:
+    return (
+        f"the message of transaction {ids[0]}"
+        if len(ids) == 1
+        else f"the messages of {len(ids)} transactions"
+    )
+
+
+def _resolve(
+    action: str, ids: list[str], group: str | None, cluster: str | None, nameserver: str, as_json: bool
+) -> None:
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            for transaction_id in ids:
+                try:
+                    done = await admin.resolve_transaction(
+                        transaction_id, action, group=group, cluster=cluster
+                    )
+                except QueryNotFound as error:
+                    raise NotFound(
+                        f"{error.remark}; `aerobee transaction list` shows what is open"
+                    ) from error
+                except RequestNotSupported as error:
+                    raise _not_ours(error) from error
+                document: dict[str, Any] = {
+                    "transaction_id": transaction_id,
+                    "outcome": done.outcome,
+                    "broker": done.broker_address,
+                }
+                text = f"{transaction_id} is {_DONE.get(done.outcome, done.outcome)}"
+                if done.queue_offset >= 0:
+                    document |= {
+                        "topic": done.topic,
+                        "queue": done.queue_id,
+                        "offset": done.queue_offset,
+                    }
+                    text += f": {done.topic} queue {done.queue_id} offset {done.queue_offset}"
+                elif done.checks >= 0:
+                    document["checks"] = done.checks
+                    text += f": check {done.checks} was sent"
+                out.line(document, text)
+
+    run(command)
