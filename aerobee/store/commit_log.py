@@ -28,6 +28,7 @@ from aerobee.store.zeros import is_zero
 _logger = logging.getLogger(__name__)
 BLANK = struct.Struct(">II")
 BLANK_BYTES = BLANK.size
+FILL_STEP_BYTES = 1 << 20  # of a new file are made ready at a time: about 0.2 ms each 3,000 small messages
 
 
 def segment_name(base: int) -> str:
@@ -41,11 +42,15 @@ def is_segment_name(name: str) -> bool:
 class Segment:
     """One file of the log; mapped at its first use. While `pins` is above 0 it is not unmapped."""
 
-    __slots__ = ("_disk", "_file", "base", "is_removed", "path", "pins", "size")
+    __slots__ = ("_disk", "_file", "base", "filled", "is_removed", "path", "pins", "reserved", "size")
 
     def __init__(self, disk: Disk, path: str, base: int, size: int, file: MappedFile | None = None) -> None:
         self._disk = disk
         self._file = file
+        self.reserved = 0  # bytes below it have disk space, as far as this process knows
+        # Bytes below it are ready for writing. A file of an earlier run counts as ready to its end: nobody knows here
+        # that it holds only zeros.
+        self.filled = 0 if file is not None else size
         self.path = path
         self.base = base
         self.size = size
@@ -129,6 +134,15 @@ class CommitLog:
     def _reserve(self, size: int) -> None:
         segment = self.segments[-1]
         needed = self.end - self.base + size + BLANK_BYTES
+        if needed > segment.reserved:
+            self._take_space(segment, needed)
+        end = min(segment.reserved, needed + min(FILL_STEP_BYTES, self._reserve_bytes))
+        if end > segment.filled:
+            segment.file.fill(max(segment.filled, self.end - self.base), end)
+            segment.filled = end
+        self.limit = self.base + end - BLANK_BYTES
+
+    def _take_space(self, segment: Segment, needed: int) -> None:
         ahead = min(self.segment_size, needed + self._reserve_bytes)
         for end in (ahead, needed):  # the last bytes of a nearly full disk are used too
             try:
@@ -142,7 +156,7 @@ class CommitLog:
                         offset=self.end,
                     ) from error
             else:
-                self.limit = self.base + end - BLANK_BYTES
+                segment.reserved = end
                 return
 
     def _new_segment(self, base: int) -> Segment:

@@ -363,7 +363,7 @@ class KeyIndex:
             self._disk.remove(path)
             raise
         # Slots are touched at random: without this each first touch waits for a page.
-        mapped.prefault(0, file.entries_at)
+        mapped.fill(HEADER_BYTES, file.entries_at)
         return file
 
     def add(self, topic: str, key_texts: Sequence[str], physical_offset: int, store_timestamp: int) -> None:

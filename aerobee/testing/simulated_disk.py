@@ -185,8 +185,7 @@ class SimulatedDisk:
             for operations in self._operations.values()
             for operation in operations[: rng.randint(0, len(operations))]
         ]
-        # Directories first: what a removed one held is gone, what was made in its successor is not.
-        for operation in sorted(settled, key=lambda operation: not operation[2]):
+        for operation in settled:
             self._settle_name(operation)
         self._operations.clear()
         # A directory whose own name is lost takes with it what is below.
@@ -352,10 +351,19 @@ class SimulatedDisk:
             missing.append(path)
             path = os.path.dirname(path)
         for directory in reversed(missing):
+            self._forget_removal(directory)
             self._dirs.add(directory)
             self._note(directory, _DIRECTORY, is_dir=True)
             if sync:
                 self.sync_dir(os.path.dirname(directory))
+
+    def _forget_removal(self, directory: str) -> None:
+        """A directory that was removed is made again: paths cannot tell the two apart, so the removal counts as durable."""
+        parent = os.path.dirname(directory)
+        operations = self._operations.get(parent, [])
+        if (directory, None, True) in operations:
+            self._settle_name((directory, None, True))
+            self._operations[parent] = [each for each in operations if each[0] != directory]
 
     def sync_dir(self, path: str) -> None:
         self.check("sync_dir", path)
