@@ -16,6 +16,7 @@ from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lock_table import LockTable
+from aerobee.broker.message_type import MIXED, TYPE_ATTRIBUTE
 from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
 from aerobee.broker.topic_table import TopicTable, check_creatable
 from aerobee.errors import MalformedFrame, UsageError
@@ -131,6 +132,13 @@ class AdminTopicCalls:
                 raise UsageError(f"{key} is {count}, must be from 1 to {QUEUE_NUMS_MAX}")
         if not 0 <= wanted.perm <= PERM_MAX:
             raise UsageError(f"perm is {wanted.perm}, must be a sum of 4 (read), 2 (write) and 1 (inherit)")
+        if (
+            attribute_changes.get(f"+{TYPE_ATTRIBUTE}") == MIXED
+            and not self._live.value.enable_mixed_message_type
+        ):
+            raise UsageError(
+                "MIXED message type is not supported. Set enableMixedMessageType at the broker to allow it"
+            )
         stored = self._topics.get(wanted.topic_name)
         attributes = apply_changes(
             stored.attributes if stored is not None else {},

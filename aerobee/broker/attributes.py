@@ -31,7 +31,7 @@ class Attribute:
             raise UsageError(f"attribute {key} is {value!r}, must be a number from {self.low} to {self.high}")
 
 
-MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(("BatchCQ", "SimpleCQ"), changeable=False),
     "cleanup.policy": Attribute(("DELETE", "COMPACTION"), changeable=False),

@@ -90,6 +90,8 @@ class BrokerConfig:
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
     trace_on: bool = True
     clear_retry_topic_when_delete_topic: bool = True
+    enable_topic_message_type_check: bool = False  # refuse kinds that the topic's message.type does not name
+    enable_mixed_message_type: bool = False  # allow topics with message.type MIXED
     enable_retry_topic_v2: bool = field(default=False, metadata={"key": "enableRetryTopicV2"})
     # registration
     register_name_server_period: int = 30_000

@@ -19,12 +19,13 @@ from aerobee.broker.lane_choice import LaneChoice, LaneTwin, choose_lane
 from aerobee.broker.lane_core import SPECIAL_PROPERTIES
 from aerobee.broker.lane_grants import LaneGrants
 from aerobee.broker.lane_pull import Got
+from aerobee.broker.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
 from aerobee.broker.overload import Overload
 from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
 from aerobee.clock import Clock
-from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, TOPIC_BYTES_MAX, pack_host
+from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.connection import Connection
@@ -116,6 +117,9 @@ class Lane:
     def _make_core(self) -> LaneTwin:
         config = self._live.value
         trace_on = boolean_text(config.trace_on)
+        special = SPECIAL_PROPERTIES
+        if config.enable_topic_message_type_check:
+            special |= {SHARDING_KEY}
         self._opens_ms = config.start_accept_send_request_time_stamp
         return self.choice.make(
             store=self._store,
@@ -129,7 +133,7 @@ class Lane:
             reply_fields=f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
             reply_ext={"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
             waiting=self._parked.by_queue,
-            special_properties=SPECIAL_PROPERTIES,
+            special_properties=special,
         )
 
     def _settings_changed(self) -> None:
@@ -139,6 +143,7 @@ class Lane:
         config = self._topics.get(name)
         if (
             config is None
+            or self._store.config.enable_consume_queue_ext
             or name in NOT_SENDABLE
             or name.startswith((RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX))
             or len(name) > TOPIC_BYTES_MAX
@@ -146,6 +151,10 @@ class Lane:
             or config.topic_filter_type != SINGLE_TAG
             or config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
             or config.attributes.get("cleanup.policy", "DELETE") != "DELETE"
+            or (
+                self._live.value.enable_topic_message_type_check
+                and config.attributes.get(TYPE_ATTRIBUTE, NORMAL) not in PLAIN_TYPES
+            )
             or (config.order and not self._live.value.broker_permission & PERM_WRITE)
         ):
             return None

@@ -407,8 +407,7 @@ class SendCalls:
             raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
         topic = self._topics.get(header.topic)
         if topic is not None and self._live.value.enable_topic_message_type_check:
-            for entry in entries:
-                check_type(topic, decode_properties(entry.properties.decode(errors="surrogateescape")))
+            check_type(topic, outer)
         born_host = pack_host(*connection.peer)
         result = self._store.append_batch(
             [

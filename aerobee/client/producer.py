@@ -44,7 +44,7 @@ from aerobee.errors import (
     TransportError,
     UsageError,
 )
-from aerobee.message import RETRY_PREFIX, Message, MessageQueue, check_group_name, java_hash
+from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, check_group_name, java_hash
 from aerobee.network import Network
 from aerobee.remoting.codes import RequestCode, ResponseCode
 
@@ -75,6 +75,13 @@ def by_key(queues: Sequence[MessageQueue], _message: Message, key: object) -> Me
     Text is hashed as SelectMessageQueueByHash does, so a Java producer with the same key picks the same queue.
     """
     return queues[abs(java_hash(str(key))) % len(queues)]
+
+
+def with_sharding_key(message: Message, key: object) -> Message:
+    """The message with its key in a property, as FIFO messages have it, unless it has one already."""
+    if SHARDING_KEY in message.properties or not str(key):
+        return message
+    return replace(message, properties={**message.properties, SHARDING_KEY: str(key)})
 
 
 class Producer:
@@ -192,8 +199,9 @@ class Producer:
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        The queue is the given one, or the selector's choice, or the key's (equal keys, equal queue), or the next in
-        turn; only in the last case another broker is tried when one fails. Look at `result.status`: anything but
+        The queue is the given one, or the selector's choice, or the key's (equal keys, equal queue; it travels in the
+        property __SHARDINGKEY), or the next in turn; only in the last case another broker is tried when one fails. Look
+        at `result.status`: anything but
         SEND_OK is stored too, but less safely than the broker's settings ask.
         Raises SendFailed when no try succeeded in time, RouteError when no broker has the topic, another RemoteError
         when the broker refuses for good, UsageError for a message that could never be stored.
@@ -201,6 +209,8 @@ class Producer:
         if self._closing or not self._session.is_open:
             self._refuse_closed()
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
+        if key is not None and selector is None:
+            message = with_sharding_key(message, key)
         ended = None
         if self._observers:
             message, ended = begin_send(self._observers, message)
@@ -384,6 +394,8 @@ class Producer:
         if self._closing or not self._session.is_open:
             self._refuse_closed()
         info = self._publish.get(message.topic) or await self._routes.info(message.topic)
+        if key is not None and selector is None:
+            message = with_sharding_key(message, key)
         body, sys_flag = self._prepare(message)
         now_ms = self._clock.now_ms()
         if selector is not None or key is not None:

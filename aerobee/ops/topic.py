@@ -72,7 +72,7 @@ def create_topic(
     perm: Annotated[str, typer.Option("--perm", help="rw, r or w.")] = "rw",
     order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered.")] = False,
     message_type: Annotated[
-        str | None, typer.Option("--type", help="NORMAL, FIFO, DELAY, TRANSACTION or MIXED.")
+        str | None, typer.Option("--type", help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED.")
     ] = None,
     broker: Annotated[
         str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
