@@ -71,6 +71,16 @@ class Server:
         tail = (self.directory / log).read_text(errors="replace")[-2000:]
         raise ServerFailed(f"{self.name} does not listen on port {port}; the end of its log:\n{tail}")
 
+    def wait_for_text(self, text: str, log: str) -> None:
+        """Return when the log says so; a broker says it when it has registered. Raises ServerFailed."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while text not in (content := (self.directory / log).read_text(errors="replace")):
+            if time.monotonic() > deadline:
+                raise ServerFailed(
+                    f"{self.name} does not say {text!r}; the end of its log:\n{content[-2000:]}"
+                )
+            time.sleep(0.05)
+
     def restart(self, log: str, *, kill: bool) -> None:
         """End the process that was started last, by SIGKILL or SIGTERM, start it again, wait until it listens."""
         process = self.processes.pop()
@@ -172,6 +182,7 @@ def aerobee(
                 environment,
             )
             server.wait_for_port(port, "broker.log")
+            server.wait_for_text("listens at", "broker.log")
             yield server
         finally:
             server.stop()
@@ -250,6 +261,7 @@ def rocketmq(
                 "broker.log",
             )
             server.wait_for_port(port, "broker.log")
+            server.wait_for_text("boot success", "broker.log")
             yield server
         finally:
             server.stop()
