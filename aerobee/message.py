@@ -74,6 +74,9 @@ _DIGITS31 = b"0123456789abcdefghijklmnopqrstu"
 _LOW31_DIGITS = bytes(_DIGITS31[c] for c in _LOW31)
 _HIGH31_DIGITS = bytes(_DIGITS31[c] for c in _HIGH31)
 
+KNOWN_TOPICS_MAX = 4096
+_known_topics: set[str] = set()  # legal names: a producer has few topics and makes many messages
+
 EMPTY_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -109,7 +112,11 @@ class Message:
     deliver_after: timedelta | float | None = None
 
     def __post_init__(self) -> None:
-        check_topic_name(self.topic)
+        if self.topic not in _known_topics:
+            check_topic_name(self.topic)
+            if len(_known_topics) >= KNOWN_TOPICS_MAX:
+                _known_topics.clear()
+            _known_topics.add(self.topic)
         if not isinstance(self.body, (bytes, bytearray, memoryview)):
             raise UsageError(
                 f"a message body is bytes, this one is {type(self.body).__name__}: encode it first"
@@ -123,6 +130,8 @@ class Message:
                 )
         if self.deliver_at is not None or self.deliver_after is not None:
             self.timer_property()
+        if self.tag is None and not self.keys and not self.properties:
+            return
         pairs = [*self.properties.items(), *(("KEYS", key) for key in self.keys)]
         if self.tag is not None:
             pairs.append(("TAGS", self.tag))
