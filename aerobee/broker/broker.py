@@ -24,6 +24,7 @@ from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.features import make_features
 from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.host_address import advertised_ip, packable_ip
 from aerobee.broker.identity import BrokerIdentity
@@ -309,7 +310,7 @@ class Broker:
 
     def _make_parts(self) -> BrokerParts:
         """What handlers and features share."""
-        store, identity = self.store, self.identity
+        store, identity, expressions = self.store, self.identity, Expressions()
         return BrokerParts(
             store=store,
             writer=MessageWriter(store),
@@ -330,7 +331,13 @@ class Broker:
             unique_keys=UniqueKeys(
                 ip=identity.store_host[:4], process_id=os.getpid(), salt=random.getrandbits(32)
             ),
-            expressions=Expressions(),
+            expressions=expressions,
+            filters=FilterTable(
+                expressions=expressions,
+                live=self.live,
+                clock=self.clock,
+                file=self._file("consumerFilter.json"),
+            ),
             live=self.live,
             identity=identity,
             client=self._client,

@@ -77,6 +77,7 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
         stats=parts.stats,
         parked=parts.parked,
         expressions=parts.expressions,
+        filters=parts.filters,
         live=parts.live,
         identity=parts.identity,
         spawn=parts.spawn,

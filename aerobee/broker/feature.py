@@ -21,6 +21,7 @@ from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lock_table import LockTable
@@ -60,6 +61,7 @@ class BrokerParts:
     unique_keys: UniqueKeys
     duplicates: SendDuplicates
     expressions: Expressions  # SQL92, compiled once for all who ask
+    filters: FilterTable
     live: LiveConfig
     identity: BrokerIdentity
     client: RemotingClient  # towards nameservers and other brokers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.filter.filter_feature import FilterFeature
 from aerobee.broker.lock_calls import OrderlyLocks
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.reply import RequestReply
@@ -18,5 +19,6 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         timers,
         RequestReply(parts),
         OrderlyLocks(parts),
+        FilterFeature(parts),
         Pop(parts, timer=timers),
     )

@@ -18,6 +18,7 @@ from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
@@ -33,6 +34,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.store.config import StoreConfig
+from aerobee.store.extended_queue import BitmapAccept
 from aerobee.store.stored_message import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
@@ -133,6 +135,7 @@ class PullCalls:
         stats: BrokerStats,
         parked: ParkedPulls,
         expressions: Expressions,
+        filters: FilterTable | None = None,
         live: LiveConfig,
         identity: BrokerIdentity,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
@@ -148,6 +151,7 @@ class PullCalls:
         self._identity = identity
         self._spawn = spawn
         self._expressions = expressions
+        self._filters = filters
         self.accepting = True  # false while the broker stops: nothing is parked any more
 
     def handlers(self) -> dict[int, Handler]:
@@ -336,7 +340,12 @@ class PullCalls:
             )
         if subscription.is_tag_filter:
             return subscription.tag_codes, None
-        return None, self._sql_test(subscription.sub_string, subscription.expression_type, config)
+        test = self._sql_test(subscription.sub_string, subscription.expression_type, config)
+        if self._filters is not None and self._store.config.enable_consume_queue_ext:
+            known = self._filters.find(group.group_name, topic)
+            if known is not None and known.expression == subscription.sub_string:
+                return None, BitmapAccept(test, known.may_take)
+        return None, test
 
     def _sql_test(
         self, expression: str, expression_type: str, config: BrokerConfig

@@ -62,6 +62,9 @@ class StoreConfig:
     flush_consume_queue_least_pages: int = 2
     flush_consume_queue_thorough_interval: int = 60_000
 
+    enable_consume_queue_ext: bool = False  # entries with store time and filter bits
+    mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
+
     clean_resource_interval: int = 10_000
     delete_when: str = "04"  # local hours, separated by ;
     file_reserved_time: int = 72  # hours
@@ -221,7 +224,7 @@ _POSITIVE = (
     "flush_interval_commit_log", "flush_interval_consume_queue", "clean_resource_interval",
     "delete_file_batch_max", "max_transfer_count_on_message_in_memory", "max_transfer_bytes_on_message_in_memory",
     "max_transfer_count_on_message_in_disk", "max_transfer_bytes_on_message_in_disk", "max_filter_message_size",
-    "commit_log_reserve_bytes", "timer_precision_ms", "timer_max_delay_sec", "timer_flush_interval_ms",
+    "mapped_file_size_consume_queue_ext", "commit_log_reserve_bytes", "timer_precision_ms", "timer_max_delay_sec", "timer_flush_interval_ms",
     "timer_congest_num_each_slot",
 )  # fmt: skip
 _NOT_NEGATIVE = (

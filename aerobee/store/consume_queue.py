@@ -66,6 +66,12 @@ class ConsumeQueue:
         if self.unsynced_from < 0:
             self.mark_dirty(physical_offset)
 
+    def append_message(
+        self, physical_offset: int, size: int, tags_code: int, store_timestamp: int, properties: bytes
+    ) -> None:
+        """append_entry with all that a queue may want to know of the message."""
+        self.append_entry(physical_offset, size, tags_code)
+
     def make_room(self, count: int = 1) -> None:
         """Take disk space for at least one entry, and for up to `count` that fit the same file. Raises StoreFull.
 

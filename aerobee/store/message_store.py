@@ -92,6 +92,7 @@ class MessageStore:
         self.last_record_offset = -1  # where the youngest record begins
         self._table = QueueTable(config, self.pool)
         self.queues: dict[tuple[str, int], AnyQueue] = self._table.queues
+        self.set_bitmap = self._table.set_bitmap
         self._disk = disk
         self._clock = clock
         self._own_executor = None if executor is not None else ThreadPoolExecutor(4, "aerobee-store")
@@ -393,13 +394,15 @@ class MessageStore:
             now,
             tuple(accumulate(sizes[:-1], initial=offset)),
         )
-        for start, size, keys, code in zip(result.record_offsets, sizes, texts, codes, strict=True):
+        for message, start, size, keys, code in zip(
+            messages, result.record_offsets, sizes, texts, codes, strict=True
+        ):
             self.index.add(messages[0].topic, keys, start, now)
             if takes_offset:
                 if isinstance(queue, ConsumeQueue):
                     if queue.max_offset >= queue.room:
                         queue.make_room()
-                    queue.append_entry(start, size, code)
+                    queue.append_message(start, size, code, now, message.properties)
                 self.announce(queue, start, now, code)
             else:
                 self.last_store_timestamp, self.last_record_offset = now, start

@@ -1,7 +1,7 @@
 """All consume queues by topic and queue id. Follows ConsumeQueueStore of RocketMQ.
 
-`consumequeue/{topic}/{queueId}/` are ordinary queues, `batchconsumequeue/...` those of BatchCQ topics. Other
-directories (consumequeue_ext, rocksdbstore, ...) are not touched.
+`consumequeue/{topic}/{queueId}/` are ordinary queues, `batchconsumequeue/...` those of BatchCQ topics,
+`consumequeue_ext/...` extensions of ordinary ones. Other directories (rocksdbstore, ...) are not touched.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.dispatch import SCHEDULE_TOPIC, DispatchRecord, batch_size_of, entry_tags_code
+from aerobee.store.extended_queue import Bitmap, ExtendedQueue, QueueExtension
 from aerobee.store.queue_files import FilePool
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
@@ -29,6 +30,13 @@ class QueueTable:
         self._batch_dir = config.path("batchconsumequeue")
         self.batch_topics: set[str] = set()
         self._delay_levels_ms = config.delay_levels_ms()
+        self._extension_dir = config.path("consumequeue_ext")
+        self._has_extensions = config.enable_consume_queue_ext or pool.disk.is_dir(self._extension_dir)
+        self._bitmap: Bitmap | None = None
+
+    def set_bitmap(self, bitmap: Bitmap | None) -> None:
+        """Compute the filter bits of messages with this from now on; None: entries have no bits."""
+        self._bitmap = bitmap
 
     def load(self) -> None:
         """Open every queue that is on the disk."""
@@ -69,13 +77,26 @@ class QueueTable:
                 self._config.mapper_file_size_batch_consume_queue,
                 self._pool,
             )
-        return ConsumeQueue(
-            topic,
-            queue_id,
-            os.path.join(self._ordinary_dir, topic, str(queue_id)),
-            self._config.mapped_file_size_consume_queue,
-            self._pool,
-        )
+        directory = os.path.join(self._ordinary_dir, topic, str(queue_id))
+        size = self._config.mapped_file_size_consume_queue
+        if self._has_extensions:
+            extension_dir = os.path.join(self._extension_dir, topic, str(queue_id))
+            writes = self._config.enable_consume_queue_ext
+            if writes or self._pool.disk.is_dir(extension_dir):
+                extension = QueueExtension(
+                    extension_dir, self._config.mapped_file_size_consume_queue_ext, self._pool
+                )
+                return ExtendedQueue(
+                    topic,
+                    queue_id,
+                    directory,
+                    size,
+                    self._pool,
+                    extension,
+                    lambda: self._bitmap,
+                    writes=writes,
+                )
+        return ConsumeQueue(topic, queue_id, directory, size, self._pool)
 
     def tags_code(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
         return entry_tags_code(topic, properties, store_timestamp, self._delay_levels_ms)
@@ -128,7 +149,9 @@ class QueueTable:
             queue.start_at(offset)
         if queue.max_offset >= queue.room:
             queue.make_room()
-        queue.append_entry(*wanted)
+        queue.append_message(
+            *wanted, record.store_timestamp, record.properties.encode(errors="surrogateescape")
+        )
         return "added"
 
     def expose_all(self) -> None:

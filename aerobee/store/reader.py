@@ -14,6 +14,7 @@ from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from aerobee.store.disk import WritableBuffer
+from aerobee.store.extended_queue import BitmapAccept, ExtendedQueue
 from aerobee.store.stored_message import GetResult, GetStatus
 
 RESULT_BYTES_MAX = 128 * 1024 * 1024
@@ -198,12 +199,19 @@ class MessageReader:
         buffer: WritableBuffer = bytearray()
         # Entries are looked at in pieces: a read that is full after 32 must not copy 800 of them.
         step = found.count_max if tag_codes is None and accept is None else budget
+        may_take = accept.may_take if isinstance(accept, BitmapAccept) else None
+        checked = None if isinstance(queue, ExtendedQueue) else tag_codes  # the queue itself looks at its units
         while at < stop:
-            entries = queue.read_entries(at, min(stop - at, step))
+            count = min(stop - at, step)
+            entries = (
+                queue.matching_entries(at, count, tag_codes, may_take)
+                if isinstance(queue, ExtendedQueue)
+                else queue.read_entries(at, count)
+            )
             if not entries:
                 return at if at > offset else -queue.next_file_offset(offset)
             for physical_offset, size, code in ENTRY.iter_unpack(entries):
-                if (tag_codes is not None and code not in tag_codes) or (
+                if (checked is not None and code not in checked) or (
                     size == FILLER_SIZE and physical_offset == 0
                 ):
                     at += 1
