@@ -50,8 +50,10 @@ public class Driver {
     private final Map<String, Push> pushes = new ConcurrentHashMap<>();
     private final Map<String, DefaultLitePullConsumer> lites = new ConcurrentHashMap<>();
     private final Map<String, DefaultMQPullConsumer> pulls = new ConcurrentHashMap<>();
+    private final PopDriver pops = new PopDriver();
     private final Object adminLock = new Object();
     private final ReplyDriver replies = new ReplyDriver();
+    private final TransactionDriver transactions = new TransactionDriver();
 
     /** A push consumer and what it received, in the order of arrival. */
     private static final class Push {
@@ -141,6 +143,7 @@ public class Driver {
             case "push.count": return waitForCount(q);
             case "push.queues": return owned(q);
             case "push.stop": pushes.get(q.getString("name")).consumer.shutdown(); return null;  // what it received stays
+            case "pop.start", "pop.received", "pop.stop": return pops.perform(q);
             case "lite.start": return startLite(q);
             case "lite.stop": lites.remove(q.getString("name")).shutdown(); return null;
             case "pull.start": return startPull(q);
@@ -148,6 +151,9 @@ public class Driver {
             default:
                 if (q.getString("op").startsWith("reply.") || q.getString("op").startsWith("trace.")) {
                     return replies.perform(q);
+                }
+                if (q.getString("op").startsWith("trans.")) {
+                    return transactions.perform(q);
                 }
                 if (q.getString("op").startsWith("lite.")) {
                     return lite(lites.get(q.getString("name")), q);
