@@ -21,6 +21,7 @@ import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -344,7 +345,11 @@ public class Driver {
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_TIMESTAMP);
             consumer.setConsumeTimestamp(from);
         }
-        consumer.subscribe(q.getString("topic"), q.containsKey("tags") ? q.getString("tags") : "*");
+        if (q.containsKey("sql")) {
+            consumer.subscribe(q.getString("topic"), MessageSelector.bySql(q.getString("sql")));
+        } else {
+            consumer.subscribe(q.getString("topic"), q.containsKey("tags") ? q.getString("tags") : "*");
+        }
         consumer.setPersistConsumerOffsetInterval(500);
         consumer.setMaxReconsumeTimes(q.getIntValue("max_reconsume", -1));
         String failBody = q.getString("fail_once");
