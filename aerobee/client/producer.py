@@ -41,6 +41,7 @@ from aerobee.errors import (
     GoAway,
     RemoteError,
     SendFailed,
+    SystemBusy,
     TransportError,
     UsageError,
 )
@@ -66,6 +67,9 @@ NOT_SENDABLE = frozenset(
     }
 )
 CONNECT_TIMEOUT_S = 3.0
+BUSY_PAUSE_S = (
+    0.25  # before the first repeat at the only broker when it is busy; each further one waits longer
+)
 GO_AWAY_TRIES_MAX = 3  # repeats at brokers that shut down; they do not count as tries
 
 
@@ -590,6 +594,10 @@ class Producer:
             if tries_left <= 0 or now >= deadline:
                 raise _send_failed(topic, attempts, now - began) from failure
             avoid = target.broker_name
+            if isinstance(failure, SystemBusy) and len(info.targets) == 1:
+                # No other broker to go to: give this one the time that it asks for.
+                await asyncio.sleep(min(BUSY_PAUSE_S * len(attempts), max(0.0, deadline - now)))
+                now = self._loop.time()
             if failure.route_stale:
                 await self._routes.refresh(topic, deadline)
 

@@ -60,6 +60,15 @@ async def test_send_gives_up_after_its_tries_and_names_each(broker):
     assert len(broker.seen(310)) == 3
 
 
+async def test_the_only_broker_is_given_time_when_it_is_busy(broker):
+    broker.fail_next = [2, 2]
+    loop = asyncio.get_running_loop()
+    async with Producer(broker.address, "PG") as producer:
+        began = loop.time()
+        await producer.send(Message("orders", b"hello"))
+        assert loop.time() - began >= 0.25 + 0.5  # the pauses before the second and the third try
+
+
 async def test_refusal_for_good_is_raised_at_once(broker):
     broker.fail_next = [13]
     async with Producer(broker.address, "PG") as producer:
