@@ -69,8 +69,7 @@ class TimerFiles:
             checkpoint, log_flushed=end, queue_offset=min(queue_offset, queue_max), is_closed=False
         )
         if checkpoint.is_closed and queue_offset <= queue_max and (self.wheel.exists or not end):
-            if self.wheel.exists:
-                self._checkpoints.write(settled)  # from here on slots change
+            self._checkpoints.write(settled)  # from here on slots change
         else:
             self._mend(checkpoint.read_time_ms, log_end)
             self.wheel.rewrite()

@@ -237,6 +237,8 @@ class World:
             if rng.random() < 0.3:
                 self.store.flush_queues_now()
             self.clock.advance(rng.choice((0, 0.001, 0.2, 0.7, 1.5, 4)))
+            if rng.random() < 0.2:
+                self.check_nobody_waits()
 
     # --- what must hold
 
@@ -267,13 +269,28 @@ class World:
                 f"{number} was delivered at {records[0].store_timestamp}, due {due}"
             )
 
-    def check_all_arrived(self) -> None:
-        """In the end: what the log has or was promised was delivered, unless it was recalled."""
-        recalled = {
+    def check_nobody_waits(self) -> None:
+        """While a broker lives, what is due has come."""
+        for _ in range(8):  # what was stored again is delivered when it is safe itself
+            self.store.flush_now()
+            self.clock.advance(0.001)
+        delivered, now = self.deliveries(), self.clock.now_ms()
+        recalled = self.recalled()
+        for number, sent in self.sent.items():
+            if sent.is_durable and sent.due_ms < now - 10 and f"K{number}" not in recalled:
+                assert number in delivered, f"message {number}, due {sent.due_ms}, has not come at {now}"
+
+    def recalled(self) -> set[str]:
+        """Unique keys of the messages that somebody cancelled."""
+        return {
             record.properties["TIMER_DEL_UNIQKEY"]
             for record in self.records(WHEEL_TIMER_TOPIC)
             if "TIMER_DEL_UNIQKEY" in record.properties
         }
+
+    def check_all_arrived(self) -> None:
+        """In the end: what the log has or was promised was delivered, unless it was recalled."""
+        recalled = self.recalled()
         stored = {
             int(record.body.split(b":")[0])
             for topic in (WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC)

@@ -93,7 +93,11 @@ class TimerSaver:
         service = self._service
         service.error.turn(self._clock.monotonic())
         self._drop_old_files()
-        is_idle = not service.is_changed and service.read_time - self.current.read_time_ms < IDLE_SAVE_MS
+        is_idle = (
+            not self._files.wheel.exists
+            or not service.is_changed
+            and service.read_time - self.current.read_time_ms < IDLE_SAVE_MS
+        )
         if self._is_saving or self._failed or is_idle:
             return
         checkpoint = self._next()
@@ -151,8 +155,8 @@ class TimerSaver:
 
     def save_last(self) -> None:
         """At a clean stop, blocking. Raises StoreError."""
-        if self._failed:
-            return
+        if self._failed or (not self._files.wheel.exists and not self.current.counter):
+            return  # there never was a timer message
         units = self._service.waiting_of_this_slot()
         self._store.flush_now()
         if units:

@@ -222,7 +222,8 @@ class TimerService:
             if slot is not None and slot.time_ms == slot_time:
                 slot.add(unit)
         if slot_time == self.read_time or self._timer is None:
-            self._arm(now if magic != DEFAULT else due)
+            end = self.read_time + self._precision_ms
+            self._arm(now if magic != DEFAULT else min(due, end))
 
     def _read(self, physical_offset: int) -> WaitingMessage | None:
         data = self._store.read_record(physical_offset)

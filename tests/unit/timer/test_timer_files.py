@@ -1,0 +1,249 @@
+"""The timer's files against those of RocketMQ 5.5.0, and what is kept of them after damage."""
+
+from __future__ import annotations
+
+import json
+import random
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.errors import ConfigError, StoreError, StoreFull
+from aerobee.message import java_hash
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import RealDisk
+from aerobee.store.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
+from aerobee.store.timer_files import TimerFiles
+from aerobee.store.timer_log import DELETE, UNIT_BYTES, TimerLog, TimerUnit
+from aerobee.store.timer_wheel import TimerWheel
+from aerobee.testing.simulated_disk import SimulatedDisk
+
+DATA = Path(__file__).parents[2] / "data" / "store"
+BASE_MS = 1_700_000_000_000
+
+
+def unpacked(name: str, directory: Path) -> tuple[Path, dict[str, Any]]:
+    with tarfile.open(DATA / f"{name}.tar.gz") as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extraction_filter = tarfile.data_filter
+        wanted = ("timerwheel", "/timerlog/", "/timercheck")
+        archive.extractall(directory, [m for m in archive.getmembers() if any(w in m.name for w in wanted)])
+    return directory / name, json.loads((DATA / f"{name}.expected.json").read_text())
+
+
+def unit(slot_time: int, place: int, magic: int = 1) -> TimerUnit:
+    return TimerUnit(-1, magic, slot_time - 1000, 1000, place, 100, java_hash("T"), slot_time + 7)
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk(random.Random(1))
+
+
+@pytest.fixture
+def files(disk: SimulatedDisk) -> TimerFiles:
+    return new_files(disk)
+
+
+def new_files(disk: SimulatedDisk, **config: Any) -> TimerFiles:
+    disk.make_dirs("/store/config")
+    settings = {"mapped_file_size_timer_log": 4096, "timer_roll_window_slot": 20, **config}
+    return TimerFiles(StoreConfig(store_path_root_dir="/store", **settings), disk, slot_count=64)
+
+
+def open_again(disk: SimulatedDisk, *, log_end: int = 1 << 40, queue_max: int = 1 << 40) -> TimerFiles:
+    files = new_files(disk)
+    files.load(log_end=log_end, queue_max=queue_max, queue_offset_of=lambda offset: None)
+    return files
+
+
+@pytest.mark.parametrize("name", ["clean-shutdown", "killed", "all-scenarios"])
+def test_rocketmqs_files_are_read_to_the_last_field(name: str, tmp_path: Path) -> None:
+    root, expected = unpacked(name, tmp_path)
+    size = (root / "timerlog" / "00000000000000000000").stat().st_size
+    log = TimerLog(str(root / "timerlog"), size, RealDisk())
+    log.load()
+    found = [
+        {
+            "size": UNIT_BYTES,
+            "prevPos": each.previous,
+            "magic": each.magic,
+            "currWriteTime": each.write_time,
+            "delayMs": each.delay_ms,
+            "physicalOffset": each.physical_offset,
+            "messageSize": each.message_size,
+            "topicHash": each.topic_hash,
+            "reserved": each.due_ms,
+        }
+        for _, each in log.units(0)
+    ]
+    assert found == expected["timerLog"]
+    wheel = TimerWheel(str(root / "timerwheel"), RealDisk(), precision_ms=1000)
+    wheel.load()
+    slots = [(s.time_ms // 1000, s.first, s.last, s.number) for s in wheel.slots()]
+    assert slots == [(s["time"], s["firstPos"], s["lastPos"], s["num"]) for s in expected["timerWheel"]]
+    checkpoint = decode_timer_checkpoint((root / "config" / "timercheck").read_bytes())
+    wanted = expected["timerCheckpoint"]
+    assert checkpoint == TimerCheckpoint(
+        read_time_ms=wanted["lastReadTimeMs"],
+        log_flushed=wanted["lastTimerLogFlushPos"],
+        queue_offset=wanted["lastTimerQueueOffset"],
+        master_queue_offset=wanted["masterTimerQueueOffset"],
+        state_version=wanted["stateVersion"],
+        timestamp=wanted["timestamp"],
+        counter=wanted["counter"],
+    )
+    log.close()
+    wheel.close()
+
+
+def test_the_checkpoint_keeps_what_rocketmq_does_not_know_until_rocketmq_writes_it() -> None:
+    ours = TimerCheckpoint(
+        read_time_ms=5000, log_flushed=104, queue_offset=2, counter=7, scan_from=99, is_closed=True
+    )
+    data = ours.encode()
+    assert len(data) == 4096
+    assert decode_timer_checkpoint(data) == ours
+    theirs = TimerCheckpoint(read_time_ms=6000, log_flushed=104, queue_offset=2, counter=8)
+    assert decode_timer_checkpoint(theirs.fields() + data[56:]) == theirs
+    damaged = data[:70] + b"\xff" + data[71:]
+    read = decode_timer_checkpoint(damaged)
+    assert read is not None
+    assert read.scan_from == -1
+    assert decode_timer_checkpoint(bytes(4096)) is None
+    assert decode_timer_checkpoint(data[:40]) is None
+
+
+def test_units_of_a_slot_are_chained_over_files(files: TimerFiles) -> None:
+    for place in range(200):  # 78 units fit a file
+        files.add(BASE_MS + place % 2 * 1000, unit(BASE_MS + place % 2 * 1000, place))
+    assert files.log.file_count == 3
+    slot = files.slot(BASE_MS)
+    assert slot is not None
+    assert slot.number == 100
+    chain = [each.physical_offset for _, each in files.log.chain(slot.last, BASE_MS, 1000)]
+    assert chain == list(range(198, -1, -2))
+    assert [each.physical_offset for _, each in files.log.units(0)] == list(range(200))
+
+
+def test_a_slot_that_is_used_again_begins_a_new_chain(files: TimerFiles) -> None:
+    files.add(BASE_MS, unit(BASE_MS, 1))
+    later = BASE_MS + 2 * 64 * 1000  # the same place in the wheel
+    assert files.slot(later) is None
+    files.add(later, unit(later, 2))
+    slot = files.slot(later)
+    assert slot is not None
+    assert [each.physical_offset for _, each in files.log.chain(slot.last, later, 1000)] == [2]
+    assert files.slot(BASE_MS) is None
+
+
+def test_a_message_that_cancels_counts_down(files: TimerFiles) -> None:
+    files.add(BASE_MS, unit(BASE_MS, 1))
+    files.add(BASE_MS, unit(BASE_MS, 2, 1 | DELETE))
+    files.add(BASE_MS, unit(BASE_MS, 3, 1 | DELETE))
+    slot = files.slot(BASE_MS)
+    assert slot is not None
+    assert slot.number == -1  # as RocketMQ counts
+
+
+def test_units_behind_the_checkpoint_are_dropped_and_their_slots_mended(disk: SimulatedDisk) -> None:
+    files = open_again(disk)
+    for place in range(3):
+        files.add(BASE_MS, unit(BASE_MS, place))
+    files.save(
+        TimerCheckpoint(
+            read_time_ms=BASE_MS, log_flushed=files.log.end, queue_offset=3, counter=1, scan_from=0
+        )
+    )
+    files.add(BASE_MS, unit(BASE_MS, 3))
+    files.add(BASE_MS + 1000, unit(BASE_MS + 1000, 4))
+    disk.crash()
+    files = open_again(disk)
+    slot = files.slot(BASE_MS)
+    assert slot is not None
+    assert [each.physical_offset for _, each in files.log.chain(slot.last, BASE_MS, 1000)] == [2, 1, 0]
+    assert files.slot(BASE_MS + 1000) is None
+    assert files.log.end == 3 * UNIT_BYTES
+
+
+def test_rocketmqs_units_behind_its_checkpoint_are_kept(disk: SimulatedDisk) -> None:
+    files = open_again(disk)
+    for place in range(3):
+        files.add(BASE_MS, unit(BASE_MS, place))
+    files.save(TimerCheckpoint(read_time_ms=BASE_MS, log_flushed=UNIT_BYTES, queue_offset=1, counter=1))
+    disk.crash()
+    files = new_files(disk)
+    checkpoint = files.load(log_end=1 << 40, queue_max=9, queue_offset_of=lambda offset: offset)
+    assert checkpoint is not None
+    assert checkpoint.queue_offset == 3
+    slot = files.slot(BASE_MS)
+    assert slot is not None
+    assert len(list(files.log.chain(slot.last, BASE_MS, 1000))) == 3
+
+
+def test_a_lost_wheel_is_made_again_from_the_units(disk: SimulatedDisk) -> None:
+    files = open_again(disk)
+    for place in range(100):
+        files.add(BASE_MS + place * 500 // 1000 * 1000, unit(BASE_MS + place * 500 // 1000 * 1000, place))
+    files.save(
+        TimerCheckpoint(
+            read_time_ms=BASE_MS, log_flushed=files.log.end, queue_offset=100, counter=1, scan_from=0
+        )
+    )
+    before = list(files.wheel.slots())
+    disk.remove("/store/timerwheel")
+    disk.crash()
+    assert sorted(open_again(disk).wheel.slots()) == sorted(before)
+
+
+def test_a_lost_timer_log_means_reading_the_queue_again(disk: SimulatedDisk) -> None:
+    files = open_again(disk)
+    files.add(BASE_MS, unit(BASE_MS, 1))
+    files.save(TimerCheckpoint(read_time_ms=BASE_MS, log_flushed=52, queue_offset=1, counter=1, scan_from=0))
+    disk.remove("/store/timerlog/00000000000000000000")
+    disk.crash()
+    files = new_files(disk)
+    assert files.load(log_end=1, queue_max=1, queue_offset_of=lambda offset: None) is None
+    assert files.slot(BASE_MS) is None
+
+
+def test_files_of_other_sizes_are_refused(disk: SimulatedDisk) -> None:
+    files = open_again(disk)
+    files.add(BASE_MS, unit(BASE_MS, 1))
+    disk.crash()
+    with pytest.raises(ConfigError, match="mappedFileSizeTimerLog is 8192"):
+        new_files(disk, mapped_file_size_timer_log=8192).load(
+            log_end=1, queue_max=1, queue_offset_of=lambda offset: None
+        )
+    with pytest.raises(ConfigError, match="a timer wheel has"):
+        TimerWheel("/store/timerwheel", disk, precision_ms=1000, slot_count=100).load()
+
+
+def test_a_missing_file_in_the_middle_is_named(disk: SimulatedDisk) -> None:
+    files = open_again(disk)
+    for place in range(200):
+        files.add(BASE_MS, unit(BASE_MS, place))
+    disk.remove("/store/timerlog/00000000000000004096")
+    disk.crash()
+    with pytest.raises(StoreError, match="00000000000000008192 is missing"):
+        open_again(disk)
+
+
+def test_a_full_disk_refuses_a_unit_and_changes_nothing(disk: SimulatedDisk) -> None:
+    files = open_again(disk)
+    files.add(BASE_MS, unit(BASE_MS, 0))
+    disk.total_bytes = disk.used_bytes
+    place = 1
+    while files.log.end < 78 * UNIT_BYTES:  # so many fit a file
+        files.add(BASE_MS, unit(BASE_MS, place))
+        place += 1
+    with pytest.raises(StoreFull):
+        files.add(BASE_MS, unit(BASE_MS, place))
+    slot = files.slot(BASE_MS)
+    assert slot is not None
+    assert slot.number == place
+    disk.total_bytes += 100_000
+    files.add(BASE_MS, unit(BASE_MS, place))
+    assert len(list(files.log.units(0))) == place + 1
