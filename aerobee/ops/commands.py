@@ -33,6 +33,7 @@ COMMANDS = {
     "consume": "consume",
     "doctor": "doctor",
     "trace": "trace",
+    "why": "why",
     "topic": "topic",
     "group": "group",
     "offset": "offset",

@@ -12,7 +12,7 @@ from aerobee.ops.commands import app, run_cli
 
 GROUPS = ("topic", "group", "cluster", "message", "bench")
 COMMANDS = [
-    ["up"], ["nameserver"], ["broker"], ["send"], ["consume"], ["doctor"], ["trace"],
+    ["up"], ["nameserver"], ["broker"], ["send"], ["consume"], ["doctor"], ["trace"], ["why"],
     *(["topic", name] for name in ("list", "create", "delete", "describe", "stats")),
     *(["group", name] for name in ("list", "describe", "lag", "reset", "delete")),
     *(["cluster", name] for name in ("list", "describe")),
