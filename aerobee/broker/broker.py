@@ -307,6 +307,8 @@ class Broker:
             clock=self.clock,
             choice=self.lane_choice,
         )
+        for server in (self._server, self._vip_server):
+            server.use_burst(self._lane.burst)
 
     def _make_parts(self) -> BrokerParts:
         """What handlers and features share."""
@@ -373,13 +375,9 @@ class Broker:
             clock=self.clock,
             network=self._network,
             handlers=self._handlers,
-            burst=self._burst,
             default=self._unknown,
             tls=tls,
         )
-
-    def _burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
-        return position if self._lane is None else self._lane.burst(connection, data, position)
 
     def _unknown(self, connection: Connection, request: RemotingCommand) -> Reply:
         if self._lane is None:

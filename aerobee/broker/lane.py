@@ -64,6 +64,7 @@ class Lane:
         self._live = live
         self._identity = identity
         self._clock = clock
+        self._now_ms = clock.now_ms
         self._is_slave = not identity.is_master or store.config.broker_role is BrokerRole.SLAVE
         self._opens_ms = 0
         self._grants = LaneGrants(
@@ -82,10 +83,17 @@ class Lane:
         if born_host is None:
             born_host = connection.lane = pack_host(*connection.peer)
         store = self._store
-        if self._is_slave or self._overload.reason or not store.is_writable or self._is_closed():
+        if (
+            self._is_slave
+            or self._overload.reason
+            or not store.is_writable
+            or (self._opens_ms and self._is_closed())
+        ):
             return position
+        # As MessageStore.store_time_now, without its calls.
+        now_ms, last_ms = self._now_ms(), store.last_store_timestamp
         replies, used, _, held, puts, gets = self._core.burst(
-            data, position, born_host, store.store_time_now()
+            data, position, born_host, now_ms if now_ms > last_ms else last_ms
         )
         if puts:
             for topic, count, size, requests in puts:
@@ -110,7 +118,7 @@ class Lane:
 
     def _is_closed(self) -> bool:
         """Whether startAcceptSendRequestTimeStamp lies ahead."""
-        if self._opens_ms and self._clock.now_ms() >= self._opens_ms:
+        if self._clock.now_ms() >= self._opens_ms:
             self._opens_ms = 0
         return self._opens_ms != 0
 

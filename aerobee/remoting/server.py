@@ -77,6 +77,10 @@ class RemotingServer:
         )
         self._listening: dict[str, NetworkServer] = {}
 
+    def use_burst(self, burst: Burst) -> None:
+        """Let this hook see all bytes first, from now on."""
+        self._endpoint.burst = burst
+
     async def start(self, listeners: Sequence[Listener]) -> None:
         """Listen at every address, or at none: raises OSError naming the address that cannot be bound."""
         self._endpoint.going_away = False
