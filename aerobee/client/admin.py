@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.admin_brokers import BrokerCalls
+from aerobee.client.admin_dead_letters import DeadLetterCalls
 from aerobee.client.admin_explain import ExplainCalls
 from aerobee.client.admin_groups import GroupCalls
 from aerobee.client.admin_offsets import OffsetCalls
@@ -21,7 +22,17 @@ from aerobee.clock import Clock
 from aerobee.network import Network
 
 
-class Admin(TopicCalls, GroupCalls, OffsetCalls, ExplainCalls, TraceCalls, TransactionCalls, TimerCalls, BrokerCalls):
+class Admin(
+    TopicCalls,
+    GroupCalls,
+    OffsetCalls,
+    DeadLetterCalls,
+    ExplainCalls,
+    TraceCalls,
+    TransactionCalls,
+    TimerCalls,
+    BrokerCalls,
+):
     """`async with Admin("127.0.0.1:9876") as admin: await admin.topics()`.
 
     All calls raise RemoteError when a peer refuses, and ConnectFailed, ConnectionLost or RequestTimeout when none

@@ -37,6 +37,7 @@ COMMANDS = {
     "topic": "topic",
     "group": "group",
     "offset": "offset",
+    "dlq": "dlq",
     "filter": "filter",
     "transaction": "transaction",
     "cluster": "cluster",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import Admin
+from aerobee.client.admin_explain import QueueLock
 from aerobee.errors import ConsumerNotOnline, UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.failure import NotFound
@@ -79,6 +80,20 @@ def list_groups(
     run(command)
 
 
+def _lock_row(lock: QueueLock) -> dict[str, Any]:
+    """A queue that an ordered consumer has for itself."""
+    return {
+        "topic": lock.queue.topic,
+        "broker": lock.queue.broker_name,
+        "queue_id": lock.queue.queue_id,
+        "holder": lock.client_id,
+        "since": time_text(lock.since_ms),
+        "renewed_s_ago": round(lock.age_ms / 1000, 1),
+        "lease_s": lock.lease_ms / 1000,
+        "state": "held" if lock.age_ms <= lock.lease_ms else "lapsed",
+    }
+
+
 @app.command("describe")
 def describe_group(
     group: GroupArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
@@ -95,6 +110,7 @@ def describe_group(
                 online = await admin.consumer_connections(group)
             except ConsumerNotOnline:
                 online = None
+            locks = await admin.queue_locks(group)
         members = [
             {
                 "client_id": member.client_id,
@@ -128,6 +144,7 @@ def describe_group(
             "members": members,
             "subscriptions": subscriptions,
             "conflicts": conflicts,
+            "locks": None if locks is None else [_lock_row(lock) for lock in locks],
         }
         if as_json:
             out.document(document)
@@ -138,7 +155,7 @@ def describe_group(
 
 
 def _show_description(out: Output, document: dict[str, Any]) -> None:
-    tables = ("members", "subscriptions", "conflicts")
+    tables = ("members", "subscriptions", "conflicts", "locks")
     out.facts({key: value for key, value in document.items() if key not in tables})
     out.say("")
     out.table(
@@ -166,6 +183,22 @@ def _show_description(out: Output, document: dict[str, Any]) -> None:
                 "expression": "asks for",
                 "other_client_id": "other member",
                 "other_expression": "asks for",
+            },
+            empty="",
+        )
+    if document["locks"]:
+        out.say("")
+        out.table(
+            document["locks"],
+            {
+                "topic": "ordered queue of",
+                "broker": "broker",
+                "queue_id": "queue",
+                "holder": "holder",
+                "since": "since",
+                "renewed_s_ago": "renewed s ago",
+                "lease_s": "lease s",
+                "state": "state",
             },
             empty="",
         )

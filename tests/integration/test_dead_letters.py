@@ -1,0 +1,243 @@
+"""Dead letters in a cluster: what they tell, and sending them again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from aerobee.client import ConsumeFrom, ConsumerConfig, reject, retry
+from aerobee.client.dead_letter import DeadLetterFilter
+from aerobee.client.received import ReceivedMessage
+from aerobee.message import Message
+from aerobee.testing import LocalCluster
+
+TOPIC = "orders"
+CONFIG = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.2)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with asyncio.timeout(30), LocalCluster(store_config={"message_delay_level": "1s 1s 1s"}) as cluster:
+        await cluster.create_topic(TOPIC, 2)
+        yield cluster
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def fill(cluster: LocalCluster, *bodies: str) -> dict[str, str]:
+    """Send messages; return their ids by body."""
+    ids = {}
+    async with cluster.producer() as producer:
+        for body in bodies:
+            result = await producer.send(
+                Message(
+                    TOPIC, body.encode(), tag="t", keys=(f"k-{body}",), properties={"colour": "red"}, flag=7
+                )
+            )
+            ids[body] = result.message_id
+    return ids
+
+
+async def die(cluster: LocalCluster, count: int, handler: Callable[[ReceivedMessage], None]) -> None:
+    """Let a group G consume until it has `count` dead letters."""
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handler, config=CONFIG):
+        await until(lambda: store.max_offset("%DLQ%G", 0) == count)
+
+
+def reject_all(message: ReceivedMessage) -> None:
+    reject(f"no such customer {message.body.decode()}")
+
+
+async def test_a_rejected_message_tells_where_it_came_from_and_why(cluster: LocalCluster) -> None:
+    ids = await fill(cluster, "a")
+    await die(cluster, 1, reject_all)
+    async with cluster.admin() as admin:
+        assert await admin.dead_letter_groups() == ("G",)
+        (letter,) = [letter async for letter in admin.dead_letters("G")]
+    assert (letter.topic, letter.message_id, letter.tries) == (TOPIC, ids["a"], 1)
+    assert letter.reason == "no such customer a"
+    assert letter.error == "Reject: no such customer a"
+    assert letter.message.body == b"a"
+    assert letter.message.properties["colour"] == "red"
+
+
+async def test_a_message_that_fails_too_often_keeps_its_last_error_and_the_number_of_tries(
+    cluster: LocalCluster,
+) -> None:
+    await fill(cluster, "a")
+    tries: list[int] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        tries.append(message.reconsume_times)
+        if message.reconsume_times:
+            assert message.properties["LAST_ERROR"] == f"ValueError: try {message.reconsume_times - 1}"
+        raise ValueError(f"try {message.reconsume_times}")
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, retry_count_max=2)
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config):
+        for count in (1, 2, 3):
+            await until(lambda count=count: len(tries) == count)  # type: ignore[misc]
+            if count < 3:
+                await until(lambda count=count: store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == count)  # type: ignore[misc]
+                await cluster.advance_clock(1.5)
+        await until(lambda: store.max_offset("%DLQ%G", 0) == 1)
+    async with cluster.admin() as admin:
+        (letter,) = [letter async for letter in admin.dead_letters("G")]
+    assert tries == [0, 1, 2]
+    assert (letter.topic, letter.tries) == (TOPIC, 3)
+    assert (letter.reason, letter.error) == ("3 tries failed", "ValueError: try 2")
+
+
+async def test_a_handler_chooses_when_its_message_comes_back(cluster: LocalCluster) -> None:
+    await fill(cluster, "a")
+    seen: list[int] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.reconsume_times)
+        if not message.reconsume_times:
+            retry("later", after=0.5)
+
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=CONFIG):
+        # Half a second is not among the delays: the next longer one, 1 s, is level 1.
+        await until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1)
+        await cluster.advance_clock(1.1)
+        await until(lambda: seen == [0, 1])
+
+
+async def test_a_message_of_the_loop_is_rejected_too(cluster: LocalCluster) -> None:
+    await fill(cluster, "a")
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, config=CONFIG) as consumer:
+        async for message in consumer:
+            message.reject("no stock")
+            break
+        await until(lambda: store.max_offset("%DLQ%G", 0) == 1)
+    async with cluster.admin() as admin:
+        (letter,) = [letter async for letter in admin.dead_letters("G")]
+    assert letter.reason == "no stock"
+
+
+async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_back(cluster: LocalCluster) -> None:
+    await fill(cluster, "a", "b", "c")
+    cancelled: list[bytes] = []
+    done: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        if message.body == b"b" and not message.reconsume_times:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(message.body)
+                raise
+        done.append(message.body)
+
+    logging.getLogger("aerobee.client.consumption").setLevel(logging.CRITICAL)
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, consume_timeout_s=2.0, concurrency=3)
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config) as consumer:
+        await until(lambda: sorted(done) == [b"a", b"c"])
+        await cluster.advance_clock(3.0, step_s=0.25)
+        await until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1)
+        await cluster.advance_clock(1.1)
+        await until(lambda: b"b" in done)
+        # The worker that was cancelled goes on.
+        await fill(cluster, "d")
+        await until(lambda: consumer.consumed_count == 4)
+    logging.getLogger("aerobee.client.consumption").setLevel(logging.NOTSET)
+    assert cancelled == [b"b"]
+
+
+async def test_redrive_gives_a_letter_to_its_own_group_again_with_its_id(cluster: LocalCluster) -> None:
+    ids = await fill(cluster, "a", "b")
+    await die(cluster, 2, reject_all)
+    others: list[bytes] = []
+    seen: list[ReceivedMessage] = []
+    async with (
+        cluster.push_consumer(
+            "Other", {TOPIC: "*"}, lambda message: others.append(message.body), config=CONFIG
+        ),
+        cluster.push_consumer("G", {TOPIC: "*"}, seen.append, config=CONFIG),
+        cluster.admin() as admin,
+    ):
+        await until(lambda: len(others) == 2)
+        async for letter in admin.dead_letters("G", DeadLetterFilter(key="k-b")):
+            redriven = await admin.redrive(letter)
+            assert (redriven.target, redriven.error) == ("%RETRY%G", "")
+        await until(lambda: len(seen) == 1)
+    (message,) = seen
+    assert (message.topic, message.body, message.message_id, message.reconsume_times) == (
+        TOPIC,
+        b"b",
+        ids["b"],
+        0,
+    )
+    assert (message.tag, message.keys, message.flag) == ("t", ("k-b",), 7)
+    assert message.properties["colour"] == "red"
+    assert message.properties["REDRIVE_COUNT"] == "1"
+    assert not [name for name in message.properties if name.startswith("DLQ_")]
+    assert others == [b"a", b"b"] or sorted(others) == [b"a", b"b"]
+
+
+async def test_redrive_to_a_topic_gives_a_letter_to_every_group_of_it(cluster: LocalCluster) -> None:
+    await fill(cluster, "a")
+    await die(cluster, 1, reject_all)
+    await cluster.create_topic("repaired", 1)
+    async with cluster.admin() as admin:
+        (letter,) = [letter async for letter in admin.dead_letters("G")]
+        redriven = await admin.redrive(letter, to="repaired")
+        assert redriven.result is not None
+        missing = await admin.redrive(letter, to="NoSuchTopic")
+    assert redriven.result.queue.topic == "repaired"
+    assert "NoSuchTopic" in missing.error
+    assert cluster.broker().store.max_offset("repaired", 0) == 1
+
+
+async def test_what_was_redriven_does_not_wait_any_more(cluster: LocalCluster) -> None:
+    await fill(cluster, "a", "b", "c")
+    await die(cluster, 3, reject_all)
+    async with cluster.admin() as admin:
+        (place,) = await admin.dead_letter_queues("G")
+        assert (place.count, place.waiting) == (3, 3)
+        await admin.mark_redriven(place.queue, place.begin + 2)
+        (place,) = await admin.dead_letter_queues("G")
+        assert (place.count, place.waiting) == (3, 1)
+        waiting = [letter async for letter in admin.dead_letters("G", only_waiting=True)]
+    assert len(waiting) == 1
+
+
+async def test_an_ordered_group_gets_its_letters_again_while_it_holds_its_locks(
+    cluster: LocalCluster,
+) -> None:
+    await fill(cluster, "a")
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, orderly=True)
+    healthy = False
+    seen: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        if not healthy:
+            reject("not yet")
+        seen.append(message.body)
+
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config), cluster.admin() as admin:
+        await until(lambda: store.max_offset("%DLQ%G", 0) == 1)
+        healthy = True
+        async for letter in admin.dead_letters("G"):
+            assert not (await admin.redrive(letter)).error
+        await until(lambda: seen == [b"a"])
+        locks = await admin.queue_locks("G")
+    assert locks is not None
+    assert sorted((lock.queue.topic, lock.queue.queue_id) for lock in locks) == [
+        ("%RETRY%G", 0), (TOPIC, 0), (TOPIC, 1),
+    ]  # fmt: skip
+    assert {lock.lease_ms for lock in locks} == {32_000}
