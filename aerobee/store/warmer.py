@@ -18,6 +18,10 @@ from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_table import AnyQueue
 
 COUNT_MAX = 64  # messages warmed at a time; a read beyond it may wait for the disk
+NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
+# A consumer that reads on is asked about once for so many messages and reads: a look costs as much as a read.
+LOOK_ENTRIES, LOOK_READS, LOOK_BYTES_MAX = 512, 32, 4 << 20
+LOOKED_AT_QUEUES_MAX = 4_096
 _Read = tuple[Callable[[int, int], bytes], int, int]
 
 
@@ -31,6 +35,8 @@ class Warmer:
         self._log = log
         self._pool = pool
         self._executor = executor
+        # What was found in memory: first offset, offset behind the last, reads that still go by it.
+        self._looked_at: dict[AnyQueue, tuple[int, int, int]] = {}
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other limits."""
@@ -40,23 +46,50 @@ class Warmer:
         """Whether reading the queue there would wait for the disk."""
         if queue is None or not queue.min_offset <= offset < queue.readable_max:
             return False
-        if isinstance(queue, ConsumeQueue) and queue.readable_max - offset > 1024:
+        known = self._looked_at.get(queue)
+        if known is not None:
+            start, stop, reads = known
+            if reads and start <= offset < stop:
+                self._looked_at[queue] = (start, stop, reads - 1)
+                return False
+            del self._looked_at[queue]
+        if isinstance(queue, ConsumeQueue) and queue.readable_max - offset > NEAR_ENTRIES:
             count = self._config.max_filter_message_size // 20
             if not queue.is_resident(offset, min(count, queue.readable_max - offset)):
                 return True
+            if count >= LOOK_ENTRIES and self._look_ahead(queue, offset):
+                return False
         for at in (
             offset,
             min(offset + self._config.max_transfer_count_on_message_in_disk, queue.readable_max) - 1,
         ):
             entry = queue.entry(at)
-            if entry is None or self._log.end - entry[0] <= self._config.hot_read_bytes:
-                continue
-            segment = self._log.segment_at(entry[0])
-            if segment is not None:
-                start = entry[0] - segment.base
-                if not segment.file.is_resident(start, min(segment.size, start + entry[1])):
-                    return True
+            if entry is not None and not self._is_resident(entry[0], entry[1]):
+                return True
         return False
+
+    def _look_ahead(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Look at many messages from `offset` on, whose entries are in memory; note when all of them are, too."""
+        first, last = queue.entry(offset), queue.entry(offset + LOOK_ENTRIES - 1)
+        if first is None or last is None or not 0 < last[0] - first[0] <= LOOK_BYTES_MAX:
+            return False
+        if not self._is_resident(first[0], last[0] + last[1] - first[0]):
+            return False
+        if len(self._looked_at) >= LOOKED_AT_QUEUES_MAX:
+            self._looked_at.clear()
+        # A read that begins below the end of what was looked at may go beyond it by what one reply holds.
+        self._looked_at[queue] = (offset, offset + LOOK_ENTRIES - LOOK_READS, LOOK_READS)
+        return True
+
+    def _is_resident(self, physical_offset: int, size: int) -> bool:
+        """Whether these bytes of the log are in memory, the youngest unasked."""
+        if self._log.end - physical_offset <= self._config.hot_read_bytes:
+            return True
+        segment = self._log.segment_at(physical_offset)
+        if segment is None:
+            return True
+        start = physical_offset - segment.base
+        return segment.file.is_resident(start, min(segment.size, start + size))
 
     async def warm_queue(
         self, queue: AnyQueue | None, offset: int, count: int, tag_codes: frozenset[int] | None

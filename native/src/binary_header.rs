@@ -12,11 +12,10 @@ pub const REPLY_VERSION: u16 = 513;
 pub const REPLY_FLAG: u32 = 1;
 
 /// What a header says.
-pub struct BinaryHeader<'a> {
+pub struct BinaryHeader {
     pub code: i32,
     pub flag: i32,
     pub opaque: i32,
-    pub fields: Option<Fields<'a>>,
     /// How many known fields are not UTF-8.
     pub mended: usize,
 }
@@ -26,7 +25,7 @@ pub type Replaced = Vec<Vec<u8>>;
 
 /// Read a header, or return None when it is malformed. Known fields that are not UTF-8 are taken from `replaced`: who
 /// finds `mended` above its length calls mend() and reads the header again.
-pub fn parse<'a>(header: &'a [u8], replaced: &'a Replaced) -> Option<BinaryHeader<'a>> {
+pub fn parse<'a>(header: &'a [u8], replaced: &'a Replaced, fields: &mut Fields<'a>) -> Option<BinaryHeader> {
     let code = i16::from_be_bytes(header.get(..2)?.try_into().ok()?);
     let opaque = int32(header, 5)?;
     let flag = int32(header, 9)?;
@@ -37,9 +36,9 @@ pub fn parse<'a>(header: &'a [u8], replaced: &'a Replaced) -> Option<BinaryHeade
     at += 4;
     let end = at.checked_add(ext_bytes)?;
     let entries = header.get(..end)?;
-    let mut fields = (ext_bytes > 0).then(Fields::new);
+    fields.clear();
     let mut mended = 0;
-    while let Some(fields) = fields.as_mut().filter(|_| at < end) {
+    while at < end {
         let name_bytes = i16::from_be_bytes(entries.get(at..at + 2)?.try_into().ok()?);
         at += 2;
         let name = piece(entries, &mut at, i32::from(name_bytes))?;
@@ -56,7 +55,7 @@ pub fn parse<'a>(header: &'a [u8], replaced: &'a Replaced) -> Option<BinaryHeade
             fields.set(known, Value::Text { raw, escaped: false });
         }
     }
-    Some(BinaryHeader { code: i32::from(code), flag, opaque, fields, mended })
+    Some(BinaryHeader { code: i32::from(code), flag, opaque, mended })
 }
 
 /// The known fields' values that are not UTF-8, as Python decodes them, in their order.

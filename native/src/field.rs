@@ -10,10 +10,11 @@ pub enum Value<'a> {
     Missing,
     /// UTF-8, checked. `escaped`: holds JSON escapes, all of them valid.
     Text { raw: &'a [u8], escaped: bool },
-    Integer(i128),
+    /// Of 64 bits, signed; others are `Other`, for no field takes them.
+    Integer(i64),
     Float(f64),
     Bool(bool),
-    /// null, an array, an object
+    /// null, an array, an object, an integer beyond 64 bits
     Other,
 }
 
@@ -29,6 +30,7 @@ pub enum Name {
 const COUNT: usize = Name::ExpressionType as usize + 1;
 
 impl Name {
+    #[inline]
     pub fn of(name: &[u8]) -> Option<Self> {
         use Name::{
             B, Batch, BornTimestamp, CommitOffset, ConsumerGroup, E, ExpressionType, F, Flag, G, H, I, J, M,
@@ -62,10 +64,16 @@ impl<'a> Fields<'a> {
         Self([Value::Missing; COUNT])
     }
 
+    pub fn clear(&mut self) {
+        self.0 = [Value::Missing; COUNT];
+    }
+
+    #[inline]
     pub fn set(&mut self, name: Name, value: Value<'a>) {
         self.0[name as usize] = value;
     }
 
+    #[inline]
     pub fn get(&self, name: Name) -> Value<'a> {
         self.0[name as usize]
     }
@@ -104,7 +112,7 @@ impl<'a> Value<'a> {
     /// What lane_pull.number() reads: a JSON integer or at most 20 characters of digits, of 64 bits.
     pub fn number(&self) -> Option<i64> {
         match self {
-            Value::Integer(value) => i64::try_from(*value).ok(),
+            Value::Integer(value) => Some(*value),
             Value::Text { .. } => number_of(&self.text()?),
             _ => None,
         }

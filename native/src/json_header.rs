@@ -7,20 +7,21 @@ use crate::field::{Fields, Name, Value};
 
 const DEPTH_MAX: usize = 1024;
 
-/// What a header says. Only `extFields` that is an object gives fields.
+/// What a header says beside its fields.
 pub struct JsonHeader<'a> {
     pub code: Value<'a>,
     pub flag: Value<'a>,
     pub opaque: Value<'a>,
-    pub fields: Option<Fields<'a>>,
+    /// Whether `extFields` is there and an object.
+    pub has_fields: bool,
 }
 
-/// Read a whole header, or return None for text that is not JSON or not an object.
-pub fn parse(header: &[u8]) -> Option<JsonHeader<'_>> {
+/// Read a whole header and its fields, or return None for text that is not JSON or not an object.
+pub fn parse<'a>(header: &'a [u8], fields: &mut Fields<'a>) -> Option<JsonHeader<'a>> {
     std::str::from_utf8(header).ok()?;
     let mut reader = Reader { bytes: header, at: 0 };
     let mut found =
-        JsonHeader { code: Value::Missing, flag: Value::Missing, opaque: Value::Missing, fields: None };
+        JsonHeader { code: Value::Missing, flag: Value::Missing, opaque: Value::Missing, has_fields: false };
     reader.skip_space();
     if reader.next()? != b'{' {
         return None;
@@ -33,10 +34,11 @@ pub fn parse(header: &[u8]) -> Option<JsonHeader<'_>> {
             let name = reader.name()?;
             match &*name {
                 b"extFields" => {
-                    found.fields = None;
+                    fields.clear(); // of equal names the last counts
                     reader.skip_space();
-                    if reader.peek()? == b'{' {
-                        found.fields = Some(reader.fields()?);
+                    found.has_fields = reader.peek()? == b'{';
+                    if found.has_fields {
+                        reader.fields(fields)?;
                     } else {
                         reader.value(1)?;
                     }
@@ -106,16 +108,19 @@ struct Reader<'a> {
 type Text<'a> = std::borrow::Cow<'a, [u8]>;
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
+    #[inline]
     fn next(&mut self) -> Option<u8> {
         let byte = self.peek()?;
         self.at += 1;
         Some(byte)
     }
 
+    #[inline]
     fn skip_space(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
@@ -123,6 +128,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Behind a member or element: true when another one follows, false when the container ended.
+    #[inline]
     fn goes_on(&mut self, close: u8) -> Option<bool> {
         self.skip_space();
         match self.next()? {
@@ -138,19 +144,25 @@ impl<'a> Reader<'a> {
         if self.next()? != b'"' {
             return None;
         }
-        let name = self.string()?.text()?;
+        // Most names are one letter; a quote behind a byte that is no special one closes it.
+        let name = match self.bytes.get(self.at..self.at + 2) {
+            Some([b'a'..=b'z', b'"']) => {
+                self.at += 2;
+                Text::Borrowed(&self.bytes[self.at - 2..self.at - 1])
+            }
+            _ => self.string()?.text()?,
+        };
         self.skip_space();
         (self.next()? == b':').then_some(name)
     }
 
     /// The object `extFields`, at its brace.
-    fn fields(&mut self) -> Option<Fields<'a>> {
-        let mut fields = Fields::new();
+    fn fields(&mut self, fields: &mut Fields<'a>) -> Option<()> {
         self.at += 1;
         self.skip_space();
         if self.peek()? == b'}' {
             self.at += 1;
-            return Some(fields);
+            return Some(());
         }
         loop {
             let name = self.name()?;
@@ -159,7 +171,7 @@ impl<'a> Reader<'a> {
                 fields.set(known, value);
             }
             if !self.goes_on(b'}')? {
-                return Some(fields);
+                return Some(());
             }
         }
     }
@@ -308,16 +320,16 @@ impl<'a> Reader<'a> {
             }
             self.expect_digits()?;
         }
-        if is_integer && digits <= 20 {
+        if is_integer && digits <= 18 {
             let magnitude =
-                self.bytes[first..self.at].iter().fold(0_i128, |value, digit| value * 10 + i128::from(digit - b'0'));
-            let value = if negative { -magnitude } else { magnitude };
-            // Beyond 64 bits (signed below zero, unsigned above) it is a float, as for orjson.
-            if value >= i128::from(i64::MIN) && value <= i128::from(u64::MAX) {
-                return Some(Value::Integer(value));
-            }
+                self.bytes[first..self.at].iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0'));
+            return Some(Value::Integer(if negative { -magnitude } else { magnitude }));
         }
         let text = std::str::from_utf8(&self.bytes[start..self.at]).ok()?;
+        if is_integer && let Ok(value) = text.parse() {
+            return Some(Value::Integer(value));
+        }
+        // Integers beyond 64 bits come here, too: no field takes them, but they must not be infinite.
         let value: f64 = text.parse().ok()?;
         value.is_finite().then_some(Value::Float(value))
     }
@@ -336,6 +348,7 @@ impl<'a> Reader<'a> {
 }
 
 /// The first position from `at` on with a quote, a backslash or a control character; the end when there is none.
+#[inline]
 fn plain_until(bytes: &[u8], mut at: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;

@@ -75,7 +75,6 @@ pub struct State {
     pub queues: Vec<Queue>,
     pub grants: Grants,
     pub scratch: send::Scratch,
-    replaced: binary_header::Replaced,
 }
 
 /// One burst.
@@ -146,7 +145,6 @@ impl LaneCore {
             topic_numbers: HashMap::new(),
             queues: Vec::new(),
             scratch: send::Scratch::default(),
-            replaced: Vec::new(),
         };
         Ok(Self {
             state: Mutex::new(state),
@@ -290,36 +288,24 @@ impl State {
     }
 
     fn frame(&mut self, burst: &mut Burst<'_>, kind: u8, header: &[u8], body: &[u8]) -> Outcome<()> {
+        let mut fields = Fields::new();
         match kind {
             0 => {
-                let header = json_header::parse(header).ok_or(Stop::Slow)?;
-                let (code, flag, opaque) = (int(header.code)?, int(header.flag)?, int(header.opaque)?);
-                let fields = header.fields.ok_or(Stop::Slow)?;
+                let read = json_header::parse(header, &mut fields).filter(|read| read.has_fields).ok_or(Stop::Slow)?;
+                let (code, flag, opaque) = (int(read.code)?, int(read.flag)?, int(read.opaque)?);
                 self.request(burst, Form::Json, code, flag, opaque, &fields, body)
             }
             1 => {
-                let mut replaced = std::mem::take(&mut self.replaced);
-                replaced.clear();
-                if binary_header::parse(header, &replaced).is_some_and(|read| read.mended > 0) {
-                    binary_header::mend(header, &mut replaced);
+                let mut replaced = binary_header::Replaced::new();
+                let read = binary_header::parse(header, &replaced, &mut fields).ok_or(Stop::Slow)?;
+                let (code, flag, opaque) = (read.code.into(), read.flag.into(), read.opaque.into());
+                if read.mended == 0 {
+                    return self.request(burst, Form::Binary, code, flag, opaque, &fields, body);
                 }
-                let outcome = match binary_header::parse(header, &replaced) {
-                    None => Err(Stop::Slow),
-                    Some(read) => match &read.fields {
-                        None => Err(Stop::Slow),
-                        Some(fields) => self.request(
-                            burst,
-                            Form::Binary,
-                            read.code.into(),
-                            read.flag.into(),
-                            read.opaque.into(),
-                            fields,
-                            body,
-                        ),
-                    },
-                };
-                self.replaced = replaced;
-                outcome
+                let mut fields = Fields::new();
+                binary_header::mend(header, &mut replaced);
+                binary_header::parse(header, &replaced, &mut fields).ok_or(Stop::Slow)?;
+                self.request(burst, Form::Binary, code, flag, opaque, &fields, body)
             }
             _ => Err(Stop::Slow),
         }
@@ -514,7 +500,7 @@ impl State {
 /// A JSON integer.
 fn int(value: Value<'_>) -> Outcome<i64> {
     match value {
-        Value::Integer(value) => i64::try_from(value).map_err(|_| Stop::Slow),
+        Value::Integer(value) => Ok(value),
         _ => Err(Stop::Slow),
     }
 }

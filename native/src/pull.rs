@@ -227,10 +227,11 @@ impl State {
         }
         let log = self.log_object.bind(py);
         let log_end: i64 = log.getattr(intern!(py, "end"))?.extract()?;
-        if is_near && !queue_entry_is_hot(&queue, offset, log_end, limits)? && is_cold()? {
+        let reader = Reader { grant, limits, log, log_end, queue: &queue, max_offset, count_max };
+        let Some(first) = reader.entries(offset, 1)? else { return Ok(None) };
+        if is_near && !is_young(&first, log_end, limits) && is_cold()? {
             return Ok(None);
         }
-        let reader = Reader { grant, limits, log, log_end, queue: &queue, max_offset, count_max };
         let Some((next_offset, count, last_offset)) = reader.collect(offset, body)? else { return Ok(None) };
         Ok((count > 0).then_some(Found { next_offset, count, last_offset, min_offset, max_offset }))
     }
@@ -313,11 +314,8 @@ impl Grant {
 }
 
 /// Whether the first record asked for is so young that nobody need ask whether it is in memory.
-fn queue_entry_is_hot(queue: &Bound<'_, PyAny>, offset: i64, log_end: i64, limits: &Limits) -> PyResult<bool> {
-    let entry = queue.call_method1(intern!(queue.py(), "read_entries"), (offset, 1))?;
-    let entry = entry.cast::<PyBytes>()?.as_bytes();
-    let Some(physical_offset) = entry.first_chunk::<8>() else { return Ok(false) };
-    Ok(log_end - i64::from_be_bytes(*physical_offset) <= limits.hot_read_bytes)
+fn is_young(entry: &[u8], log_end: i64, limits: &Limits) -> bool {
+    entry.first_chunk::<8>().is_some_and(|offset| log_end - i64::from_be_bytes(*offset) <= limits.hot_read_bytes)
 }
 
 /// One read of a queue, as MessageReader._collect does it.
@@ -332,6 +330,28 @@ struct Reader<'r, 'py> {
 }
 
 impl Reader<'_, '_> {
+    /// Up to `count` entries from `at` on, to the end of their file; None when there are none.
+    fn entries(&self, at: i64, count: i64) -> PyResult<Option<Vec<u8>>> {
+        let py = self.queue.py();
+        let base: i64 = self.queue.getattr(intern!(py, "tail_base"))?.extract()?;
+        let tail = self.queue.getattr(intern!(py, "tail_buffer"))?;
+        if at >= base {
+            // Most reads are of the file that is written to, which is open.
+            let window = Window::new(&tail)?;
+            let end: i64 = self.queue.getattr(intern!(py, "max_offset"))?.extract()?;
+            let in_file = window.len() as i64 / ENTRY_BYTES as i64 - (at - base);
+            let count = count.min(end - at).min(in_file);
+            let mut entries = Vec::new();
+            let bytes = usize::try_from(count).unwrap_or(0) * ENTRY_BYTES;
+            if bytes > 0 && window.append_to((at - base) * ENTRY_BYTES as i64, bytes, &mut entries) {
+                return Ok(Some(entries));
+            }
+        }
+        let entries = self.queue.call_method1(intern!(py, "read_entries"), (at, count))?;
+        let entries = entries.cast::<PyBytes>()?.as_bytes();
+        Ok((!entries.is_empty()).then(|| entries.to_vec()))
+    }
+
     /// Append records to `body`: (next offset, messages, offset of the last record). None for a hole in the queue or
     /// an entry without its record.
     fn collect(&self, offset: i64, body: &mut Vec<u8>) -> PyResult<Option<(i64, i64, i64)>> {
@@ -344,11 +364,9 @@ impl Reader<'_, '_> {
         let mut segment: Option<Segment> = None;
         let (mut at, mut count, mut last) = (offset, 0, -1);
         while at < stop {
-            let entries = self.queue.call_method1(intern!(self.queue.py(), "read_entries"), (at, step.min(stop - at)))?;
-            let entries = entries.cast::<PyBytes>()?.as_bytes();
-            if entries.is_empty() {
+            let Some(entries) = self.entries(at, step.min(stop - at))? else {
                 return Ok((at > offset).then_some((at, count, last)));
-            }
+            };
             for entry in entries.chunks_exact(ENTRY_BYTES) {
                 let (physical_offset, size, code) = cut_entry(entry);
                 let is_filler = size == FILLER_SIZE && physical_offset == 0;
@@ -385,6 +403,11 @@ impl Reader<'_, '_> {
 impl Segment {
     fn find(log: &Bound<'_, PyAny>, physical_offset: i64) -> PyResult<Option<Self>> {
         let py = log.py();
+        let base: i64 = log.getattr(intern!(py, "base"))?.extract()?;
+        if physical_offset >= base {
+            let window = Window::new(&log.getattr(intern!(py, "buffer"))?)?;
+            return Ok(Some(Self { base, end: base + window.len() as i64, window }).filter(|one| physical_offset < one.end));
+        }
         let segment = log.call_method1(intern!(py, "segment_at"), (physical_offset,))?;
         if segment.is_none() {
             return Ok(None);

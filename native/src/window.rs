@@ -35,6 +35,11 @@ impl Window {
         Ok(Self { start: slice.cast::<u8>(), len: slice.len(), _buffer: buffer })
     }
 
+    /// The buffer's length.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Copy `bytes` to `at`; false, and nothing written, when they do not fit.
     #[must_use]
     pub fn write(&self, at: i64, bytes: &[u8]) -> bool {
