@@ -140,12 +140,12 @@ class ParkedPulls:
             return
         record: bytes | None = None
         for pull in list(waiting):
+            if pull.tag_codes is not None and tags_code not in pull.tag_codes:
+                continue
             if pull.accept is not None:
                 record = record or self._record_at(topic, queue_id, max_offset - 1)
                 if record is not None and not pull.accept(record):
                     continue
-            elif pull.tag_codes is not None and tags_code not in pull.tag_codes:
-                continue
             self._release(pull)
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:

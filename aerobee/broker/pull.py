@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
-from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.group_table import GroupTable
@@ -314,7 +314,8 @@ class PullCalls:
             expression = request.text("subscription", "")
             if (request.field("expressionType") or TYPE_TAG) == TYPE_TAG:
                 return SubscriptionData.parse(topic, expression).tag_codes, None
-            return None, self._sql_test(expression, request.text("expressionType"), config)
+            found = self._sql(expression, request.text("expressionType"), config)
+            return found.tag_codes, found.test.record
         if members is None:
             raise PullRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -340,17 +341,15 @@ class PullCalls:
             )
         if subscription.is_tag_filter:
             return subscription.tag_codes, None
-        test = self._sql_test(subscription.sub_string, subscription.expression_type, config)
+        found = self._sql(subscription.sub_string, subscription.expression_type, config)
         if self._filters is not None and self._store.config.enable_consume_queue_ext:
             known = self._filters.find(group.group_name, topic)
             if known is not None and known.expression == subscription.sub_string:
-                return None, BitmapAccept(test, known.may_take)
-        return None, test
+                return found.tag_codes, BitmapAccept(found.test.record, known.may_take)
+        return found.tag_codes, found.test.record
 
-    def _sql_test(
-        self, expression: str, expression_type: str, config: BrokerConfig
-    ) -> Callable[[bytes], bool]:
-        """The test of whole records. Raises PullRefused, for a fault in the expression with its column."""
+    def _sql(self, expression: str, expression_type: str, config: BrokerConfig) -> Expression:
+        """The compiled expression. Raises PullRefused, for a fault in the expression with its column."""
         if not config.enable_property_filter:
             raise PullRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -358,7 +357,7 @@ class PullCalls:
                 "set enablePropertyFilter=true in its configuration",
             )
         try:
-            return self._expressions.get(expression).test.record
+            return self._expressions.get(expression)
         except FilterSyntaxError as error:
             raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 

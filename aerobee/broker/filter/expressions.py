@@ -6,18 +6,25 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from aerobee.broker.filter.record_test import CompiledTest, compile_test
-from aerobee.broker.filter.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
+from aerobee.broker.filter.sql92 import FilterSyntaxError, Node, Sql92Filter, compile_filter
+from aerobee.message import tags_code
 
 EXPRESSIONS_MAX = 1_024  # RocketMQ keeps 100; one takes about 10 KiB
 FAULTS_MAX = 100
+TAGS = "TAGS"
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`test.record` tells whether a whole stored record matches."""
+    """`test.record` tells whether a whole stored record matches.
+
+    `tag_codes`: the expression asks for one of some tags, and these are their hashes, as queue entries have them, so
+    that others need not be read. None: it does not.
+    """
 
     compiled: Sql92Filter
     test: CompiledTest
+    tag_codes: frozenset[int] | None
 
 
 class Expressions:
@@ -46,10 +53,30 @@ class Expressions:
             if len(self._faults) > FAULTS_MAX:
                 self._faults.popitem(last=False)
             raise
-        found = self._compiled[text] = Expression(compiled, compile_test(compiled))
+        found = self._compiled[text] = Expression(compiled, compile_test(compiled), _tag_codes(compiled.root))
         if len(self._compiled) > EXPRESSIONS_MAX:
             self._compiled.popitem(last=False)
         return found
 
     def __len__(self) -> int:
         return len(self._compiled)
+
+
+def _tag_codes(root: Node) -> frozenset[int] | None:
+    """Hashes of the tags without which the expression cannot be TRUE; None when it says nothing of the tag.
+
+    `TAGS = 'A'` and `TAGS IN ('A', 'B')`, alone or as a side of the outermost AND.
+    """
+    form = root.form
+    if not form:
+        return None
+    if form[0] == "and":
+        known = [codes for side in form[1] if (codes := _tag_codes(side)) is not None]
+        return frozenset.intersection(*known) if known else None
+    if form[0] == "in" and form[1].value == TAGS and not form[3]:
+        return frozenset(tags_code(text) for text in form[2])
+    if form[0] == "=" and not form[3]:
+        for side, other in ((form[1], form[2]), (form[2], form[1])):
+            if side.kind == "property" and side.value == TAGS and other.kind == "literal":
+                return frozenset({tags_code(other.value)}) if isinstance(other.value, str) else None
+    return None

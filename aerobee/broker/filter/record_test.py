@@ -14,7 +14,6 @@ The expression's own names and texts never become source: they are constants, gi
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -37,18 +36,25 @@ _BODY_SIZE = struct.Struct(">I")
 
 RecordTest = Callable[[bytes], bool]
 
-_TEMPLATE = """\
-def test_text(text):
-    {locals}
-    return {condition}
-
+_HEAD = """\
+def test_text(record):
+    at = 0
+{body}
 def test(record):
     if record[39] & {long_address} or record[7] != {magic}:
         return slow_test(record)
     at = body_size(record, {body_size_at})[0] + {head}
-    text = B + record[at + 3 + record[at]:]
-    {locals}
-    return {condition}
+    at += 2 + record[at]
+{body}"""
+# Finds the last pair of a name. `at` is the byte before the properties.
+_FETCH = """\
+    i = record.rfind({name}, at)
+    if i < 0:
+        {value} = get(record, at, {name}) if record.startswith({first}, at + 1) else None
+    else:
+        i += {length}
+        e = record.find(B, i)
+        {value} = record[i:e] if e > i else get(record, at, {name})
 """
 
 
@@ -72,9 +78,9 @@ def compile_test(compiled: Sql92Filter) -> CompiledTest:
 
     if len(compiled.expression) > SOURCE_CHARS_MAX:
         return CompiledTest(_on_records(text_by_tree), text_by_tree)
-    writer = _Writer(compiled.root)
+    writer = _Writer()
     try:
-        condition = writer.condition(compiled.root, wanted=True)
+        body = writer.body(compiled.root)
     except _NotSimple:
         return CompiledTest(_on_records(text_by_tree), text_by_tree)
     constants: dict[str, Any] = {
@@ -85,9 +91,8 @@ def compile_test(compiled: Sql92Filter) -> CompiledTest:
         "body_size": _BODY_SIZE.unpack_from,
         **writer.constants,
     }
-    source = _TEMPLATE.format(
-        condition=condition,
-        locals="; ".join(writer.locals) or "pass",
+    source = _HEAD.format(
+        body=body,
         long_address=_LONG_ADDRESS,
         magic=MAGIC_V1 & 0xFF,
         body_size_at=HEAD_V4.size - _BODY_SIZE.size,
@@ -114,18 +119,47 @@ def _on_records(text_test: RecordTest) -> RecordTest:
 
 
 class _Writer:
-    """Writes the source of one condition."""
+    """Writes the source of one expression: each property is looked for once, when it is first needed."""
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self) -> None:
         self.constants: dict[str, Any] = {}
-        self.locals: list[str] = []
         self._numbers: dict[object, str] = {}
-        self._fetched: dict[str, str] = {}
-        for name, count in _uses(root).items():
-            if count > 1:  # looked for once, before the condition
-                variable = f"v{len(self._fetched)}"
-                self.locals.append(f"{variable} = {self._fetch(name)}")
-                self._fetched[name] = variable
+        self._variables: dict[str, str] = {}
+        self._fetched: set[str] = set()
+        self._lines: list[str] = []
+
+    def body(self, root: Node) -> str:
+        """The lines of the function behind the one that finds the properties."""
+        form = root.form
+        if form and form[0] in ("and", "or"):
+            # Side by side, so that a property which decides early spares looking for the others.
+            is_or = form[0] == "or"
+            for side in form[1]:
+                condition = self._with_properties(side)
+                self._lines.append(
+                    f"    if {condition if is_or else f'not {condition}'}:\n        return {is_or}\n"
+                )
+            self._lines.append(f"    return {not is_or}\n")
+        else:
+            self._lines.append(f"    return {self._with_properties(root)}\n")
+        return "".join(self._lines)
+
+    def _with_properties(self, node: Node) -> str:
+        condition = self.condition(node, wanted=True)
+        for name in _names(node):
+            variable = self._variables.get(name)
+            if variable is not None and variable not in self._fetched:
+                self._fetched.add(variable)
+                key = _encoded(f"{chr(2)}{name}{chr(1)}")
+                self._lines.append(
+                    _FETCH.format(
+                        name=self._constant(key),
+                        first=self._constant(key[1:]),
+                        length=len(key),
+                        value=variable,
+                    )
+                )
+        return condition
 
     def _constant(self, value: object) -> str:
         key = (type(value), value)
@@ -135,12 +169,15 @@ class _Writer:
             self.constants[number] = value
         return number
 
-    def _fetch(self, name: str) -> str:
-        return f"get(text, {self._constant(_encoded(f'{chr(2)}{name}{chr(1)}'))})"
-
     def _property(self, node: Node) -> str:
         assert isinstance(node.value, str)
-        return self._fetched.get(node.value) or self._fetch(node.value)
+        return self._variables.setdefault(node.value, f"v{len(self._variables)}")
+
+    def _number(self, value: str, kind: str) -> str:
+        """Source that reads a property, which is not None, as a number: None for what is none."""
+        if kind == "integer":
+            return f"(int({value}) if {value}.isdigit() and len({value}) < 19 else integer({value}))"
+        return f"floating({value})"
 
     def condition(self, node: Node, *, wanted: bool) -> str:
         """Source that is true when the node is TRUE (`wanted`), or when it is FALSE."""
@@ -169,7 +206,7 @@ class _Writer:
             texts = self._constant(frozenset(_encoded(text) for text in form[2]))
             if form[3] is not wanted:
                 return f"({value} in {texts})"
-            return f"((w := {value}) is not None and w not in {texts})"
+            return f"({value} is not None and {value} not in {texts})"
         return self._text_test(*form[1:], wanted=wanted)
 
     def _equal(self, left: Node, right: Node, *, negate: bool, wanted: bool) -> str:
@@ -178,53 +215,45 @@ class _Writer:
         if left.kind != "property" or right.kind == "boolean":
             raise _NotSimple
         value = self._property(left)
-        if right.kind == "property" or isinstance(right.value, str):
-            if right.kind == "property":
-                other = self._property(right)
-                present = f"(w := {value}) is not None and (x := {other}) is not None"
-                return f"({present} and w {'==' if negate is not wanted else '!='} x)"
-            assert isinstance(right.value, str)
-            text = self._constant(_encoded(right.value))
-            if negate is not wanted:
-                return f"({value} == {text})"
-            return f"((w := {value}) is not None and w != {text})"
+        same = negate is not wanted
+        if right.kind == "property":
+            other = self._property(right)
+            present = f"{value} is not None and {other} is not None"
+            return f"({present} and {value} {'==' if same else '!='} {other})"
         if right.value is None:
             return "False"  # compared with NULL: neither TRUE nor FALSE
+        if isinstance(right.value, str):
+            text = self._constant(_encoded(right.value))
+            return f"({value} == {text})" if same else f"({value} is not None and {value} != {text})"
         if isinstance(right.value, bool):
-            is_it = f"(w.lower() == b'true') is {right.value}"
-            return f"((w := {value}) is not None and {is_it if negate is not wanted else f'not ({is_it})'})"
+            is_it = f"({value}.lower() == b'true') is {right.value}"
+            return f"({value} is not None and {is_it if same else f'not ({is_it})'})"
         number = self._constant(right.value)
-        read = "integer" if isinstance(right.value, int) else "floating"
+        read = self._number(value, "integer" if isinstance(right.value, int) else "floating")
         if not wanted:
             # What cannot be read as a number makes both = and <> FALSE.
-            test = f"(n := {read}(w)) is None or n {'==' if negate else '!='} {number}"
-            return f"((w := {value}) is not None and ({test}))"
+            test = f"(n := {read}) is None or n {'==' if negate else '!='} {number}"
+            return f"({value} is not None and ({test}))"
         if not negate:
-            return f"({read}({value}) == {number})"
-        return f"((n := {read}({value})) is not None and n != {number})"
+            return f"({value} is not None and {read} == {number})"
+        return f"({value} is not None and (n := {read}) is not None and n != {number})"
 
     def _order(self, left: Node, mark: str, right: Node, *, wanted: bool) -> str:
         if "property" not in (left.kind, right.kind) or "boolean" in (left.kind, right.kind):
             raise _NotSimple
         is_whole = any(isinstance(side.value, int) for side in (left, right) if side.kind == "literal")
-        read = "integer" if is_whole else "floating"
-        values, numbers = [], []
-        names = iter((("w", "n"), ("x", "m")))
-        for side in (left, right):
+        kind = "integer" if is_whole else "floating"
+        present, readable, numbers = [], [], []
+        for side, number in ((left, "n"), (right, "m")):
             if side.kind == "literal":
                 numbers.append(self._constant(side.value))
                 continue
-            text, number = next(names)
-            values.append(
-                f"({text} := {self._property(side)}) is not None and ({number} := {read}({text})) is not None"
-            )
+            value = self._property(side)
+            present.append(f"{value} is not None")
+            readable.append(f"({number} := {self._number(value, kind)}) is not None")
             numbers.append(number)
-        compared = f"{numbers[0]} {mark} {numbers[1]}"
-        if wanted:
-            return f"({' and '.join(values)} and {compared})"
-        present = " and ".join(value.split(" and ")[0] for value in values)
-        readable = " and ".join(value.split(" and ")[1] for value in values)
-        return f"({present} and not ({readable} and {compared}))"
+        compared = " and ".join([*readable, f"{numbers[0]} {mark} {numbers[1]}"])
+        return f"({' and '.join(present)} and {compared if wanted else f'not ({compared})'})"
 
     def _text_test(self, left: Node, word: str, right: Node, negate: bool, *, wanted: bool) -> str:
         if left.kind != "property" or not (isinstance(right.value, str) and right.kind == "literal"):
@@ -233,29 +262,29 @@ class _Writer:
             return str(not wanted)  # FALSE, also under NOT
         text, value = self._constant(_encoded(right.value)), self._property(left)
         test = {
-            "CONTAINS": f"{text} in w",
-            "STARTSWITH": f"w.startswith({text})",
-            "ENDSWITH": f"w.endswith({text})",
+            "CONTAINS": f"{text} in {value}",
+            "STARTSWITH": f"{value}.startswith({text})",
+            "ENDSWITH": f"{value}.endswith({text})",
         }[word]
         if not wanted:  # a missing property makes it FALSE, not NULL
-            return f"((w := {value}) is None or {test if negate else f'not ({test})'})"
-        return f"((w := {value}) is not None and {f'not ({test})' if negate else test})"
+            return f"({value} is None or {test if negate else f'not ({test})'})"
+        return f"({value} is not None and {f'not ({test})' if negate else test})"
 
 
-def _uses(node: Node) -> Counter[str]:
-    """How often each property is named."""
-    found: Counter[str] = Counter()
+def _names(node: Node) -> list[str]:
+    """The properties that a node names, each once."""
+    found: dict[str, None] = {}
     waiting = [node]
     while waiting:
         each = waiting.pop()
         if each.kind == "property":
-            found[str(each.value)] += 1
+            found[str(each.value)] = None
         for part in each.form:
             if isinstance(part, Node):
                 waiting.append(part)
             elif isinstance(part, list):
                 waiting.extend(part)
-    return found
+    return list(found)
 
 
 def _encoded(text: str) -> bytes:
@@ -265,8 +294,9 @@ def _encoded(text: str) -> bytes:
         return text.encode(errors="surrogatepass")  # no stored text has such bytes
 
 
-def _get(text: bytes, name: bytes) -> bytes | None:
-    """The value of a property; `name` is \\x02name\\x01, `text` begins with \\x02. The last one of a name counts."""
+def _get(record: bytes, at: int, name: bytes) -> bytes | None:
+    """The value of a property; `name` is \\x02name\\x01, `at` the byte before the properties. The last one counts."""
+    text = b"\x02" + record[at + 1 :]
     stop = len(text)
     while (start := text.rfind(name, 0, stop)) >= 0:
         at = start + len(name)
@@ -278,17 +308,11 @@ def _get(text: bytes, name: bytes) -> bytes | None:
     return None
 
 
-def _integer(value: bytes | None) -> int | None:
-    if value is None:
-        return None
-    if value.isdigit() and len(value) < 19:
-        return int(value)
+def _integer(value: bytes) -> int | None:
     return to_integer(value.decode(errors="replace"))
 
 
-def _floating(value: bytes | None) -> float | None:
-    if value is None:
-        return None
+def _floating(value: bytes) -> float | None:
     if value.isdigit() and len(value) < 16:
         return float(value)
     return to_floating(value.decode(errors="replace"))
