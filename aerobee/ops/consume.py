@@ -19,7 +19,7 @@ from aerobee.client import Admin, ConsumeFrom, PullConsumer, PullConsumerConfig,
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
-from aerobee.ops.output import Output, body_text, plural
+from aerobee.ops.output import Output, body_text, host_text, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
 from aerobee.ops.topic import missing_topic
@@ -62,6 +62,7 @@ def consume(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show queue, offset, tag, keys and time.")
     ] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Record what is read for `aerobee trace`.")] = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -76,7 +77,7 @@ def consume(
         config = PullConsumerConfig(
             auto_commit=False, consume_from=_consume_from(begin), consume_timestamp_ms=begin.value
         )
-        async with PullConsumer(nameserver, group or GROUPLESS, config=config) as consumer:
+        async with PullConsumer(nameserver, group or GROUPLESS, config=config, trace=trace) as consumer:
             try:
                 if group is None:
                     await _assign(consumer, topic, tags, queue, begin)
@@ -201,12 +202,6 @@ async def _at_end(consumer: PullConsumer) -> bool:
 
 def _consume_from(begin: Start) -> ConsumeFrom:
     return {"first": ConsumeFrom.FIRST, "time": ConsumeFrom.TIMESTAMP}.get(begin.kind, ConsumeFrom.LAST)
-
-
-def host_text(host: tuple[str, int]) -> str:
-    """("ip", port) as text, an IPv6 address in brackets."""
-    ip, port = host
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 def _head(message: ReceivedMessage) -> str:

@@ -1,4 +1,4 @@
-"""`aerobee message`: find stored messages by id, key, or place."""
+"""`aerobee message`: find stored messages by id, key, place, or time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from aerobee.client import Admin, PullConsumer, ReceivedMessage
-from aerobee.errors import QueryNotFound
+from aerobee.errors import QueryNotFound, UsageError
+from aerobee.message import MessageQueue
 from aerobee.ops.consume import GROUPLESS, message_document
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
@@ -19,7 +20,7 @@ from aerobee.ops.send import find_queue
 from aerobee.ops.topic import require_topic
 
 app = typer.Typer(
-    name="message", help="Stored messages: by id, unique key, key, or offset.", no_args_is_help=True
+    name="message", help="Stored messages: by id, unique key, key, offset, or time.", no_args_is_help=True
 )
 
 
@@ -93,22 +94,7 @@ def by_key(
             raise NotFound(
                 f"no message of topic {topic} has the key {key!r} in that time; keys match exactly"
             )
-        if as_json:
-            out.document([message_document(message) for message in messages])
-            return
-        out.table(
-            [
-                {
-                    "message_id": message.message_id,
-                    "place": f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
-                    "stored": time_text(message.store_timestamp),
-                    "body": _short(message.body),
-                }
-                for message in messages
-            ],
-            {"message_id": "id", "place": "queue@offset", "stored": "stored", "body": "body"},
-            empty="",
-        )
+        show_messages(out, messages)
 
     run(command)
 
@@ -138,6 +124,84 @@ def by_offset(
         show_message(out, message)
 
     run(command)
+
+
+@app.command("time")
+def by_time(
+    topic: TopicArgument,
+    since: Annotated[
+        str, typer.Option("--since", help="Stored at this time or later (2026-11-21T10:00, 15m).")
+    ] = "15m",
+    until: Annotated[str, typer.Option("--until", help="Stored before this time.")] = "now",
+    count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="The first so many.")] = 100,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only.")
+    ] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the messages that were stored in a span of time, oldest first."""
+    out = Output(as_json)
+    now_ms = time.time_ns() // 1_000_000
+    begin_ms, end_ms = time_ms(since, now_ms), time_ms(until, now_ms) + (until == "now")
+    if begin_ms >= end_ms:
+        raise UsageError(f"--since {since} is not before --until {until}")
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin, PullConsumer(nameserver, GROUPLESS) as consumer:
+            await require_topic(admin, topic)
+            queues = await consumer.queues(topic)
+            chosen = (find_queue(queues, queue, topic),) if queue is not None else queues
+            messages: list[ReceivedMessage] = []
+            for each in chosen:
+                messages += await _stored_between(consumer, each, begin_ms, end_ms, count)
+        messages.sort(key=lambda message: (message.store_timestamp, message.queue, message.queue_offset))
+        if not messages:
+            raise NotFound(
+                f"topic {topic} holds no message that was stored between {time_text(begin_ms)} and {time_text(end_ms)}"
+            )
+        show_messages(out, messages[:count])
+        if len(messages) >= count:
+            out.note(f"the first {count} are shown; --count or a shorter span shows others")
+
+    run(command)
+
+
+async def _stored_between(
+    consumer: PullConsumer, queue: MessageQueue, begin_ms: int, end_ms: int, count: int
+) -> list[ReceivedMessage]:
+    """The first `count` messages of a queue with a store time from `begin_ms` up to before `end_ms`."""
+    at, end = await consumer.offset_for_time(queue, begin_ms), await consumer.end_offset(queue)
+    found: list[ReceivedMessage] = []
+    await consumer.assign((queue,))
+    await consumer.seek(queue, max(0, at))
+    while len(found) < count and (consumer.position(queue) or 0) < end:
+        for message in await consumer.poll():
+            if message.store_timestamp >= end_ms:
+                return found[:count]
+            if message.store_timestamp >= begin_ms:
+                found.append(message)
+    return found[:count]
+
+
+def show_messages(out: Output, messages: Sequence[ReceivedMessage]) -> None:
+    """A table of messages, or their documents."""
+    if out.as_json:
+        out.document([message_document(message) for message in messages])
+        return
+    out.table(
+        [
+            {
+                "message_id": message.message_id,
+                "place": f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
+                "stored": time_text(message.store_timestamp),
+                "body": _short(message.body),
+            }
+            for message in messages
+        ],
+        {"message_id": "id", "place": "queue@offset", "stored": "stored", "body": "body"},
+        empty="",
+    )
 
 
 def show_message(out: Output, message: ReceivedMessage) -> None:

@@ -125,6 +125,12 @@ def body_text(body: bytes) -> tuple[str, str]:
         return body.hex(), "hex"
 
 
+def host_text(host: tuple[str, int]) -> str:
+    """("ip", port) as text, an IPv6 address in brackets."""
+    ip, port = host
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
 def _plain(value: object) -> object:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return body_text(bytes(value))[0]

@@ -18,18 +18,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from aerobee.client import Admin, Producer, ProducerConfig, SendResult, SendStatus
+from aerobee.client.dedup.handler import DEDUP_KEY
 from aerobee.errors import AerobeeError, SendFailed, UsageError
 from aerobee.message import Message, MessageQueue
+from aerobee.ops import send_options as options
 from aerobee.ops.ack_level import UNKNOWN, ack_sentence_of
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.lines import STDIN, open_lines, read_all, read_lines
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output, body_text, host_text, plural
 from aerobee.ops.run import Stop, run
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -91,48 +93,24 @@ def register(app: typer.Typer) -> None:
 
 def send(
     topic: TopicArgument,
-    text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="The body; without it, lines are read.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Send each line of this file; - is standard input.")
-    ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="The file, or standard input, is one message.")
-    ] = False,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", help="The messages' tag.")] = None,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", "-k", help="An index key; may be repeated.")
-    ] = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated."),
-    ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue.")] = None,
-    order_key: Annotated[
-        str | None, typer.Option("--order-key", help="Equal keys go to the same queue.")
-    ] = None,
-    delay_level: Annotated[
-        int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: 1 to 18.")
-    ] = 0,
-    group: Annotated[str, typer.Option("--group", help="The producer group.")] = "aerobee-send",
-    in_flight: Annotated[
-        int,
-        typer.Option(
-            "--in-flight",
-            min=1,
-            max=10_000,
-            help="Sends under way at a time; 1 keeps the order at RocketMQ's brokers too.",
-        ),
-    ] = 64,
-    skip_empty: Annotated[
-        bool, typer.Option("--skip-empty", help="Leave out empty lines; RocketMQ's brokers refuse them.")
-    ] = False,
-    from_line: Annotated[int, typer.Option("--from-line", min=1, help="Leave out the lines before.")] = 1,
-    retry_for: Annotated[
-        float, typer.Option("--retry-for", min=0, help="Seconds for which a line that failed is tried again.")
-    ] = 60.0,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds for one send.")] = 3.0,
+    text: options.Text = None,
+    file: options.File = None,
+    whole: options.Whole = False,
+    tag: options.Tag = None,
+    key: options.Keys = None,
+    properties: options.Properties = None,
+    queue: options.Queue = None,
+    order_key: options.OrderKey = None,
+    delay_level: options.DelayLevel = 0,
+    dedup_key: options.DedupKey = None,
+    reply_within: options.Reply = None,
+    trace: options.Trace = False,
+    group: options.Group = "aerobee-send",
+    in_flight: options.InFlight = 64,
+    skip_empty: options.SkipEmpty = False,
+    from_line: options.FromLine = 1,
+    retry_for: options.RetryFor = 60.0,
+    timeout: options.Timeout = 3.0,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -142,11 +120,16 @@ def send(
         file = None
     if text is not None and (file is not None or whole):
         raise UsageError("give either TEXT or --file, not both")
+    if text is None and (reply_within is not None or dedup_key is not None):
+        raise UsageError("--reply-within and --dedup-key are for one message: give TEXT")
+    given = parse_properties(properties or [])
+    if dedup_key is not None:
+        given[DEDUP_KEY] = dedup_key
     shape = Shape(
         topic=topic,
         tag=tag,
         keys=tuple(key or ()),
-        properties=parse_properties(properties or []),
+        properties=given,
         queue=queue,
         order_key=order_key,
         delay_level=delay_level,
@@ -155,7 +138,9 @@ def send(
     config = ProducerConfig(send_timeout_s=timeout, in_flight_max=in_flight)
 
     async def command(stop: Stop) -> int:
-        async with Producer(nameserver, group, config=config) as producer:
+        async with Producer(nameserver, group, config=config, trace=trace) as producer:
+            if text is not None and reply_within is not None:
+                return await _ask(producer, shape, text.encode(), reply_within, out)
             if text is not None or whole:
                 body = text.encode() if text is not None else await _whole_body(file)
                 return await _send_one(producer, nameserver, shape, body, out)
@@ -248,14 +233,28 @@ async def _send_one(producer: Producer, nameserver: str, shape: Shape, body: byt
             "broker": result.queue.broker_name,
             "queue_id": result.queue.queue_id,
             "queue_offset": result.queue_offset,
+            "duplicate": result.is_duplicate,
             "ack": ack,
         },
-        f"sent {result.message_id} to {shape.topic}, queue {place} ({ack})",
+        f"was stored before: {shape.topic}, queue {place}, as {result.transaction_id} (DEDUP_KEY)"
+        if result.is_duplicate
+        else f"sent {result.message_id} to {shape.topic}, queue {place} ({ack})",
     )
     if result.status is not SendStatus.SEND_OK:
         out.note(
             f"{result.status.value}: stored, but less safely than the broker's settings ask", style="yellow"
         )
+    return int(ExitCode.DONE)
+
+
+async def _ask(producer: Producer, shape: Shape, body: bytes, within_s: float, out: Output) -> int:
+    reply = await producer.request(
+        shape.message(body), timeout_s=within_s, **await _destination(producer, shape)
+    )
+    text, encoding = body_text(reply.body)
+    out.document(
+        {"reply": text, "encoding": encoding, "tag": reply.tag, "from": host_text(reply.born_host)}, text
+    )
     return int(ExitCode.DONE)
 
 

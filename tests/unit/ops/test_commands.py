@@ -16,7 +16,7 @@ COMMANDS = [
     *(["topic", name] for name in ("list", "create", "delete", "describe", "stats")),
     *(["group", name] for name in ("list", "describe", "lag", "reset", "delete")),
     *(["cluster", name] for name in ("list", "describe")),
-    *(["message", name] for name in ("id", "unique-key", "key", "offset")),
+    *(["message", name] for name in ("id", "unique-key", "key", "offset", "time")),
     *(["transaction", name] for name in ("list", "commit", "rollback", "check")),
     *(["bench", name] for name in ("produce", "consume")),
 ]  # fmt: skip

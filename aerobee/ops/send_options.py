@@ -1,0 +1,52 @@
+"""The options of `aerobee send`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The body; without it, lines are read.")]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", help="Send each line of this file; - is standard input.")
+]
+Whole = Annotated[bool, typer.Option("--whole", help="The file, or standard input, is one message.")]
+Tag = Annotated[str | None, typer.Option("--tag", "-t", help="The messages' tag.")]
+Keys = Annotated[list[str] | None, typer.Option("--key", "-k", help="An index key; may be repeated.")]
+Properties = Annotated[
+    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated.")
+]
+Queue = Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue.")]
+OrderKey = Annotated[str | None, typer.Option("--order-key", help="Equal keys go to the same queue.")]
+DelayLevel = Annotated[int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: 1 to 18.")]
+DedupKey = Annotated[
+    str | None,
+    typer.Option(
+        "--dedup-key",
+        help="A broker with dedupWindowMillis stores one message with this key; give --queue or --order-key too.",
+    ),
+]
+Reply = Annotated[
+    float | None,
+    typer.Option("--reply-within", min=0.001, metavar="SECONDS", help="Wait for a consumer's reply to TEXT."),
+]
+Trace = Annotated[bool, typer.Option("--trace", help="Record the sends for `aerobee trace`.")]
+Group = Annotated[str, typer.Option("--group", help="The producer group.")]
+InFlight = Annotated[
+    int,
+    typer.Option(
+        "--in-flight",
+        min=1,
+        max=10_000,
+        help="Sends under way at a time; 1 keeps the strict order at RocketMQ's brokers too.",
+    ),
+]
+SkipEmpty = Annotated[
+    bool, typer.Option("--skip-empty", help="Leave out empty lines; RocketMQ's brokers refuse them.")
+]
+FromLine = Annotated[int, typer.Option("--from-line", min=1, help="Leave out the lines before.")]
+RetryFor = Annotated[
+    float, typer.Option("--retry-for", min=0, help="Seconds for which a line that failed is tried again.")
+]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds for one send.")]

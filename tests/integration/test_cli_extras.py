@@ -1,0 +1,126 @@
+"""The commands for replies, repeated sends, traces, time spans and reasons, against a real cluster in another thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
+from aerobee.client.push_consumer import PushConsumer
+from aerobee.client.sync import SyncProducer, _LoopThread
+from aerobee.ops.commands import run_cli
+from aerobee.testing import ThreadedCluster
+
+Run = Callable[..., tuple[int, str, str]]
+FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(broker_config={"dedup_window_millis": 60_000}) as started:
+        yield started
+
+
+@pytest.fixture
+def run(cluster: ThreadedCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("AEROBEE_NAMESRV_ADDR", cluster.nameserver_address)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = run_cli(arguments)
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+def test_a_reply_is_waited_for_and_printed(run: Run, cluster: ThreadedCluster) -> None:
+    run("topic", "create", "questions", "--queues", "1")
+    thread = _LoopThread("replier")
+    with SyncProducer(cluster.nameserver_address) as producer:
+
+        def answer(message: ReceivedMessage) -> None:
+            threading.Thread(target=producer.reply_to, args=(message, b"pong")).start()
+
+        consumer = PushConsumer(
+            cluster.nameserver_address,
+            "repliers",
+            subscriptions={"questions": "*"},
+            handler=answer,
+            config=FIRST,
+        )
+        thread.call(consumer.start())
+        try:
+            code, reply, _ = run("send", "questions", "ping", "--reply-within", "10")
+            assert (code, reply) == (0, "pong\n")
+            code, reply, _ = run("send", "questions", "ping", "--reply-within", "10", "--json")
+            assert json.loads(reply)["reply"] == "pong"
+        finally:
+            thread.call(consumer.close())
+            thread.stop()
+    code, _, error = run("send", "nobody-answers", "ping", "--reply-within", "0.3")
+    assert code == 3
+    assert "no reply to request" in error
+
+
+def test_a_repeated_send_is_stored_once(run: Run) -> None:
+    first = json.loads(run("send", "once", "pay", "--dedup-key", "order-1", "--order-key", "k", "--json")[1])
+    again = json.loads(run("send", "once", "pay", "--dedup-key", "order-1", "--order-key", "k", "--json")[1])
+    assert (first["duplicate"], again["duplicate"]) == (False, True)
+    assert again["offset_message_id"] == first["offset_message_id"]
+    text = run("send", "once", "pay", "--dedup-key", "order-1", "--order-key", "k")[1]
+    assert text.startswith("was stored before")
+    assert run("consume", "once", "--from", "first", "--no-follow")[1] == "pay\n"
+
+
+def test_a_message_is_traced_from_the_command_line(run: Run) -> None:
+    sent = json.loads(run("send", "traced", "hello", "--trace", "--json")[1])
+    assert (
+        run("consume", "traced", "--group", "readers", "--from", "first", "--count", "1", "--trace")[0] == 0
+    )
+    code, text, _ = run("trace", sent["message_id"])
+    assert code == 0
+    assert "sent to traced at 127.0.0.1" in text
+    assert "consumed in" in text
+    events = json.loads(run("trace", sent["message_id"], "--json")[1])
+    assert [event["kind"] for event in events] == ["Pub", "SubBefore", "SubAfter"]
+    code, _, error = run("trace", "0" * 32)
+    assert code == 4
+    assert "holds no trace of" in error
+
+
+def test_messages_of_a_span_of_time_are_listed(run: Run) -> None:
+    for number in range(3):
+        run("send", "timed", f"old {number}")
+    time.sleep(0.002)
+    middle = str(time.time_ns() // 1_000_000)
+    time.sleep(0.002)
+    for number in range(2):
+        run("send", "timed", f"new {number}")
+    late = json.loads(run("message", "time", "timed", "--since", middle, "--json")[1])
+    assert [message["body"] for message in late] == ["new 0", "new 1"]
+    early = json.loads(run("message", "time", "timed", "--until", middle, "--json")[1])
+    assert [message["body"] for message in early] == ["old 0", "old 1", "old 2"]
+    code, table, note = run("message", "time", "timed", "--count", "1")
+    assert code == 0
+    assert "old 0" in table
+    assert "the first 1 are shown" in note
+    assert run("message", "time", "timed", "--until", "1h", "--since", "2h")[0] == 4
+    assert run("message", "time", "timed", "--since", "1m", "--until", "5m")[0] == 2
+
+
+def test_reasons_are_told(run: Run) -> None:
+    sent = json.loads(run("send", "reasons", "x", "--json")[1])
+    code, text, _ = run("why", "--group", "auditors", "--topic", "reasons", "--message", sent["message_id"])
+    assert code == 0
+    assert text.startswith("reasons broker-a/")
+    assert "has no offset in that queue" in text
+    document = json.loads(
+        run("why", "-g", "auditors", "-t", "reasons", "-m", sent["message_id"], "--json")[1]
+    )
+    assert document["answer"] == "no-offset"
+    assert document["findings"][0]["kind"] == "no-offset"
+    assert run("why", "--group", "bad group!")[0] == 2
