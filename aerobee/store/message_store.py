@@ -47,7 +47,6 @@ from aerobee.store.warmer import Warmer
 
 _logger = logging.getLogger(__name__)
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
-WARM_RECORD_BYTES = 4_096  # what is read of a record whose size is not known; longer ones are rare
 Arrival = Callable[[str, int, int, int], None]
 _OWN_OFFSET = struct.Struct(">q")
 
@@ -116,6 +115,7 @@ class MessageStore:
             on_flushed=self._flushed,
             on_failed=self._failed,
         )
+        self.want_flush = self._flusher.want  # begin to flush now, with async flush too
         self._queue_flusher = QueueFlusher(self.pool, self.index, disk)
         self._upkeep = QueueUpkeep(
             config,
@@ -542,9 +542,9 @@ class MessageStore:
             await self._warmer.warm([(physical_offset, min(size, self.log.segment_size))])
         return self.read_record(physical_offset)
 
-    async def warm_records(self, physical_offsets: Sequence[int]) -> None:
-        """Bring records into memory in the executor, so that read_record does not wait for the disk."""
-        await self._warmer.warm([(offset, WARM_RECORD_BYTES) for offset in physical_offsets])
+    async def warm_records(self, places: Sequence[tuple[int, int]]) -> None:
+        """Bring records (physical offset, size) into memory in the executor: read_record does not wait then."""
+        await self._warmer.warm(places)
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None when none does (or it is not readable yet)."""

@@ -60,6 +60,7 @@ def save_before_the_log_is_safe(patch: pytest.MonkeyPatch) -> None:
         class Eager:
             appended = property(lambda self: store.appended)
             flushed = property(lambda self: self)
+            want_flush = store.want_flush
 
             def when(self, offset: int, callback: Callable[[bool], None]) -> None:
                 callback(True)

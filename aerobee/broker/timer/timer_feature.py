@@ -25,7 +25,8 @@ from aerobee.store.timer_files import TimerFiles
 
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
-_HOT_BYTES_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
+WARM_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
+RECORD_BYTES = 4_096  # what is read of each; longer ones are rare
 
 
 class Timers(Feature):
@@ -168,11 +169,9 @@ class Timers(Feature):
     def _warm(self, offsets: list[int]) -> None:
         """Bring the next slot's records into memory, those that lie far back in the log."""
         store = self._store
-        cold = [
-            at for at in offsets[:_HOT_BYTES_COUNT_MAX] if store.appended - at > store.config.hot_read_bytes
-        ]
+        cold = [at for at in offsets[:WARM_COUNT_MAX] if store.appended - at > store.config.hot_read_bytes]
         if cold:
-            self._parts.spawn(store.warm_records(cold))
+            self._parts.spawn(store.warm_records([(at, RECORD_BYTES) for at in cold]))
 
     def runtime_info(self) -> dict[str, str]:
         service = self._service

@@ -44,6 +44,8 @@ class SaverStore(Protocol):
 
     def flush_now(self) -> None: ...
 
+    def want_flush(self) -> object: ...
+
 
 class TimerSaver:
     """Belongs to the event loop; the writing runs elsewhere."""
@@ -93,10 +95,8 @@ class TimerSaver:
         service = self._service
         service.error.turn(self._clock.monotonic())
         self._drop_old_files()
-        is_idle = (
-            not self._files.wheel.exists
-            or not service.is_changed
-            and service.read_time - self.current.read_time_ms < IDLE_SAVE_MS
+        is_idle = not self._files.wheel.exists or (
+            not service.is_changed and service.read_time - self.current.read_time_ms < IDLE_SAVE_MS
         )
         if self._is_saving or self._failed or is_idle:
             return
@@ -107,6 +107,7 @@ class TimerSaver:
         self._store.flushed.when(
             self._store.appended, lambda ok: self._begin(checkpoint, metrics) if ok else None
         )
+        self._store.want_flush()
 
     def _begin(self, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
         if self._timer is None:

@@ -1,6 +1,6 @@
 """Send lines from standard input with RocketMQ's C++ client; prints one JSON object a message.
 
-Runs in .interop/cpp-venv:  cpp/produce.py NAMESRV TOPIC sync|oneway|orderly
+Runs in .interop/cpp-venv:  cpp/produce.py NAMESRV TOPIC sync|oneway|orderly|delayed
 """
 
 import json
@@ -19,6 +19,8 @@ for number, line in enumerate(sys.stdin.buffer.read().split(b"\n")[:-1]):
     message.set_keys(f"cpp{number}")
     message.set_tags("TagC")
     message.set_property("lineNumber", str(number))
+    if mode == "delayed":
+        message.set_delay_time_level(1)
     if mode == "oneway":
         producer.send_oneway(message)
         continue

@@ -55,6 +55,7 @@ public class Driver {
     private final Object adminLock = new Object();
     private final ReplyDriver replies = new ReplyDriver();
     private final TransactionDriver transactions = new TransactionDriver();
+    private final OrderDriver orders = new OrderDriver();
 
     /** A push consumer and what it received, in the order of arrival. */
     private static final class Push {
@@ -138,6 +139,7 @@ public class Driver {
             case "producer.start": return startProducer(q);
             case "producer.send": return send(q);
             case "producer.queues": return names(producers.get(q.getString("name")).fetchPublishMessageQueues(q.getString("topic")));
+            case "producer.recall": return producers.get(q.getString("name")).recallMessage(q.getString("topic"), q.getString("handle"));
             case "producer.stop": producers.remove(q.getString("name")).shutdown(); return null;
             case "push.start": return startPush(q);
             case "push.received": return received(q);
@@ -152,6 +154,9 @@ public class Driver {
             default:
                 if (q.getString("op").startsWith("reply.") || q.getString("op").startsWith("trace.")) {
                     return replies.perform(q);
+                }
+                if (q.getString("op").startsWith("order.")) {
+                    return orders.perform(q);
                 }
                 if (q.getString("op").startsWith("trans.")) {
                     return transactions.perform(q);
@@ -237,7 +242,7 @@ public class Driver {
         if (properties != null) {
             properties.forEach((name, value) -> message.putUserProperty(name, String.valueOf(value)));
         }
-        return message;
+        return TimerDriver.settle(message, m);
     }
 
     private Object send(JSONObject q) throws Exception {
@@ -301,6 +306,7 @@ public class Driver {
         o.put("broker", r.getMessageQueue().getBrokerName());
         o.put("queue", r.getMessageQueue().getQueueId());
         o.put("offset", r.getQueueOffset());
+        o.put("recall_handle", r.getRecallHandle());
         return o;
     }
 
