@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
@@ -24,6 +24,7 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.lane_core import Put
 from aerobee.broker.lock_table import LockTable
 from aerobee.broker.message_writer import MessageWriter, PutHook
 from aerobee.broker.overload import Overload
@@ -77,11 +78,22 @@ class BrokerParts:
     spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker
 
 
+class SecondLane(Protocol):
+    """Hot frames of one feature; see transaction/lane_core.py."""
+
+    def transactions(
+        self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int
+    ) -> tuple[bytes, int, bytes, list[Put]]: ...
+
+    def forget_topics(self) -> None: ...
+
+
 class Feature:
     """Base of all features: each method is overridden by those that need it."""
 
     name = ""
     put_hook: PutHook | None = None
+    lane_core: Callable[..., SecondLane] | None = None  # makes what serves hot frames that the lane leaves
 
     def handlers(self) -> Mapping[int, Handler]:
         """Request code to handler."""

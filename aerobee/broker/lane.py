@@ -7,16 +7,20 @@ store that refuses, a start time that lies ahead) nothing is served here, and se
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import orjson
 
 from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.feature import SecondLane
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane_choice import LaneChoice, LaneTwin, choose_lane
-from aerobee.broker.lane_core import SPECIAL_PROPERTIES
+from aerobee.broker.lane_core import SPECIAL_PROPERTIES, Put
 from aerobee.broker.lane_grants import LaneGrants
 from aerobee.broker.lane_pull import Got
 from aerobee.broker.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
@@ -52,7 +56,9 @@ class Lane:
         identity: BrokerIdentity,
         clock: Clock,
         choice: LaneChoice | None = None,
+        second: Callable[..., SecondLane] | None = None,
     ) -> None:
+        """`second` makes what is asked about the frames that the lane leaves, before they go to the handlers."""
         self.choice = choice or choose_lane()
         self._store = store
         self._parked = parked
@@ -70,8 +76,10 @@ class Lane:
         self._grants = LaneGrants(
             topics=topics, groups=groups, consumers=consumers, offsets=offsets, live=live
         )
+        self._make_second = second
+        self._second: SecondLane | None = None
         self._core = self._make_core()
-        topics.on_change(lambda _: self._core.forget_topics())
+        topics.on_change(lambda _: self._forget_topics())
         groups.on_change(lambda: self._core.forget_grants())
         consumers.on_change(lambda: self._core.forget_grants())
         offsets.on_reset(lambda *_: self._core.forget_grants())
@@ -92,20 +100,32 @@ class Lane:
             return position
         # As MessageStore.store_time_now, without its calls.
         now_ms, last_ms = self._now_ms(), store.last_store_timestamp
-        replies, used, _, held, puts, gets = self._core.burst(
-            data, position, born_host, now_ms if now_ms > last_ms else last_ms
-        )
-        if puts:
-            for topic, count, size, requests in puts:
-                self._stats.topic_put(topic, count, size, requests)
-            store.burst_done()
-            if held:
-                self._durable.hold(connection, store.log.end, held)
-        if gets:
-            self._note(gets, connection)
-        if replies:
-            connection.write(replies)
-        return used
+        if now_ms < last_ms:
+            now_ms = last_ms
+        while True:
+            replies, used, slow, held, puts, gets = self._core.burst(data, position, born_host, now_ms)
+            if puts:
+                self._stored(connection, puts, held)
+            if gets:
+                self._note(gets, connection)
+            if replies:
+                connection.write(replies)
+            if not slow or self._second is None or connection.congested:
+                return used
+            replies, position, held, puts = self._second.transactions(data, used, born_host, now_ms)
+            if position == used:
+                return used
+            if puts:
+                self._stored(connection, puts, held)
+            if replies:
+                connection.write(replies)
+
+    def _stored(self, connection: Connection, puts: list[Put], held: bytes) -> None:
+        for topic, count, size, requests in puts:
+            self._stats.topic_put(topic, count, size, requests)
+        self._store.burst_done()
+        if held:
+            self._durable.hold(connection, self._store.log.end, held)
 
     def _note(self, gets: list[Got], connection: Connection) -> None:
         """Note what pulls change, as PullCalls does."""
@@ -129,20 +149,28 @@ class Lane:
         if config.enable_topic_message_type_check:
             special |= {SHARDING_KEY}
         self._opens_ms = config.start_accept_send_request_time_stamp
-        return self.choice.make(
-            store=self._store,
-            find_topic=self._find_ordinary,
-            find_grant=self._grants.find,
-            store_host=self._identity.store_host,
-            own_properties=(
+        shared: dict[str, Any] = {
+            "store": self._store,
+            "find_topic": self._find_ordinary,
+            "find_grant": self._grants.find,
+            "store_host": self._identity.store_host,
+            "own_properties": (
                 f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02"
                 f"CLUSTER\x01{config.broker_cluster_name}\x02"
             ),
-            reply_fields=f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
-            reply_ext={"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
-            waiting=self._parked.by_queue,
-            special_properties=special,
-        )
+            "reply_fields": f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
+            "reply_ext": {"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
+            "waiting": self._parked.by_queue,
+            "special_properties": special,
+        }
+        if self._make_second is not None:
+            self._second = self._make_second(**shared)
+        return self.choice.make(**shared)
+
+    def _forget_topics(self) -> None:
+        self._core.forget_topics()
+        if self._second is not None:
+            self._second.forget_topics()
 
     def _settings_changed(self) -> None:
         self._core = self._make_core()

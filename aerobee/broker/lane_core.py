@@ -322,6 +322,7 @@ class LaneCore:
         sys_flag: int,
         born_timestamp: int,
         reconsume_times: int,
+        prepared_offset: int = 0,
     ) -> tuple[int, int]:
         """Write the record and its queue entry, note its index entries; return (queue offset, physical offset)."""
         log, queue, now_ms, head = self._log, lane_queue.queue, self._now_ms, self._head
@@ -341,7 +342,7 @@ class LaneCore:
                 head.pack(
                     size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, lane_queue.queue_id, flag, queue_offset, offset,
                     sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms, self._store_host,
-                    reconsume_times, 0, body_size,
+                    reconsume_times, prepared_offset, body_size,
                 ),
                 body,
                 field,

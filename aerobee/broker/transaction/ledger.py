@@ -93,6 +93,7 @@ class Ledger:
         self._op_bytes_max = op_bytes_max
         self._op_timer: Timer | None = None
         self._op_urgent = False
+        self._has_rollback = False
 
     # --- reading
 
@@ -149,28 +150,43 @@ class Ledger:
                 offset=transaction.physical_offset,
             )
         result = self._deliver(half)
-        self.book.decided(transaction, Outcome.COMMITTED)
-        self._ops_changed(urgent=False)
+        self.committed(transaction)
+        self.decisions_made()
         return result
+
+    def committed(self, transaction: OpenTransaction) -> None:
+        """Its message is in the log: close it. decisions_made() follows, once for a burst."""
+        self.book.decided(transaction, Outcome.COMMITTED)
+        self.committed_count += 1
+
+    def rolled_back(self, transaction: OpenTransaction) -> None:
+        """Close it without a delivery. decisions_made() follows, once for a burst."""
+        self.book.decided(transaction, Outcome.ROLLED_BACK)
+        self.rolled_back_count += 1
+        self._has_rollback = True
+
+    def decisions_made(self) -> None:
+        """See to it that what was decided gets its op record."""
+        urgent, self._has_rollback = self._has_rollback, False
+        self._ops_changed(urgent=urgent)
 
     def commit_given_up(self, half: HalfMessage) -> AppendResult:
         """Deliver one that was given up, or whose half message is closed for that reason."""
         result = self._deliver(half)
         self.book.remember(half.key, Outcome.COMMITTED)
+        self.committed_count += 1
         return result
 
     def _deliver(self, half: HalfMessage) -> AppendResult:
         message, properties = committed(half)
         result = self._writer.put(message, properties)
         self._stats.topic_put(half.topic, 1, result.size)
-        self.committed_count += 1
         return result
 
     def roll_back(self, transaction: OpenTransaction) -> None:
         """Close it without a delivery."""
-        self.book.decided(transaction, Outcome.ROLLED_BACK)
-        self.rolled_back_count += 1
-        self._ops_changed(urgent=True)
+        self.rolled_back(transaction)
+        self.decisions_made()
 
     def give_up(self, transaction: OpenTransaction) -> None:
         """Move it to TRANS_CHECK_MAX_TIME_TOPIC. Raises StoreError; it is open as before then."""

@@ -31,6 +31,7 @@ from aerobee.broker.transaction.half_message import (
     is_half,
     to_half,
 )
+from aerobee.broker.transaction.lane_core import TransactionLaneCore
 from aerobee.broker.transaction.ledger import Ledger
 from aerobee.broker.transaction.metrics import TransactionMetrics
 from aerobee.broker.transaction.operator_calls import TransactionOperatorCalls
@@ -122,6 +123,20 @@ class Transactions(Feature):
             "transactionEndsRepeated": str(self.ends.repeated_count),
             "transactionEndsRefused": str(self.ends.refused_count),
         }
+
+    def lane_core(self, **shared: Any) -> TransactionLaneCore:
+        """The hot path, for the lane."""
+        return TransactionLaneCore(
+            ledger=self.ledger,
+            opened=self.checker.opened,
+            is_allowed=self._takes_halves,
+            half_topic=self._topics.create_internal(HALF_TOPIC),
+            **shared,
+        )
+
+    def _takes_halves(self) -> bool:
+        config = self._live.value
+        return not (config.reject_transaction_message or config.enable_topic_message_type_check)
 
     # --- half messages
 

@@ -1,0 +1,279 @@
+"""The hot path of transactions: half messages (310) and one-way END_TRANSACTION (37) as Java and Go send them.
+
+What the lane leaves is offered here before it goes to the handlers. The outcome is that of send.py with the half
+message hook, and of end.py; whatever is not quite ordinary is left for them, as in broker/lane_core.py, whose writing of
+records, queue and index entries is used. What makes it cheap: no RemotingCommand, the committed record is cut out of
+the half record's bytes (a half text of ours ends with REAL_TOPIC and REAL_QID), index entries are written once a
+burst.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from aerobee.broker.lane_core import LaneCore, Put
+from aerobee.broker.lane_pull import number
+from aerobee.broker.lane_topic import LaneQueue, LaneTopic
+from aerobee.broker.topic_table import HALF_TOPIC
+from aerobee.broker.transaction.book import OpenTransaction
+from aerobee.broker.transaction.half_message import (
+    CHECK_TIMES,
+    PREPARED_QUEUE_OFFSET,
+    PRODUCER_GROUP,
+    TRAN_MSG,
+    TRANSACTION_ID,
+    immunity_ms,
+)
+from aerobee.broker.transaction.ledger import Ledger
+from aerobee.errors import AerobeeError
+from aerobee.message import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    COMPRESSION_MASK,
+    HEAD_V4,
+    MAGIC_V1,
+    MULTI_TAGS,
+    PROPERTIES_BYTES_MAX,
+    STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import FLAG_ONEWAY, VERSION
+from aerobee.store.consume_queue import ConsumeQueue
+
+_WORDS = struct.Struct(">II")
+_END_START = b'{"code":%d,' % RequestCode.END_TRANSACTION
+_SEND_START = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
+_HALF_MARK = b"TRAN_MSG\\u0001true\\u0002"
+_HALF_FIELD = bytes((len(HALF_TOPIC),)) + HALF_TOPIC.encode()
+_REAL_TOPIC = b"\x02REAL_TOPIC\x01"
+_REAL_QUEUE = b"\x02REAL_QID\x01"
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_ORDINARY = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK | TRANSACTION_PREPARED
+_OWN = frozenset({TRANSACTION_ID, "REAL_QID", CHECK_TIMES, PREPARED_QUEUE_OFFSET})
+_NOT_ORDINARY = (
+    KeyError, ValueError, TypeError, AttributeError, struct.error, OverflowError, AerobeeError,
+)  # fmt: skip
+
+
+class TransactionLaneCore(LaneCore):
+    """Serves the transaction frames of a burst. `opened` is told of each transaction that begins."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        opened: Callable[[OpenTransaction], None],
+        is_allowed: Callable[[], bool],
+        half_topic: TopicConfig,
+        **shared: Any,
+    ) -> None:
+        """`is_allowed`: half messages are taken as they come. `shared` are the arguments of LaneCore."""
+        super().__init__(**shared)
+        self._ledger = ledger
+        self._opened = opened
+        self._is_allowed = is_allowed
+        self._half = LaneTopic(half_topic)
+        self._special_properties = (self._special_properties - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
+
+    def transactions(
+        self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int
+    ) -> tuple[bytes, int, bytes, list[Put]]:
+        """Serve transaction frames from `position` on; return (replies, used, held, puts) as LaneCore.burst does."""
+        self._begin(born_host, now_ms)
+        replies: list[str] = []
+        held: list[str] = []
+        at, size, ended = position, len(data), 0
+        unpack, loads = _WORDS.unpack_from, orjson.loads
+        takes_halves = self._is_allowed()
+        try:
+            while size - at >= 8:
+                length, word = unpack(data, at)
+                end = at + 4 + length
+                body_at = at + 8 + (word & 0xFFFFFF)
+                if end > size or word >> 24 or body_at > end:
+                    break
+                head = data[at + 8 : body_at]
+                if head.startswith(_END_START):
+                    self._end_one(loads(head))
+                    ended += 1
+                elif takes_halves and head.startswith(_SEND_START) and _HALF_MARK in head:
+                    header = loads(head)
+                    text, waits = self._prepare(header, data[body_at:end], born_host)
+                    if text:
+                        (held if waits else replies).append(text)
+                else:
+                    break
+                at = end
+        except _NOT_ORDINARY:
+            pass  # the frame at `at` is for the handlers
+        puts = self._end() if self._touched else []
+        if ended:
+            self._ledger.decisions_made()
+        return "".join(replies).encode("latin-1"), at, "".join(held).encode("latin-1"), puts
+
+    # --- a half message
+
+    def _prepare(self, header: dict[str, Any], body: bytes | bytearray, born_host: bytes) -> tuple[str, bool]:
+        """Store one; return the reply, empty for a one-way request, and whether it waits for the disk."""
+        flag, opaque, ext = header["flag"], header["opaque"], header["extFields"]
+        topic = self._topics.get(ext["b"]) or self._admit(ext["b"])
+        queue_text, properties = ext["e"], ext["i"]
+        lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
+        parts = properties.replace("\x02", "\x01").split("\x01")
+        names_and_values = iter(parts)
+        pairs = dict(zip(names_and_values, names_and_values))  # noqa: B905 - a last, empty part has no partner
+        unique_key, group = pairs["UNIQ_KEY"], pairs[PRODUCER_GROUP]
+        sys_flag, tries = number(ext["f"]), number(ext["j"])
+        if (
+            properties.count("\x01") != len(parts) >> 1
+            or not self._special_properties.isdisjoint(pairs)
+            or pairs[TRAN_MSG] != "true"
+            or not (unique_key.isalnum() and unique_key.isascii() and group)
+            or sys_flag & ~_ORDINARY
+            or sys_flag & TRANSACTION_MASK != TRANSACTION_PREPARED
+            or tries
+            or ext["m"] not in ("false", "0")
+            or (flag and flag != FLAG_ONEWAY)
+            or type(opaque) is not int
+        ):
+            raise ValueError
+        stored = (
+            f"{properties if len(parts) & 1 else properties + chr(2)}{self._own_properties}{TRANSACTION_ID}\x01"
+            f"{unique_key}\x02REAL_TOPIC\x01{topic.name}\x02REAL_QID\x01{lane_queue.queue_id}\x02"
+        ).encode()
+        if len(stored) > PROPERTIES_BYTES_MAX or len(body) > self._store.config.max_message_size:
+            raise ValueError
+        half = self._half
+        hashes, code = self._hashes(half, pairs)
+        if self._born_host != born_host:
+            self._share(born_host)
+        queue_offset, offset = self._append(
+            half, self._half_queue(), body, stored, hashes, code, number(ext["h"]), sys_flag & ~TRANSACTION_MASK,
+            number(ext["g"]), 0,
+        )  # fmt: skip
+        half.request_count += 1
+        transaction = OpenTransaction(
+            (group, unique_key),
+            topic.name,
+            queue_offset,
+            offset,
+            stored_ms=self._now_ms,
+            immunity_ms=immunity_ms(pairs),
+        )
+        self._opened(self._ledger.book.prepared(transaction))
+        if flag:
+            return "", False
+        text = (
+            f'{lane_queue.reply_start}{unique_key}","msgId":"{self._store_host_hex}{offset:016X}{self._reply_fields}'
+            f'"{queue_offset}"}},"flag":1,"language":"PYTHON","opaque":{opaque},'
+            f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        )
+        length = len(text)
+        return f"{_WORDS.pack(length + 4, length).decode('latin-1')}{text}", (
+            self._holds and pairs.get("WAIT") != "false"
+        )
+
+    def _half_queue(self) -> LaneQueue:
+        """Looked up each time: the queue object goes when the topic's queues are deleted."""
+        queue = self._store.queue(HALF_TOPIC, 0)
+        known = self._half.queues.get("0")
+        if known is None or known.queue is not queue:
+            if not isinstance(queue, ConsumeQueue):
+                raise ValueError
+            known = self._half.queues["0"] = LaneQueue(queue, 0)
+        return known
+
+    # --- its end
+
+    def _end_one(self, header: dict[str, Any]) -> None:
+        """Carry out one decision about a transaction that is open and named right."""
+        ext = header["extFields"]
+        if header["flag"] != FLAG_ONEWAY:
+            raise ValueError
+        book = self._ledger.book
+        transaction = book.open[number(ext["tranStateTableOffset"])]
+        if (
+            str(transaction.queue_offset) != ext["tranStateTableOffset"]
+            or str(transaction.physical_offset) != ext["commitLogOffset"]
+            or transaction.key != (ext["producerGroup"], ext["transactionId"])
+            or transaction.immunity_ms is not None
+        ):
+            raise ValueError
+        decision = ext["commitOrRollback"]
+        if decision == str(TRANSACTION_COMMIT):
+            self._commit(transaction)
+            self._ledger.committed(transaction)
+        elif decision == str(TRANSACTION_ROLLBACK):
+            self._ledger.rolled_back(transaction)
+        else:
+            raise ValueError
+
+    def _commit(self, transaction: OpenTransaction) -> None:
+        """Write the committed record, cut out of the half record."""
+        at = transaction.physical_offset
+        log = self._log
+        size = int.from_bytes(log.read(at, 4), "big")
+        record = log.read(at, size)
+        (
+            total, magic, _, _, flag, _, physical_offset, sys_flag, born_timestamp, born_ip, born_port, _, _, _,
+            tries, _, body_size,
+        ) = HEAD_V4.unpack_from(record)  # fmt: skip
+        body_end = HEAD_V4.size + body_size
+        text_at = body_end + len(_HALF_FIELD) + 2
+        if (
+            total != len(record)
+            or magic != MAGIC_V1
+            or physical_offset != at
+            or sys_flag & _HOSTS_V6
+            or record[body_end : text_at - 2] != _HALF_FIELD
+        ):
+            raise ValueError
+        topic_at = record.rindex(_REAL_TOPIC, text_at)
+        queue_at = record.index(_REAL_QUEUE, topic_at)
+        properties = record[text_at : topic_at + 1]
+        topic_name = record[topic_at + len(_REAL_TOPIC) : queue_at].decode()
+        queue_text = record[queue_at + len(_REAL_QUEUE) : -1].decode()
+        if b"WAIT\x01true\x02" not in properties or not queue_text.isdigit() or record[-1] != 2:
+            raise ValueError  # a text of another order, from RocketMQ or a check
+        topic = self._topics.get(topic_name) or self._admit(topic_name)
+        lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
+        parts = properties.replace(b"\x02", b"\x01").decode().split("\x01")
+        names_and_values = iter(parts)
+        hashes, code = self._hashes(topic, dict(zip(names_and_values, names_and_values)))  # noqa: B905
+        born_host = born_ip + born_port.to_bytes(4, "big")
+        if born_host != self._born_host:
+            self._share(born_host)
+        self._append(
+            topic, lane_queue, record[HEAD_V4.size : body_end], properties, hashes, code, flag,
+            sys_flag | TRANSACTION_COMMIT, born_timestamp, tries, at,
+        )  # fmt: skip
+        topic.request_count += 1
+
+    # --- helpers
+
+    def _hashes(self, topic: LaneTopic, pairs: dict[str, str]) -> tuple[list[int], int]:
+        """Index hashes and tags code of a message."""
+        hashes = [topic.key_hash(pairs["UNIQ_KEY"])]
+        keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
+        if keys:
+            hashes += [topic.key_hash(key) for key in keys.split(" ") if key]
+        if not tag:
+            return hashes, 0
+        code, tag_hash = topic.tag(tag)
+        hashes.append(tag_hash)
+        return hashes, code
+
+    def _share(self, born_host: bytes) -> None:
+        """The next records come from another sender."""
+        if self._index_entries:
+            self._write_index()
+        self._begin(born_host, self._now_ms)
