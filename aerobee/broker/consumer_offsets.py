@@ -6,8 +6,9 @@ Source: ConsumerOffsetManager (RocketMQ). The file:
      "groupTopicMap":{group:[topic]},                    groups and the topics they have offsets of
      "offsetTable":{"topic@group":{queue id: offset}},   the next offset to consume
      "pullOffsetTable":{"topic@group":{queue id: offset}},   the next offset to pull, as last answered
-     "aerobeeLogEnd": n}                                 the commit log's end then (RocketMQ does not read it): what
-                                                         was popped since shows in the log behind it
+     "aerobeeLogEnd": n,                                 the commit log's end then (RocketMQ does not read it): what
+                                                         was popped since shows in the log behind it,
+     "aerobeePopBuffer": true}                           unless check points were kept in memory
 
 A commit takes any value, smaller ones too. A server-side reset puts a value beside the table that the next pull of the
 group takes (and is answered OFFSET_RESET with); until then commits for that queue are ignored, for they come from
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
 LOG_END = "aerobeeLogEnd"
+POP_BUFFER = "aerobeePopBuffer"
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves look at the version, not at each commit
 
 Table = dict[tuple[str, str], dict[int, int]]  # (topic, group) -> queue id -> offset
@@ -50,6 +52,8 @@ class ConsumerOffsets:
         self._commits = 0
         self._dirty = False
         self.log_end = -1  # of the file that was read; -1: it does not say, or RocketMQ wrote it
+        self.had_pop_buffer = False  # in the run that wrote the file
+        self.has_pop_buffer = False
         self.log_end_now: Callable[[], int] = lambda: -1  # -1: do not say
         self.has_resets = False  # the hot path's test; take_reset() is called only when it is true
         self.data_version = DataVersion(timestamp=clock.now_ms())
@@ -163,6 +167,7 @@ class ConsumerOffsets:
             pulled = _parse_table(fields, "pullOffsetTable")
             version = DataVersion.from_dict(json_fields.mapping(fields, "dataVersion"))
             self.log_end = json_fields.integer(fields, LOG_END, -1)
+            self.had_pop_buffer = json_fields.boolean(fields, POP_BUFFER)
         except MalformedFrame as error:
             raise StoreError(f"config/consumerOffset.json is not an offset table: {error}") from error
         self._offsets, self._pulled, self.data_version = offsets, pulled, version
@@ -199,7 +204,12 @@ class ConsumerOffsets:
 
     def _file_content(self) -> dict[str, Any]:
         log_end = self.log_end_now()
-        return self.to_dict() if log_end < 0 else {**self.to_dict(), LOG_END: log_end}
+        content = self.to_dict()
+        if log_end >= 0:
+            content[LOG_END] = log_end
+            if self.has_pop_buffer:
+                content[POP_BUFFER] = True
+        return content
 
     def to_dict(self) -> dict[str, Any]:
         """The file's content but for the log's end; also the body of GET_ALL_CONSUMER_OFFSET (43)."""

@@ -78,9 +78,10 @@ def decode_popped(answer: RemotingCommand, topic: str, group: str, broker_name: 
     found: list[PoppedMessage] = []
     for message in _messages(answer.body, topic, broker_name):
         queue_id, offset = message.queue.queue_id, message.queue_offset
-        text = message.properties.get(POP_CK) if (queue_id, offset) not in handed_out else None
-        if text:
-            handle = parse_handle(text)
+        text = message.properties.get(POP_CK)
+        handle = parse_handle(text) if text else None
+        if handle is not None and (handle.queue_id, handle.queue_offset) == (queue_id, offset):
+            pass  # a retry topic may have given a message of the same queue id and offset as the topic itself
         elif (queue_id, offset) in handed_out:
             start = starts.get((NORMAL, queue_id), offset)
             handle = Handle(

@@ -19,7 +19,7 @@ from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.pop.check_point import Acks, CheckPointKey
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
-from aerobee.broker.pop.order_info import UNKNOWN
+from aerobee.broker.pop.order_info import NOT_OURS, UNKNOWN
 from aerobee.broker.pop.waiting_pops import WaitingPops
 from aerobee.broker.send import store_refusal
 from aerobee.clock import Clock
@@ -229,11 +229,12 @@ class AckCalls:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"offset is illegal, key:{topic}@{queue_id}, commit:{committed}, ack:{offset}: the group does not hold it",
             )
+        if next_offset == NOT_OURS:
+            raise _handed_out_again(topic, queue_id, offset)
         self.ack_count += 1
-        if next_offset >= 0:
-            self._offsets.commit(group, topic, queue_id, next_offset)
-            if not orders.blocked_until(topic, group, queue_id, "", self._clock.now_ms()):
-                self._waiting.wake(topic, group, queue_id)
+        self._offsets.commit(group, topic, queue_id, next_offset)
+        if not orders.blocked_until(topic, group, queue_id, "", self._clock.now_ms()):
+            self._waiting.wake(topic, group, queue_id)
 
     def _change_in_order(
         self,
@@ -246,7 +247,9 @@ class AckCalls:
         now_ms: int,
     ) -> RemotingCommand:
         visible_ms = now_ms + invisible_ms
-        self._engine.orders.change_visible(topic, group, handle.queue_id, offset, handle.pop_time, visible_ms)
+        orders = self._engine.orders
+        if not orders.change_visible(topic, group, handle.queue_id, offset, handle.pop_time, visible_ms):
+            raise _handed_out_again(topic, handle.queue_id, offset)
         if invisible_ms == 0:
             self._waiting.wake(topic, group, handle.queue_id)
         return request.reply(
@@ -334,6 +337,13 @@ def batch_offsets(bits: str, start_offset: int) -> list[int]:
     return [
         start_offset + 8 * at + bit for at, byte in enumerate(data) for bit in range(8) if byte >> bit & 1
     ]
+
+
+def _handed_out_again(topic: str, queue_id: int, offset: int) -> RemoteError:
+    return RemoteError(
+        ResponseCode.NO_MESSAGE,
+        f"message {offset} of {topic} queue {queue_id} is not held with this handle any more: its block was handed out again",
+    )
 
 
 def _check_revive_queue(handle: Handle) -> None:

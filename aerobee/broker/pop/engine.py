@@ -7,7 +7,7 @@ writes no check point and moves no offset: the block is kept in OrderInfo, and a
 
 Differences from RocketMQ: the log's record of a check point and the offset are settled together (ConsumerOffsets never
 runs ahead of the log, and after a crash the offsets are raised to what the check points say); an acknowledgement for
-messages that were handed out again already is refused with NO_MESSAGE instead of ignored.
+a message that was handed out again already, or never, is refused with NO_MESSAGE instead of ignored.
 
 Core: time and randomness are arguments, the store is passed in.
 """
@@ -351,7 +351,13 @@ class PopEngine:
                 return False
         entry = self.in_flight.get(key)
         if entry is None:
-            return True
+            if handle.pop_time < self.in_flight.known_since_ms:
+                return True
+            raise RemoteError(
+                ResponseCode.NO_MESSAGE,
+                f"no message of {topic} queue {handle.queue_id} is out with this handle: its {handle.invisible_ms} ms "
+                "are over for long, or it is none of this broker",
+            )
         if offset not in entry.point.offsets:
             raise RemoteError(
                 ResponseCode.NO_MESSAGE,

@@ -47,6 +47,9 @@ class InFlightTable:
         self._entries: dict[CheckPointKey, InFlight] = {}
         self._ends: list[tuple[int, CheckPointKey]] = []
         self._counts: Counter[tuple[str, str]] = Counter()  # (topic, group) -> messages that are OUT
+        self.known_since_ms = (
+            0  # a check point popped since then that is not here is over for long, or never was
+        )
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -62,6 +65,7 @@ class InFlightTable:
 
     def add(self, point: CheckPoint, consumer: str) -> None:
         if len(self._entries) >= ENTRIES_MAX:
+            self.known_since_ms = max(self.known_since_ms, point.pop_time + 1)
             return
         self._entries[point.key] = InFlight(point, consumer)
         heapq.heappush(self._ends, (point.revive_time, point.key))

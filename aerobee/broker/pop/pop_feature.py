@@ -54,9 +54,11 @@ class Pop(Feature):
         *,
         timer: DueDeliveries | None = None,
         pick: Callable[[int], int] = random.randrange,
+        call_soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
+        """`call_soon` runs a function after what runs now; the event loop's unless given."""
         self._parts = parts
-        loop = asyncio.get_running_loop()
+        call_soon = call_soon or asyncio.get_running_loop().call_soon
         config, store, identity, clock = parts.live.value, parts.store, parts.identity, parts.clock
         self._file = parts.config_file(ORDER_FILE)
         self._log = ReviveLog(
@@ -74,11 +76,11 @@ class Pop(Feature):
             pick=pick,
             buffer=MergeBuffer() if config.enable_pop_buffer_merge else None,
         )
-        if self.engine.buffer is None:
-            parts.offsets.log_end_now = lambda: store.appended
-        self.waiting = WaitingPops(clock=clock, call_soon=loop.call_soon, watch=parts.parked)
-        self.notified = WaitingPops(clock=clock, call_soon=loop.call_soon, watch=parts.parked)
-        self._make_calls(parts, pick, loop)
+        parts.offsets.has_pop_buffer = self.engine.buffer is not None
+        parts.offsets.log_end_now = lambda: store.appended
+        self.waiting = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.parked)
+        self.notified = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.parked)
+        self._make_calls(parts, pick, call_soon)
         self.reviver = Reviver(
             store=store,
             topic=self._log.topic,
@@ -90,7 +92,7 @@ class Pop(Feature):
             live=parts.live,
             clock=clock,
             host=identity.store_host,
-            call_soon=loop.call_soon,
+            call_soon=call_soon,
             delivered_until=timer.delivered_until if timer is not None else clock.now_ms,
             copied_from=parts.offsets.log_end,
         )
@@ -104,7 +106,10 @@ class Pop(Feature):
         self._free: dict[tuple[str, str], tuple[int, Timer]] = {}
 
     def _make_calls(
-        self, parts: BrokerParts, pick: Callable[[int], int], loop: asyncio.AbstractEventLoop
+        self,
+        parts: BrokerParts,
+        pick: Callable[[int], int],
+        call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """The handlers."""
         store, identity, clock = parts.store, parts.identity, parts.clock
@@ -137,7 +142,7 @@ class Pop(Feature):
             durable=parts.durable,
             clock=clock,
             broker_name=identity.name,
-            call_soon=loop.call_soon,
+            call_soon=call_soon,
         )
         self._notifications = NotificationCalls(
             engine=self.engine, checks=checks, pops=self.waiting, waiting=self.notified, clock=clock

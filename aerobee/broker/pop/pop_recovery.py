@@ -3,7 +3,7 @@
 consumerOffset.json is written every few seconds. What was popped since the last time is in no file, but each pop wrote a
 check point: the group's offset goes up to the end of the youngest one. `log_end` of that file tells which check points
 it does not know. Acknowledgements behind a check point are in the log behind it, so everything that lies in the last
-WINDOW_MS is known completely. Blocking; some microseconds a record.
+the window is known completely. Blocking; some microseconds a record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aerobee.store.stored_message import GetResult, GetStatus
 log = logging.getLogger(__name__)
 
 WINDOW_MS = 600_000  # twice the longest invisible time that RocketMQ's push consumer asks for
-RECORDS_MAX = 300_000  # of each queue
+RECORDS_MAX = 300_000  # of one queue: the window is shorter for a broker that writes more in that time
 CODES = frozenset(map(tags_code, (CK_TAG, ACK_TAG, BATCH_ACK_TAG)))
 
 
@@ -53,6 +53,8 @@ class RecoveryStore(Protocol):
 
     def max_offset(self, topic: str, queue_id: int) -> int: ...
 
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int: ...
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
 
 
@@ -60,11 +62,15 @@ def recover_pops(
     store: RecoveryStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
 ) -> int:
     """Fill `in_flight` and raise the groups' offsets; return how many check points were found."""
-    since_ms = store.last_store_timestamp - WINDOW_MS
+    places = [(WHEEL_TIMER_TOPIC, 0), *((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUES))]
+    since_ms = max(
+        store.last_store_timestamp - WINDOW_MS,
+        *(store.store_time(*place, store.max_offset(*place) - RECORDS_MAX) for place in places),
+    )
     acks: list[bytes] = []
     count = 0
+    buffered = offsets.had_pop_buffer or offsets.has_pop_buffer
     settled: set[tuple[str, str, int, int, int]] = set()
-    places = [(WHEEL_TIMER_TOPIC, 0), *((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUES))]
     for topic, queue_id in places:
         done = offsets.query(REVIVE_GROUP, topic, queue_id) if topic == revive_topic else None
         for record in _records(store, topic, queue_id, since_ms):
@@ -80,10 +86,11 @@ def recover_pops(
                 continue
             if done is not None and record.queue_offset <= done:
                 settled.add(point.key)
-            elif in_flight.get(point.key) is None:
+            if in_flight.get(point.key) is None:
                 in_flight.add(point, "")
                 count += 1
-            if 0 <= offsets.log_end <= record.physical_offset and point.offsets:
+            # With the merge buffer a later check point may be in the log while one before it was only in memory.
+            if 0 <= offsets.log_end <= record.physical_offset and point.offsets and not buffered:
                 _raise_offset(offsets, point.group, point.topic, point.queue_id, point.offsets[-1] + 1)
     for body in acks:
         try:
@@ -94,12 +101,13 @@ def recover_pops(
             in_flight.ack(ack.key, offset)
     for key in settled:
         in_flight.revived(key)
+    in_flight.known_since_ms = max(in_flight.known_since_ms, since_ms)
     return count
 
 
 def _records(store: RecoveryStore, topic: str, queue_id: int, since_ms: int) -> Iterator[Record]:
     end = store.max_offset(topic, queue_id)
-    at = max(store.min_offset(topic, queue_id), end - RECORDS_MAX)
+    at = store.min_offset(topic, queue_id)
     if at < end:
         at = max(at, store.offset_by_time(topic, queue_id, since_ms))
     while at < end:

@@ -58,14 +58,18 @@ class ReviveLog:
                 later, direct, now_ms, CK_TAG, point.encode(), point.unique_key, revive_queue_id,
                 point.revive_time - CK_LEAD_MS,
             )  # fmt: skip
+        point_count = len(direct)
         for ack, revive_queue_id, revive_time in acks:
             self._add(
                 later, direct, now_ms, ack.tag, ack.encode(), ack.unique_key, revive_queue_id, revive_time
             )
+        # No acknowledgement before a check point that takes its message over: a crash between them would lose it.
         end = 0
+        for message in direct[:point_count]:
+            end = self._store.append_batch((message,)).end
         if later:
             end = self._store.append_batch(later).end
-        for message in direct:
+        for message in direct[point_count:]:
             end = self._store.append_batch((message,)).end
         return end
 
