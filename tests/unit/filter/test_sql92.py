@@ -1,3 +1,5 @@
+import os
+import random
 import sqlite3
 
 import pytest
@@ -5,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.broker.filter.sql92 import DEPTH_MAX, FilterSyntaxError, compile_filter
+from tests.fuzz import sql92_against_sqlite as fuzz
 
 ROW = {"a": "3", "b": "2.5", "color": "red", "flag": "true", "empty_": "x"}
 
@@ -153,3 +156,9 @@ def test_expression_agrees_with_sqlite(sqlite, expression, row):
     (expected,) = sqlite.execute(f"SELECT ({expression}) FROM (SELECT {columns})", values).fetchone()
     properties = {name: str(value) for name, value in row.items()}
     assert compile_filter(expression).matches(properties) is (expected == 1)
+
+
+def test_filters_agree_with_sqlite_on_random_expressions():
+    """A short run; `python tests/fuzz/sql92_against_sqlite.py` is the full one, of a million rows."""
+    seed = random.randrange(1 << 32)
+    fuzz.run(int(os.environ.get("AEROBEE_FUZZ_ROWS", "4000")), seed)  # a disagreement names the seed
