@@ -22,6 +22,7 @@ from aerobee.client.config import Blocked, ClientConfig, ConsumeFrom, ConsumerCo
 from aerobee.client.consumer_trace import consumer_tracer
 from aerobee.client.consumption import Consumption, Handler
 from aerobee.client.give_back import GivesBack
+from aerobee.client.local_place import DEFAULT_INSTANCE, LocalPlace
 from aerobee.client.message_stream import MessageStream
 from aerobee.client.observer import ConsumeObserver, observed
 from aerobee.client.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
@@ -110,6 +111,7 @@ class PushConsumer:
         self._started_ms = 0
         self._paused = False
         self._offsets: OffsetStore = RemoteOffsets(self._session, group)
+        self._place: LocalPlace | None = None
         gives_back = GivesBack(self._session, group, retry_count_max=self.config.retry_count_max)
         self._ordering: OrderedOwnership | None = None
         self._consumption: Consumption | OrderedConsumption
@@ -235,8 +237,10 @@ class PushConsumer:
         try:
             self._started_ms = self._clock.now_ms()
             if self._broadcasting:
-                directory = Path(self.config.local_offsets_directory) / session.client_id / self.group
-                self._offsets = LocalOffsets(directory)
+                # Not the client id, which is another one in each run unless an instance is named.
+                name = "@".join([session.client_ip, session.config.instance or DEFAULT_INSTANCE])
+                self._place = LocalPlace.claim(Path(self.config.local_offsets_directory), name, self.group)
+                self._offsets = LocalOffsets(self._place.directory)
             session.join_producer(INNER_PRODUCER_GROUP)
             session.join_consumer(self.group, self._heartbeat_entry)
             session.routes.on_change(self._route_changed)
@@ -260,7 +264,12 @@ class PushConsumer:
                 await self._tracer.start()
         except BaseException:
             await session.close()
+            self._leave_place()
             raise
+
+    def _leave_place(self) -> None:
+        if self._place is not None:
+            self._place.close()
 
     async def _check_expressions(self) -> None:
         """Have a broker of each topic parse what is not a list of tags, so that a fault shows now and not later."""
@@ -294,6 +303,7 @@ class PushConsumer:
                 pull.stop()
             self._pulls.clear()
             await self._session.close()
+            self._leave_place()
             if self._tracer is not None:
                 await self._tracer.close()
 

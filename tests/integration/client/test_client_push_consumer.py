@@ -247,11 +247,76 @@ async def test_broadcasting_keeps_offsets_in_a_file_and_owns_all_queues(broker, 
     ) as consumer:
         await until(lambda: len(seen) == 8)
         assert len(consumer.owned) == 4
-        client_id = consumer.client_id
-    text = (tmp_path / client_id / "G" / "offsets.json").read_text()
+    text = (tmp_path / "127.0.0.1@DEFAULT" / "G" / "offsets.json").read_text()
     assert '{"brokerName":"broker-a","queueId":0,"topic":"orders"}:2' in text
     assert not broker.seen(15)
     assert not broker.seen(38)
+
+
+async def test_a_broadcast_member_goes_on_where_it_was_in_its_last_run(broker, until, tmp_path):
+    await fill(broker, 8)
+    config = ConsumerConfig(
+        model=MessageModel.BROADCASTING,
+        consume_from=ConsumeFrom.FIRST,
+        local_offsets_directory=str(tmp_path),
+    )
+    runs = []
+    for _ in range(2):
+        seen = []
+        runs.append(seen)
+        async with PushConsumer(
+            broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=config
+        ):
+            await until(lambda seen=seen: len(seen) == 8)
+        await fill(broker, 8)
+    assert len(runs[1]) == 8
+    assert {message.queue_offset for message in runs[1]} == {2, 3}
+
+
+async def test_two_broadcast_members_of_a_machine_do_not_share_their_place(broker, until, tmp_path):
+    await fill(broker, 8)
+    config = ConsumerConfig(
+        model=MessageModel.BROADCASTING,
+        consume_from=ConsumeFrom.FIRST,
+        local_offsets_directory=str(tmp_path),
+    )
+    first, second = [], []
+    async with (
+        PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=first.append, config=config),
+        PushConsumer(
+            broker.address, "G", subscriptions={"orders": "*"}, handler=second.append, config=config
+        ),
+    ):
+        await until(lambda: len(first) == len(second) == 8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["127.0.0.1@DEFAULT", "127.0.0.1@DEFAULT-2"]
+
+
+async def test_an_ordered_broadcast_member_needs_no_lock_and_passes_what_it_gives_up(broker, until, tmp_path):
+    await fill(broker, 8)
+    config = ConsumerConfig(
+        model=MessageModel.BROADCASTING,
+        consume_from=ConsumeFrom.FIRST,
+        local_offsets_directory=str(tmp_path),
+        orderly=True,
+        retry_count_max=1,
+        suspend_s=0.01,
+    )
+    seen = []
+
+    def handle(message):
+        seen.append((message.queue.queue_id, message.queue_offset))
+        if message.body == b"0":
+            raise ValueError("never")
+
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
+    ):
+        await until(lambda: len(seen) == 9)
+    for queue in range(4):
+        offsets = [offset for each, offset in seen if each == queue]
+        assert offsets in ([0, 1], [0, 0, 1])
+    assert not broker.seen(41)
+    assert not broker.sent_back
 
 
 async def test_offset_beyond_the_end_is_corrected(broker, until):

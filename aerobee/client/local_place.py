@@ -1,0 +1,58 @@
+"""Where a broadcasting consumer keeps its offsets on this machine, so that it finds them after a restart.
+
+As RocketMQ has it: ROOT/CLIENT ID/GROUP/offsets.json. RocketMQ's broadcasting clients are all called ip@DEFAULT unless they are
+given an instance name, so that two processes of a machine write the same file and each spoils the other's place. Here a
+process that comes second takes ip@DEFAULT-2, and so on; a lock on the directory tells which is free, and goes with the
+process, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from aerobee.errors import StoreError
+
+PLACES_MAX = 1_000
+DEFAULT_INSTANCE = "DEFAULT"
+LOCK_FILE = "owner.lock"
+
+
+class LocalPlace:
+    """A directory that belongs to this process until close()."""
+
+    def __init__(self, directory: Path, descriptor: int) -> None:
+        self.directory = directory
+        self._descriptor = descriptor
+
+    @classmethod
+    def claim(cls, root: Path, name: str, group: str) -> LocalPlace:
+        """Take the first free directory of `name`, `name`-2, `name`-3, … Raises StoreError when there is none."""
+        for number in range(1, PLACES_MAX + 1):
+            directory = root / (name if number == 1 else f"{name}-{number}") / group
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                raise StoreError(
+                    f"offsets of a broadcasting consumer cannot be kept in {directory}: {error}; name another place "
+                    "with local_offsets_directory",
+                    path=str(directory),
+                ) from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                continue
+            return cls(directory, descriptor)
+        raise StoreError(
+            f"{PLACES_MAX} broadcasting consumers of group {group} run on this machine: give them instance names",
+            path=str(root),
+        )
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
