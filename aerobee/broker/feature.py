@@ -24,7 +24,6 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane_core import Put
 from aerobee.broker.lock_table import LockTable
 from aerobee.broker.message_writer import MessageWriter, PutHook
 from aerobee.broker.overload import Overload
@@ -83,7 +82,7 @@ class SecondLane(Protocol):
 
     def transactions(
         self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int
-    ) -> tuple[bytes, int, bytes, list[Put]]: ...
+    ) -> tuple[bytes, int, bytes, list[tuple[str, int, int, int]]]: ...
 
     def forget_topics(self) -> None: ...
 
