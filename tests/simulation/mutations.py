@@ -202,7 +202,7 @@ MUTATIONS: dict[Callable[[], Mutation], int] = {
     abort_file_goes_before_the_last_flush: 6,
     rename_without_fsync: 4,
     new_directories_are_not_synced: 2,
-    rebuild_is_not_announced: 4233,
+    rebuild_is_not_announced: 223,
 }
 
 

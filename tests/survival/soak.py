@@ -32,6 +32,7 @@ from aerobee.client.config import ConsumeFrom, ConsumerConfig
 from aerobee.client.producer import Producer
 from aerobee.client.push_consumer import PushConsumer
 from aerobee.client.received import ReceivedMessage
+from aerobee.client.verdict import RetryLater
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
 
@@ -123,7 +124,7 @@ def steady_handler(load: Load, message: ReceivedMessage) -> None:
     if load.seen[number]:
         load.redelivered += 1
     elif number % 500 == 7 and message.reconsume_times == 0:
-        raise ValueError("this message is to come again")
+        raise RetryLater("this message is to come again")
     elif message.reconsume_times == 0 and "DELAY" not in message.properties:
         load.delivery_ms.append((time.monotonic_ns() - sent_ns) / 1e6)
     load.seen[number] = 1
