@@ -108,6 +108,22 @@ class InFlightTable:
             self._less(entry, len(entry.point.unacked))
             entry.state = State.REVIVED
 
+    def settle_doubles(self) -> None:
+        """After a crash: of two check points that hold the same message the newer one counts, for changing the time
+        of a message writes its new check point before the old one's acknowledgement."""
+        newest: dict[tuple[str, str, int, int], InFlight] = {}
+        for entry in list(self._entries.values()):
+            point = entry.point
+            for offset in point.offsets:
+                place = (point.topic, point.group, point.queue_id, offset)
+                other = newest.get(place)
+                if other is None:
+                    newest[place] = entry
+                    continue
+                older, newer = sorted((entry, other), key=lambda each: each.point.pop_time)
+                self.ack(older.point.key, offset)
+                newest[place] = newer
+
     def forget_old(self, now_ms: int) -> None:
         """Let go of what is over for MEMORY_MS. One that is OUT stays: its revival is still to come."""
         kept: list[tuple[int, CheckPointKey]] = []

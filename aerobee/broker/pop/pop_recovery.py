@@ -99,6 +99,7 @@ def recover_pops(
             continue  # told when it is read in the revive topic
         for offset in ack.offsets:
             in_flight.ack(ack.key, offset)
+    in_flight.settle_doubles()
     for key in settled:
         in_flight.revived(key)
     in_flight.known_since_ms = max(in_flight.known_since_ms, since_ms)
