@@ -69,6 +69,10 @@ class RequestTimeout(TransportError):
     """No answer came in time; whether the request took effect is unknown."""
 
 
+class NoReply(RequestTimeout):
+    """A request was stored, and no consumer's reply came in time."""
+
+
 class RemoteError(AerobeeError):
     """A peer answered no. `code` is the wire's response code, `remark` the peer's text."""
 

@@ -13,11 +13,12 @@ import asyncio
 import ipaddress
 import logging
 import uuid
+from collections.abc import Sequence
 from random import Random
 
 from aerobee.client.received import ReceivedMessage
 from aerobee.clock import Clock
-from aerobee.errors import MalformedFrame, RequestTimeout, UsageError
+from aerobee.errors import MalformedFrame, NoReply, RemoteError, SendFailed, UsageError
 from aerobee.message import MAGIC_V1, Message, MessageQueue, decode_properties, encode_properties
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
@@ -69,6 +70,19 @@ def reply_message(request: ReceivedMessage, body: bytes, tag: str | None = None)
             REPLY_TO_CLIENT: properties[REPLY_TO_CLIENT],
             TTL: properties[TTL],
         },
+    )
+
+
+def not_handed_over(request: ReceivedMessage, attempts: Sequence[tuple[str, BaseException]]) -> SendFailed:
+    """The error of a reply that no broker could hand to the client that waits for it."""
+    tries = "; ".join(
+        f"{place}: {error.remark if isinstance(error, RemoteError) else error}" for place, error in attempts
+    )
+    client_id = request.properties.get(REPLY_TO_CLIENT, "")
+    return SendFailed(
+        f"the reply to request {request.message_id} did not reach client {client_id} ({tries}): it left, or waits no "
+        "longer",
+        tuple(attempts),
     )
 
 
@@ -150,9 +164,9 @@ class PendingRequests:
             future.set_result(message)
         return None if request.is_oneway else request.reply()
 
-    def timed_out(self, message_id: str, topic: str, timeout_s: float) -> RequestTimeout:
+    def timed_out(self, message_id: str, topic: str, timeout_s: float) -> NoReply:
         """The error of a request that was stored and not answered."""
-        return RequestTimeout(
+        return NoReply(
             f"no reply to request {message_id} of topic {topic} came within {timeout_s:.1f} s: it is stored, but no "
             "consumer answered it, or its reply was late",
             request="request",

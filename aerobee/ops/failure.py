@@ -102,6 +102,11 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
         "whether the request took effect is unknown; `aerobee doctor` shows which parts answer",
     ),
     (
+        errors.NoReply,
+        ExitCode.UNREACHABLE,
+        "a consumer of the topic has to answer with reply_to(); `aerobee why --group G --message ID` tells what it does",
+    ),
+    (
         errors.RequestTimeout,
         ExitCode.UNREACHABLE,
         "whether the request took effect is unknown; is this an Aerobee or RocketMQ port? Try `aerobee doctor`",

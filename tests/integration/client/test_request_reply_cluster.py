@@ -16,7 +16,7 @@ from aerobee.client import (
     PushConsumer,
     ReceivedMessage,
 )
-from aerobee.errors import RequestTimeout, SendFailed, UsageError
+from aerobee.errors import NoReply, SendFailed, UsageError
 from aerobee.message import Message
 from aerobee.testing import LocalCluster
 
@@ -81,14 +81,14 @@ async def test_a_large_reply_is_compressed_and_read(cluster: LocalCluster) -> No
 async def test_a_request_that_nobody_answers_ends_in_time(cluster: LocalCluster) -> None:
     await cluster.create_topic("questions", 1)
     async with cluster.producer("askers") as asker:
-        with pytest.raises(RequestTimeout, match=r"no reply to request [0-9A-F]{32} of topic questions"):
+        with pytest.raises(NoReply, match=r"no reply to request [0-9A-F]{32} of topic questions"):
             await asker.request(Message("questions", b"anybody?"), timeout_s=0.3)
 
 
 async def test_a_reply_to_a_requester_that_left_fails_and_says_so(cluster: LocalCluster) -> None:
     await cluster.create_topic("questions", 1)
     async with cluster.producer("askers", client=ClientConfig(instance="asker")) as asker:
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(NoReply):
             await asker.request(Message("questions", b"goodbye"), timeout_s=0.3)
     async with (
         cluster.push_consumer("repliers", {"questions": "*"}, config=FIRST) as consumer,
