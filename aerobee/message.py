@@ -60,6 +60,7 @@ DELIVERY_TRIES = "DLQ_TRIES"
 LAST_ERROR = "LAST_ERROR"
 SHARDING_KEY = "__SHARDINGKEY"
 PRIORITY = "_SYS_MSG_PRIORITY_"
+PRIORITY_MAX = 2**31 - 1
 DELIVER_SECONDS_MAX = 253_402_300_800  # the year 10000: milliseconds given for seconds lie beyond it
 NAME_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -95,7 +96,7 @@ class Message:
 
     `keys` are index keys, found again by `aerobee message key`. `delay_level` 1..18 delays delivery; instead of it,
     `deliver_at` names the moment (a datetime with a time zone, or seconds since the epoch) or `deliver_after` the delay
-    (a timedelta, or seconds), to the millisecond.
+    (a timedelta, or seconds), to the millisecond. `priority` 0 and above chooses the queue, see docs/message-types.md.
     `properties` are the user's own; names and values are non-empty text without \\x01 and \\x02.
     Raises UsageError when the message could not be stored under any circumstances.
     """
@@ -110,6 +111,7 @@ class Message:
     wait_store_ok: bool = True
     deliver_at: datetime | float | None = None
     deliver_after: timedelta | float | None = None
+    priority: int = -1
 
     def __post_init__(self) -> None:
         if self.topic not in _known_topics:
@@ -130,6 +132,8 @@ class Message:
                 )
         if self.deliver_at is not None or self.deliver_after is not None:
             self.timer_property()
+        if not -1 <= self.priority <= PRIORITY_MAX:
+            raise UsageError(f"priority is {self.priority}: it is 0 or above; larger ones are popped sooner")
         if self.tag is None and not self.keys and not self.properties:
             return
         pairs = [*self.properties.items(), *(("KEYS", key) for key in self.keys)]

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aerobee.errors import RemoteError
-from aerobee.message import PRIORITY, RETRY_PREFIX, SHARDING_KEY
+from aerobee.message import PRIORITY, PRIORITY_MAX, RETRY_PREFIX, SHARDING_KEY
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 
@@ -35,7 +35,6 @@ LITE_TOPIC = "__LITE_TOPIC"
 DELAY_PROPERTIES = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 # Topic types whose plain messages the hot path may take while kinds are checked.
 PLAIN_TYPES = frozenset({NORMAL, MIXED})
-PRIORITY_MAX = 2**31 - 1
 
 
 def type_of(properties: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ import orjson
 
 from aerobee.client.results import SendResult, SendStatus
 from aerobee.errors import MalformedFrame, UsageError, remote_error
-from aerobee.message import PROPERTIES_BYTES_MAX, Message, MessageQueue
+from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX, Message, MessageQueue
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX
@@ -39,6 +39,8 @@ def properties_text(message: Message, unique_id: str) -> str:
         text = f"KEYS\x01{' '.join(message.keys)}\x02{text}"
     if message.properties:
         text = "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()]) + text
+    if message.priority >= 0:
+        text = f"{text}{PRIORITY}\x01{message.priority}\x02"
     if message.delay_level:
         text = f"{text}DELAY\x01{message.delay_level}\x02"
     if message.deliver_at is not None or message.deliver_after is not None:

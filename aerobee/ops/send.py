@@ -25,7 +25,7 @@ import typer
 from aerobee.client import Admin, Producer, ProducerConfig, SendResult, SendStatus
 from aerobee.client.dedup.handler import DEDUP_KEY
 from aerobee.errors import AerobeeError, SendFailed, UsageError
-from aerobee.message import Message, MessageQueue
+from aerobee.message import PRIORITY, Message, MessageQueue
 from aerobee.ops import send_options as options
 from aerobee.ops.ack_level import UNKNOWN, ack_sentence_of
 from aerobee.ops.failure import ExitCode, explain
@@ -102,6 +102,7 @@ def send(
     queue: options.Queue = None,
     order_key: options.OrderKey = None,
     delay_level: options.DelayLevel = 0,
+    priority: options.Priority = None,
     dedup_key: options.DedupKey = None,
     reply_within: options.Reply = None,
     trace: options.Trace = False,
@@ -125,6 +126,8 @@ def send(
     given = parse_properties(properties or [])
     if dedup_key is not None:
         given[DEDUP_KEY] = dedup_key
+    if priority is not None:
+        given[PRIORITY] = str(priority)
     shape = Shape(
         topic=topic,
         tag=tag,

@@ -20,6 +20,10 @@ Properties = Annotated[
 Queue = Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue.")]
 OrderKey = Annotated[str | None, typer.Option("--order-key", help="Equal keys go to the same queue.")]
 DelayLevel = Annotated[int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: 1 to 18.")]
+Priority = Annotated[
+    int | None,
+    typer.Option("--priority", min=0, help="Pops take higher ones first; it is the queue's number."),
+]
 DedupKey = Annotated[
     str | None,
     typer.Option(

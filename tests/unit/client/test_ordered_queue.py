@@ -8,11 +8,13 @@ import pytest
 
 from aerobee.client.ordered_queue import NEXT, Event, OrderedQueue, OrderPolicy, State
 from aerobee.client.process_queue import ProcessQueue
+from aerobee.client.producer import with_sharding_key
 from aerobee.client.queue_locks import QueueLocks
 from aerobee.client.received import ReceivedMessage, decode_messages
+from aerobee.client.send_header import properties_text
 from aerobee.client.verdict import RetryLater, give_back_after, level_for
 from aerobee.errors import UsageError
-from aerobee.message import MessageQueue, encode_record, pack_host
+from aerobee.message import Message, MessageQueue, encode_record, pack_host
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -222,3 +224,14 @@ def test_an_error_becomes_one_bounded_line() -> None:
     assert verdict.error.startswith("ValueError: a b xxx")
     assert len(verdict.error) == 1024
     assert not verdict.is_dead
+
+
+def test_a_priority_and_a_sharding_key_travel_as_properties() -> None:
+    text = properties_text(Message("T", b"x", priority=3), "U")
+    assert "_SYS_MSG_PRIORITY_\x013\x02" in text
+    assert "_SYS_MSG" not in properties_text(Message("T", b"x"), "U")
+    with pytest.raises(UsageError, match="priority is -2"):
+        Message("T", b"x", priority=-2)
+    assert with_sharding_key(Message("T", b"x"), 7).properties == {"__SHARDINGKEY": "7"}
+    own = Message("T", b"x", properties={"__SHARDINGKEY": "mine"})
+    assert with_sharding_key(own, 7) is own
