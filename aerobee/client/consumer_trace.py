@@ -15,7 +15,6 @@ from aerobee.network import Network
 def consumer_tracer(
     nameservers: str | Sequence[str],
     group: str,
-    *,
     client: ClientConfig | None,
     clock: Clock,
     network: Network | None,

@@ -28,7 +28,6 @@ from aerobee.client.rebalance import Rebalancer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.client.subscription import Subscription, subscribe
-from aerobee.client.trace import Tracer
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import MessageQueue, check_group_name
@@ -71,12 +70,10 @@ class PullConsumer:
             id_suffix="STREAM",
         )
         self._clock = self._session.clock
-        self._tracer: Tracer | None = None
-        if trace:
-            self._tracer = consumer_tracer(
-                nameservers, group, client=client, clock=self._clock, network=network, random=random
-            )
-            observers = (*observers, self._tracer)
+        self._tracer = (
+            consumer_tracer(nameservers, group, client, self._clock, network, random) if trace else None
+        )
+        observers = (*observers, self._tracer) if self._tracer is not None else observers
         self._observers = observers
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned_by_hand = False

@@ -37,7 +37,6 @@ from aerobee.client.rebalance import Rebalancer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import INNER_PRODUCER_GROUP, Session
 from aerobee.client.subscription import Subscription, subscribe
-from aerobee.client.trace import Tracer
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, TopicNotExist, UsageError
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
@@ -99,12 +98,10 @@ class PushConsumer:
         self._subscriptions: dict[str, Subscription] = {
             topic: subscribe(topic, expression, version) for topic, expression in wanted.items()
         }
-        self._tracer: Tracer | None = None
-        if trace:
-            self._tracer = consumer_tracer(
-                nameservers, group, client=client, clock=self._clock, network=network, random=random
-            )
-            observers = (*observers, self._tracer)
+        self._tracer = (
+            consumer_tracer(nameservers, group, client, self._clock, network, random) if trace else None
+        )
+        observers = (*observers, self._tracer) if self._tracer is not None else observers
         if handler is not None and observers:
             handler = observed(handler, observers, group)
         self._pulls: dict[MessageQueue, QueuePull] = {}
