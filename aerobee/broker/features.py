@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aerobee.broker.batch_queue import BatchQueues
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.filter.filter_feature import FilterFeature
 from aerobee.broker.lock_calls import OrderlyLocks
@@ -20,5 +21,6 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         RequestReply(parts),
         OrderlyLocks(parts),
         FilterFeature(parts),
+        BatchQueues(parts),
         Pop(parts, timer=timers),
     )

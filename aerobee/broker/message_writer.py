@@ -27,6 +27,8 @@ class MessageLog(Protocol):
 
     def append_batch(self, messages: list[StoredMessage]) -> AppendResult: ...
 
+    def next_offset(self, topic: str, queue_id: int) -> int: ...
+
 
 class MessageWriter:
     """Stores messages through the hooks. Batches and deliveries of what lay in a system topic go to the store itself."""

@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from aerobee.broker.batch_queue import as_inner_batch, is_batch_topic
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.dead_letter import note_death
 from aerobee.broker.delay_level import DELAY
@@ -155,6 +156,8 @@ class SendCalls:
             ext["transactionId"] = unique_key
         if header.recall_handle:
             ext["recallHandle"] = header.recall_handle
+        if header.inner_batch:
+            ext["batchUniqId"] = unique_key
         reply = request.reply(ext=ext)
         if self._store.config.is_sync_flush and "WAIT\x01false" not in header.properties:
             self._durable.hold(connection, result.end, encode_frame(reply))
@@ -409,6 +412,8 @@ class SendCalls:
         if topic is not None and self._live.value.enable_topic_message_type_check:
             check_type(topic, outer)
         born_host = pack_host(*connection.peer)
+        if is_batch_topic(topic):
+            return self._store_inner_batch(request, header, outer, len(entries), born_host)
         result = self._store.append_batch(
             [
                 StoredMessage(
@@ -426,6 +431,32 @@ class SendCalls:
             ]
         )
         return result, outer.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
+
+    def _store_inner_batch(
+        self,
+        request: RemotingCommand,
+        header: SendHeader,
+        outer: dict[str, str],
+        count: int,
+        born_host: bytes,
+    ) -> tuple[AppendResult, str]:
+        """The batch as one record of a batch queue."""
+        unique_key = self._add_own_properties(outer, self._live.value)
+        message = StoredMessage(
+            topic=header.topic,
+            queue_id=header.queue_id,
+            body=request.body,
+            properties=b"",
+            born_host=born_host,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            reconsume_times=header.reconsume_times,
+        )
+        header.inner_batch = True
+        first = self._store.next_offset(header.topic, header.queue_id)
+        result = self._store.append(as_inner_batch(message, outer, count=count, first_offset=first))
+        return result, unique_key
 
 
 def _sys_flag(sys_flag: int, topic: TopicConfig) -> int:

@@ -44,6 +44,7 @@ class SendHeader:
     max_reconsume_times: int | None
     batch: bool
     recall_handle: str = ""  # for the answer, when the message waits in the timer
+    inner_batch: bool = False  # for the answer, when the batch became one record
 
 
 def parse_send_header(request: RemotingCommand) -> SendHeader:
@@ -55,15 +56,15 @@ def parse_send_header(request: RemotingCommand) -> SendHeader:
         producer_group=request.text(group, ""),
         topic=request.text(topic),
         default_topic=request.text(template, ""),
-        default_topic_queue_nums=request.integer(wish, 4),
-        queue_id=request.integer(queue),
-        sys_flag=request.integer(sys_flag, 0),
+        default_topic_queue_nums=request.int32(wish, 4),
+        queue_id=request.int32(queue),
+        sys_flag=request.int32(sys_flag, 0),
         born_timestamp=request.integer(born, 0),
-        flag=request.integer(flag, 0),
+        flag=request.int32(flag, 0),
         properties=request.text(properties, ""),
-        reconsume_times=request.integer(tries, 0),
+        reconsume_times=request.int32(tries, 0),
         unit_mode=request.boolean(unit, False),
-        max_reconsume_times=request.integer(tries_max) if request.field(tries_max) else None,
+        max_reconsume_times=request.int32(tries_max) if request.field(tries_max) else None,
         batch=request.code == RequestCode.SEND_BATCH_MESSAGE or request.boolean(batch, False),
     )
 

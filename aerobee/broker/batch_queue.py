@@ -1,0 +1,52 @@
+"""Topics of `queue.type=BatchCQ`: a batch is stored as one record, and its queue has one entry for it (BatchConsumeQueue).
+
+The record of a batch has the sysFlag bits INNER_BATCH and NEED_UNWRAP, the batch body as the client sent it, the queue
+offset of its first message, and the properties INNER_NUM (how many), INNER_BASE (the offset again) and a UNIQ_KEY of
+its own. It is pulled as it is stored; clients unwrap it. A single message in such a topic is an ordinary record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.message import INNER_BATCH, NEED_UNWRAP, encode_properties
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.store.stored_message import StoredMessage
+
+QUEUE_TYPE, BATCH = "queue.type", "BatchCQ"
+INNER_NUM, INNER_BASE = "INNER_NUM", "INNER_BASE"
+
+
+def is_batch_topic(topic: TopicConfig | None) -> bool:
+    return topic is not None and topic.attributes.get(QUEUE_TYPE) == BATCH
+
+
+def as_inner_batch(
+    message: StoredMessage, properties: dict[str, str], *, count: int, first_offset: int
+) -> StoredMessage:
+    """The one record of a batch. `message` has its body; `properties` are the outer ones with the broker's own."""
+    properties[INNER_NUM] = str(count)
+    properties[INNER_BASE] = str(first_offset)
+    message.sys_flag |= INNER_BATCH | NEED_UNWRAP
+    message.properties = encode_properties(properties).encode(errors="surrogateescape")
+    return message
+
+
+class BatchQueues(Feature):
+    """Tells the store which topics have batch queues."""
+
+    name = "batch queues"
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._mark: Callable[[str], None] = parts.store.set_batch_topic
+        self._topics = parts.topics
+        parts.topics.on_change(self._changed)
+
+    def load(self) -> None:
+        self._changed(self._topics.topics.values())
+
+    def _changed(self, configs: Iterable[TopicConfig]) -> None:
+        for config in configs:
+            if is_batch_topic(config):
+                self._mark(config.topic_name)
