@@ -290,10 +290,10 @@ def page_of(
 
     The reader's data version, when it has one and it is not ours, means that the table changed: from the start.
     """
-    count = request.integer(count_key, 0)
+    count = request.int32(count_key, 0)
     if count <= 0:
         return 0, total
-    start = max(0, request.integer(start_key, 0))
+    start = max(0, request.int32(start_key, 0))
     known = request.text("dataVersion", "")
     if known and DataVersion.decode(known.encode()) != version:
         start = 0
