@@ -36,10 +36,10 @@ from zlib import crc32
 
 import orjson
 
+from aerobee.broker.lane_batch import Shared, cut_batch, lay_out_batch
 from aerobee.broker.lane_pull import Got, GrantKey, LanePulls, PullGrant, number
 from aerobee.broker.lane_topic import LaneQueue, LaneTopic
 from aerobee.broker.send import TIMER_PROPERTIES
-from aerobee.broker.send_header import parse_batch
 from aerobee.errors import MalformedRecord, StoreError, WireError
 from aerobee.message import (
     BORN_HOST_V6,
@@ -426,56 +426,45 @@ class LaneCore:
             or not (unique_key.isalnum() and unique_key.isascii())
         ):
             raise ValueError
-        entries = parse_batch(bytes(body))
-        keys = [self._keys_of(topic, entry.properties) for entry in entries]
-        hash_count = sum([len(hashes) for hashes, _ in keys])
-        fixed_size = self._head.size + len(topic.field) + _SIZE.size
-        total = sum([fixed_size + len(entry.body) + len(entry.properties) for entry in entries])
+        cut = cut_batch(bytes(body), topic)
+        count = len(cut.messages)
+        total = cut.byte_count + count * (self._head.size + len(topic.field) + _SIZE.size)
         # Everything that can fail comes first: room for all of it in one file, and numbers that fit their fields.
-        queue = lane_queue.queue
-        if queue.max_offset + len(entries) > queue.room:
-            queue.make_room(len(entries))
-            if queue.max_offset + len(entries) > queue.room:
+        queue, log, now_ms = lane_queue.queue, self._log, self._now_ms
+        if queue.max_offset + count > queue.room:
+            queue.make_room(count)
+            if queue.max_offset + count > queue.room:
                 raise ValueError
-        if self._index_room < hash_count:
-            self._make_index_room(hash_count)
+        if self._index_room < len(cut.hashes):
+            self._make_index_room(len(cut.hashes))
         _NUMBERS.pack(sys_flag, tries, born_timestamp)
-        self._log.place(total)
-        first = queue.max_offset
-        message_ids = []
-        for entry, (hashes, code) in zip(entries, keys, strict=True):
-            _, offset = self._append(
-                topic, lane_queue, entry.body, entry.properties, hashes, code, entry.flag, sys_flag, born_timestamp,
-                tries,
-            )  # fmt: skip
-            message_ids.append(f"{self._store_host_hex}{offset:016X}")
+        start, first = log.place(total), queue.max_offset
+        shared = Shared(
+            self._head, lane_queue.queue_id, sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms,
+            self._store_host, tries, topic.field,
+        )  # fmt: skip
+        records, entries, offsets = lay_out_batch(cut.messages, shared, start, first)
+        # Records first, entries second, as in _append.
+        log.buffer[start - log.base : start - log.base + total] = records
+        log.end = start + total
+        queue.append_entries(entries, start)
+        hashes = iter(cut.hashes)
+        for offset, hash_count in zip(offsets, cut.hash_counts, strict=True):
+            self._index_entries += [(next(hashes), offset) for _ in range(hash_count)]
+        self._index_room -= len(cut.hashes)
+        if self._holds or lane_queue.key in self._waiting:
+            for offset, message in zip(offsets, cut.messages, strict=True):
+                self._store.announce(queue, offset, now_ms, message[3])
+        else:
+            queue.readable_max = first + count
+        if not topic.count:
+            self._touched.append(topic)
+        topic.count += count
+        topic.byte_count += total
         topic.request_count += 1
-        return (
-            lane_queue,
-            first,
-            ",".join(message_ids),
-            unique_key,
-            self._holds and outer.get("WAIT") != "false",
-        )
-
-    def _keys_of(self, topic: LaneTopic, raw: bytes) -> tuple[list[int], int]:
-        """Return the index hashes and the tags code of a batch entry's properties."""
-        text = raw.decode()
-        parts = text.replace("\x02", "\x01").split("\x01")
-        if text.count("\x01") != len(parts) >> 1:
-            raise ValueError
-        pairs = dict(zip(parts[::2], parts[1::2]))  # noqa: B905
-        hashes: list[int] = []
-        unique_key, keys, tag = pairs.get("UNIQ_KEY"), pairs.get("KEYS"), pairs.get("TAGS")
-        if unique_key:
-            hashes.append(topic.key_hash(unique_key))
-        if keys:
-            hashes += [topic.key_hash(key) for key in keys.split(" ") if key]
-        if not tag:
-            return hashes, 0
-        code, tag_hash = topic.tag(tag)
-        hashes.append(tag_hash)
-        return hashes, code
+        self._last_offset = offsets[-1]
+        message_ids = ",".join([f"{self._store_host_hex}{offset:016X}" for offset in offsets])
+        return lane_queue, first, message_ids, unique_key, self._holds and outer.get("WAIT") != "false"
 
     # --- what is looked up once
 
@@ -491,7 +480,7 @@ class LaneCore:
         if not 0 <= queue_id < topic.queue_count or str(queue_id) != queue_text:
             raise ValueError
         queue = self._store.queue(topic.name, queue_id)
-        if not isinstance(queue, ConsumeQueue):
+        if type(queue) is not ConsumeQueue:  # one of another kind has more to write than an entry
             raise ValueError
         lane_queue = topic.queues[queue_text] = LaneQueue(queue, queue_id)
         return lane_queue

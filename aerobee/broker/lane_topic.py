@@ -8,6 +8,9 @@ from aerobee.store.consume_queue import ConsumeQueue
 
 _TAG_CODES_KEPT = 4096
 _POW31 = [pow(31, n, 1 << 32) for n in range(128)]
+_DIGITS31 = b"0123456789abcdefghijklmnopqrstu"
+_LOW31 = bytes(_DIGITS31[char % 31] for char in range(256))
+_HIGH31 = bytes(_DIGITS31[char // 31] for char in range(256))
 
 
 class LaneQueue:
@@ -59,8 +62,12 @@ class LaneTopic:
     def key_hash(self, key: str) -> int:
         """The hash of the index key `topic#key`, without building it."""
         size = len(key)
-        if size < 128 and key.isascii():
-            return positive(self.hash_start * _POW31[size] + java_hash(key))
+        if 0 < size < 128 and key.isascii():
+            # java_hash() without the call: this is half of what a message of a batch costs here.
+            raw = key.encode()
+            low, high = int(raw.translate(_LOW31), 31), int(raw.translate(_HIGH31), 31)
+            value = (self.hash_start * _POW31[size] + low + 31 * high) & 0xFFFFFFFF
+            return value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
         return positive(java_hash(f"{self.name}#{key}"))
 
 

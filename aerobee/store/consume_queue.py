@@ -66,6 +66,17 @@ class ConsumeQueue:
         if self.unsynced_from < 0:
             self.mark_dirty(physical_offset)
 
+    def append_entries(self, entries: bytes, physical_offset: int) -> None:
+        """Write encoded entries from max_offset on, the first of the record at `physical_offset`.
+
+        The caller has checked that all of them are below `room`.
+        """
+        at = (self.max_offset - self.tail_base) * ENTRY_BYTES
+        self.tail_buffer[at : at + len(entries)] = entries
+        self.max_offset += len(entries) // ENTRY_BYTES
+        if self.unsynced_from < 0:
+            self.mark_dirty(physical_offset)
+
     def append_message(
         self, physical_offset: int, size: int, tags_code: int, store_timestamp: int, properties: bytes
     ) -> None:

@@ -194,13 +194,15 @@ class MessageReader:
         hot_bytes = min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
         cold = min(found.count_max, config.max_transfer_count_on_message_in_disk)
         cold_bytes = min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_disk)
-        parts, check = found.parts, _OWN_PLACE.unpack_from
-        base = end = 0
+        take, check = found.parts.append, _OWN_PLACE.unpack_from
+        base = end = taken = taken_bytes = 0
         buffer: WritableBuffer = bytearray()
         # Entries are looked at in pieces: a read that is full after 32 must not copy 800 of them.
         step = found.count_max if tag_codes is None and accept is None else budget
         may_take = accept.may_take if isinstance(accept, BitmapAccept) else None
-        checked = None if isinstance(queue, ExtendedQueue) else tag_codes  # the queue itself looks at its units
+        checked = (
+            None if isinstance(queue, ExtendedQueue) else tag_codes
+        )  # the queue itself looks at its units
         while at < stop:
             count = min(stop - at, step)
             entries = (
@@ -216,12 +218,11 @@ class MessageReader:
                 ):
                     at += 1
                     continue
-                count = found.count
-                if count:
+                if taken:
                     if physical_offset >= hot_from:
-                        if count >= hot or found.bytes + size > hot_bytes:
+                        if taken >= hot or taken_bytes + size > hot_bytes:
                             return at
-                    elif count >= cold or found.bytes + size > cold_bytes:
+                    elif taken >= cold or taken_bytes + size > cold_bytes:
                         return at
                 if not base <= physical_offset < end:
                     segment = self._log.segment_at(physical_offset)
@@ -238,9 +239,9 @@ class MessageReader:
                     raise not_there(self._log, physical_offset, size)
                 at += 1
                 if accept is None or accept(record):
-                    parts.append(record)
-                    found.bytes += size
-                    found.count = count + 1
+                    take(record)
+                    found.count = taken = taken + 1
+                    found.bytes = taken_bytes = taken_bytes + size
                     found.last_offset = physical_offset
         return at
 

@@ -387,8 +387,7 @@ impl State {
         }
         let topic = self.topics[number].py_name.clone_ref(py);
         let object = self.check(py, self.store.bind(py).call_method1(intern!(py, "queue"), (&topic, queue_id)))?;
-        let is_queue = object.is_instance(self.queue_type.bind(py)).map_err(Stop::Fault)?;
-        if !is_queue {
+        if !object.get_type().is(self.queue_type.bind(py)) {
             return Err(Stop::Slow);
         }
         let id = i32::try_from(queue_id).map_err(|_| Stop::Slow)?;

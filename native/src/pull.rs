@@ -385,6 +385,9 @@ impl Reader<'_, '_> {
                     segment = Segment::find(self.log, physical_offset)?;
                 }
                 let Some(segment) = &segment else {
+                    if !(0..self.log_end).contains(&physical_offset) {
+                        return Ok(None);
+                    }
                     at += 1;
                     continue;
                 };
