@@ -42,6 +42,7 @@ COMMANDS = {
     "transaction": "transaction",
     "cluster": "cluster",
     "message": "message",
+    "timer": "timer",
     "bench": "bench",
 }
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}

@@ -30,7 +30,7 @@ from aerobee.ops import send_options as options
 from aerobee.ops.ack_level import UNKNOWN, ack_sentence_of
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.lines import STDIN, open_lines, read_all, read_lines
-from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms
 from aerobee.ops.output import Output, body_text, host_text, plural
 from aerobee.ops.run import Stop, run
 
@@ -50,6 +50,8 @@ class Shape:
     queue: str | None
     order_key: str | None
     delay_level: int
+    deliver_at: float | None = None
+    deliver_after: float | None = None
 
     def message(self, body: bytes) -> Message:
         return Message(
@@ -59,6 +61,8 @@ class Shape:
             keys=self.keys,
             properties=self.properties,
             delay_level=self.delay_level,
+            deliver_at=self.deliver_at,
+            deliver_after=self.deliver_after,
         )
 
 
@@ -102,6 +106,8 @@ def send(
     queue: options.Queue = None,
     order_key: options.OrderKey = None,
     delay_level: options.DelayLevel = 0,
+    deliver_after: options.DeliverAfter = None,
+    deliver_at: options.DeliverAt = None,
     priority: options.Priority = None,
     dedup_key: options.DedupKey = None,
     reply_within: options.Reply = None,
@@ -136,6 +142,8 @@ def send(
         queue=queue,
         order_key=order_key,
         delay_level=delay_level,
+        deliver_at=None if deliver_at is None else time_ms(deliver_at, 0) / 1000,
+        deliver_after=deliver_after,
     )
     shape.message(b"")  # names and values are checked before anything is opened
     config = ProducerConfig(send_timeout_s=timeout, in_flight_max=in_flight)
@@ -237,10 +245,14 @@ async def _send_one(producer: Producer, nameserver: str, shape: Shape, body: byt
             "queue_id": result.queue.queue_id,
             "queue_offset": result.queue_offset,
             "duplicate": result.is_duplicate,
+            "recall_handle": result.recall_handle,
             "ack": ack,
         },
         f"was stored before: {shape.topic}, queue {place}, as {result.transaction_id} (DEDUP_KEY)"
         if result.is_duplicate
+        else f"stored {result.message_id} for {shape.topic}, where it comes at its time ({ack})\n"
+        f"recall handle {result.recall_handle}"
+        if result.recall_handle
         else f"sent {result.message_id} to {shape.topic}, queue {place} ({ack})",
     )
     if result.status is not SendStatus.SEND_OK:

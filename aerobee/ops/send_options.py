@@ -20,6 +20,12 @@ Properties = Annotated[
 Queue = Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue.")]
 OrderKey = Annotated[str | None, typer.Option("--order-key", help="Equal keys go to the same queue.")]
 DelayLevel = Annotated[int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: 1 to 18.")]
+DeliverAfter = Annotated[
+    float | None, typer.Option("--deliver-after", min=0, metavar="SECONDS", help="Deliver so much later.")
+]
+DeliverAt = Annotated[
+    str | None, typer.Option("--deliver-at", metavar="TIME", help="Deliver then: 2026-11-21T10:00:00+01:00.")
+]
 Priority = Annotated[
     int | None,
     typer.Option("--priority", min=0, help="Pops take higher ones first; it is the queue's number."),

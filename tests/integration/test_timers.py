@@ -201,12 +201,13 @@ async def test_recall_is_off_unless_enabled() -> None:
 async def test_what_waits_is_listed_by_due_time_and_moved(cluster: LocalCluster, producer: Producer) -> None:
     now = cluster.clock.now_ms()
     results = {}
-    for name, seconds in (("b", 600), ("a", 60), ("c", 100_000), ("gone", 700)):
+    for name, seconds in (("b", 600), ("a", 60), ("c", 100_000), ("gone", 700), ("gone_far", 200_000)):
         results[name] = await producer.send(
             Message(TOPIC, name.encode(), keys=(name,), deliver_after=seconds)
         )
     await producer.send(Message("Other", b"other", deliver_after=61))
     await producer.recall(TOPIC, results["gone"].recall_handle)
+    await producer.recall(TOPIC, results["gone_far"].recall_handle)
     async with Admin(cluster.nameserver_address) as admin:
         listed = await admin.timers(topic=TOPIC)
         assert [timer.keys for timer in listed.timers] == [("a",), ("b",), ("c",)]

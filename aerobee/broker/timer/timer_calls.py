@@ -261,6 +261,18 @@ class TimerCalls:
             )
         return found
 
+    def _is_cancelled(self, message: WaitingMessage) -> bool:
+        """Whether a message that cancels this one is on its way as well, to a slot that is not looked at yet."""
+        key, out_text = message.properties.get(names.UNIQUE_KEY, ""), message.properties.get(names.OUT_MS)
+        answer = self._store.query(WHEEL_TIMER_TOPIC, key, count_max=64)
+        return any(
+            record.properties.get(names.DELETE_KEY) == key
+            and record.properties.get(names.OUT_MS) == out_text
+            and record.properties.get(names.DELETE_OFFSET, str(message.physical_offset))
+            == str(message.physical_offset)
+            for record in decode_records(answer.body)
+        )
+
     def _is_in_slot(self, waiting: WaitingMessage, handle: RecallHandle) -> bool:
         """Whether the message has arrived in its own slot, or waits in one on the way."""
         slot = self._files.slot(handle.timestamp_ms - 1)
@@ -311,6 +323,8 @@ class TimerCalls:
                 real_topic = message.properties.get(REAL_TOPIC, "")
                 is_gone = {message.properties.get(names.UNIQUE_KEY, ""), f"@{message.physical_offset}"} & gone
                 due = due_ms or self._due_of(message)
+                if not is_gone and _is_on_its_way(message, slot.time_ms) and self._is_cancelled(message):
+                    continue
                 if not is_gone and from_ms <= due <= until_ms and topic in (None, "", real_topic):
                     rows.append(self._row(message, due))
         rows.sort(key=lambda row: row["dueMs"])
@@ -358,3 +372,9 @@ class TimerCalls:
             "rolls": names.number(properties.get(names.ROLL_TIMES)) or 0,
             "recallHandle": RecallHandle(topic, self._identity.name, out_ms + 1, key).encode(),
         }
+
+
+def _is_on_its_way(message: WaitingMessage, slot_time: int) -> bool:
+    """Whether the message waits in a slot before its own, to be stored again from there."""
+    out_ms = names.number(message.properties.get(names.OUT_MS))
+    return out_ms is not None and out_ms > slot_time
