@@ -50,9 +50,11 @@ class OpenTransaction:
         "first_offset",
         "immunity_ms",
         "key",
+        "marks",
         "older",
         "physical_offset",
         "queue_offset",
+        "size",
         "stored_ms",
         "topic",
     )
@@ -80,6 +82,9 @@ class OpenTransaction:
         self.checks = checks
         self.immunity_ms = immunity_ms
         self.due_ms = stored_ms + immunity_ms if due_ms is None and immunity_ms is not None else due_ms
+        # What the hot path knows of the youngest copy: bytes of its record (0: unknown), KEYS and TAGS.
+        self.size = 0
+        self.marks: tuple[str, str] | None = None
         self.asked_ms = 0  # when it was asked about last by this process
         self.older: tuple[int, ...] = ()  # queue offsets of its other copies
 
@@ -143,6 +148,7 @@ class TransactionBook:
         offset = copy.queue_offset
         if offset in known.copies:
             return
+        known.size = 0  # the hot path is for transactions of one copy
         self.open[offset] = known
         if offset < known.queue_offset:
             known.older = (*known.older, offset)
@@ -157,12 +163,15 @@ class TransactionBook:
 
     def decided(self, transaction: OpenTransaction, outcome: Outcome) -> None:
         """Close it. The record that carries the decision, if there is one, is in the log already."""
-        for offset in transaction.copies:
-            del self.open[offset]
-            self.ops.append(offset)
-        del self.by_key[transaction.key]
+        if transaction.older:
+            for offset in transaction.older:
+                del self.open[offset]
+            self.ops += transaction.older
+        offset, key = transaction.queue_offset, transaction.key
+        del self.open[offset], self.by_key[key]
+        self.ops.append(offset)
         self.counts[transaction.topic] -= 1
-        self.remember(transaction.key, outcome)
+        self.remember(key, outcome)
 
     def closed_copy(self, queue_offset: int, key: Key, outcome: Outcome) -> None:
         """A copy of a decided transaction was found that no op record names."""
@@ -227,7 +236,7 @@ class TransactionBook:
         for offset in transaction.copies:
             del self.open[offset]
             self.ops.append(offset)
-        transaction.older = ()
+        transaction.older, transaction.size = (), 0
         transaction.queue_offset, transaction.physical_offset = queue_offset, physical_offset
         transaction.checks += 1
         transaction.asked_ms = now_ms

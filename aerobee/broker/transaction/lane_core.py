@@ -49,6 +49,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION
 from aerobee.store.consume_queue import ConsumeQueue
 
+_COMMIT, _ROLLBACK = str(TRANSACTION_COMMIT), str(TRANSACTION_ROLLBACK)
 _WORDS = struct.Struct(">II")
 _END_START = b'{"code":%d,' % RequestCode.END_TRANSACTION
 _SEND_START = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
@@ -132,7 +133,8 @@ class TransactionLaneCore(LaneCore):
         names_and_values = iter(parts)
         pairs = dict(zip(names_and_values, names_and_values))  # noqa: B905 - a last, empty part has no partner
         unique_key, group = pairs["UNIQ_KEY"], pairs[PRODUCER_GROUP]
-        sys_flag, tries = number(ext["f"]), number(ext["j"])
+        text = ext["f"]
+        sys_flag = TRANSACTION_PREPARED if text == "4" else number(text)
         if (
             properties.count("\x01") != len(parts) >> 1
             or not self._special_properties.isdisjoint(pairs)
@@ -140,7 +142,7 @@ class TransactionLaneCore(LaneCore):
             or not (unique_key.isalnum() and unique_key.isascii() and group)
             or sys_flag & ~_ORDINARY
             or sys_flag & TRANSACTION_MASK != TRANSACTION_PREPARED
-            or tries
+            or ext["j"] != "0"
             or ext["m"] not in ("false", "0")
             or (flag and flag != FLAG_ONEWAY)
             or type(opaque) is not int
@@ -153,12 +155,14 @@ class TransactionLaneCore(LaneCore):
         if len(stored) > PROPERTIES_BYTES_MAX or len(body) > self._store.config.max_message_size:
             raise ValueError
         half = self._half
-        hashes, code = self._hashes(half, pairs)
+        keys, tag = pairs.get("KEYS", ""), pairs.get("TAGS", "")
+        hashes, code = self._hashes(half, unique_key, keys, tag)
+        user_flag, born_timestamp = ext["h"], ext["g"]
         if self._born_host != born_host:
             self._share(born_host)
         queue_offset, offset = self._append(
-            half, self._half_queue(), body, stored, hashes, code, number(ext["h"]), sys_flag & ~TRANSACTION_MASK,
-            number(ext["g"]), 0,
+            half, self._half_queue(), body, stored, hashes, code, 0 if user_flag == "0" else number(user_flag),
+            sys_flag & ~TRANSACTION_MASK, number(born_timestamp), 0,
         )  # fmt: skip
         half.request_count += 1
         transaction = OpenTransaction(
@@ -169,6 +173,8 @@ class TransactionLaneCore(LaneCore):
             stored_ms=self._now_ms,
             immunity_ms=immunity_ms(pairs),
         )
+        transaction.size = self._log.end - offset
+        transaction.marks = (keys, tag)
         self._opened(self._ledger.book.prepared(transaction))
         if flag:
             return "", False
@@ -199,30 +205,28 @@ class TransactionLaneCore(LaneCore):
         ext = header["extFields"]
         if header["flag"] != FLAG_ONEWAY:
             raise ValueError
-        book = self._ledger.book
-        transaction = book.open[number(ext["tranStateTableOffset"])]
+        transaction = self._ledger.book.by_key[ext["producerGroup"], ext["transactionId"]]
         if (
             str(transaction.queue_offset) != ext["tranStateTableOffset"]
             or str(transaction.physical_offset) != ext["commitLogOffset"]
-            or transaction.key != (ext["producerGroup"], ext["transactionId"])
             or transaction.immunity_ms is not None
         ):
             raise ValueError
         decision = ext["commitOrRollback"]
-        if decision == str(TRANSACTION_COMMIT):
+        if decision == _COMMIT:
             self._commit(transaction)
             self._ledger.committed(transaction)
-        elif decision == str(TRANSACTION_ROLLBACK):
+        elif decision == _ROLLBACK:
             self._ledger.rolled_back(transaction)
         else:
             raise ValueError
 
     def _commit(self, transaction: OpenTransaction) -> None:
         """Write the committed record, cut out of the half record."""
-        at = transaction.physical_offset
-        log = self._log
-        size = int.from_bytes(log.read(at, 4), "big")
-        record = log.read(at, size)
+        at, marks = transaction.physical_offset, transaction.marks
+        if marks is None or not transaction.size:
+            raise ValueError  # one that came another way: from a start, a check, the handlers
+        record = self._log.read(at, transaction.size)
         (
             total, magic, _, _, flag, _, physical_offset, sys_flag, born_timestamp, born_ip, born_port, _, _, _,
             tries, _, body_size,
@@ -238,17 +242,15 @@ class TransactionLaneCore(LaneCore):
         ):
             raise ValueError
         topic_at = record.rindex(_REAL_TOPIC, text_at)
-        queue_at = record.index(_REAL_QUEUE, topic_at)
         properties = record[text_at : topic_at + 1]
-        topic_name = record[topic_at + len(_REAL_TOPIC) : queue_at].decode()
-        queue_text = record[queue_at + len(_REAL_QUEUE) : -1].decode()
-        if b"WAIT\x01true\x02" not in properties or not queue_text.isdigit() or record[-1] != 2:
-            raise ValueError  # a text of another order, from RocketMQ or a check
-        topic = self._topics.get(topic_name) or self._admit(topic_name)
+        if b"WAIT\x01true\x02" not in properties:
+            raise ValueError
+        topic = self._topics.get(transaction.topic) or self._admit(transaction.topic)
+        queue_text = record[
+            topic_at + len(_REAL_TOPIC) + len(topic.field) - 1 + len(_REAL_QUEUE) : -1
+        ].decode()
         lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
-        parts = properties.replace(b"\x02", b"\x01").decode().split("\x01")
-        names_and_values = iter(parts)
-        hashes, code = self._hashes(topic, dict(zip(names_and_values, names_and_values)))  # noqa: B905
+        hashes, code = self._hashes(topic, transaction.key[1], *marks)
         born_host = born_ip + born_port.to_bytes(4, "big")
         if born_host != self._born_host:
             self._share(born_host)
@@ -260,10 +262,9 @@ class TransactionLaneCore(LaneCore):
 
     # --- helpers
 
-    def _hashes(self, topic: LaneTopic, pairs: dict[str, str]) -> tuple[list[int], int]:
+    def _hashes(self, topic: LaneTopic, unique_key: str, keys: str, tag: str) -> tuple[list[int], int]:
         """Index hashes and tags code of a message."""
-        hashes = [topic.key_hash(pairs["UNIQ_KEY"])]
-        keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
+        hashes = [topic.key_hash(unique_key)]
         if keys:
             hashes += [topic.key_hash(key) for key in keys.split(" ") if key]
         if not tag:
