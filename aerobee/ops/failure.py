@@ -132,7 +132,11 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
         ExitCode.FORBIDDEN,
         "`aerobee topic describe NAME` shows the topic's permissions",
     ),
-    (errors.MessageIllegal, ExitCode.FORBIDDEN, "the broker's limit is maxMessageSize, 4 MiB unless changed"),
+    (
+        errors.MessageIllegal,
+        ExitCode.FORBIDDEN,
+        "the broker's limits are maxMessageSize, 4 MiB unless changed, and for delays timerMaxDelaySec, 3 days",
+    ),
     (errors.SystemBusy, ExitCode.REFUSED, "the broker sheds load; try again, or send slower"),
     (
         errors.ServiceNotAvailable,

@@ -109,6 +109,7 @@ class TimerService:
         self.scan_from = 0
         self.enqueued = self.dequeued = 0
         self.is_changed = False  # since the last checkpoint
+        self._is_slot_touched = False  # something of the slot at hand was delivered
 
     # --- life
 
@@ -250,6 +251,9 @@ class TimerService:
         self._next = self._open(time_ms + self._precision_ms)
         if time_ms != self.read_time:
             self.read_time = time_ms
+            # What was delivered of a slot is behind the read time only now: RocketMQ goes by that alone.
+            self.is_changed = self.is_changed or self._is_slot_touched
+            self._is_slot_touched = False
             if self._handled_until and time_ms > self._handled_until and not self.behind_messages:
                 self._handled.clear()
                 self._handled_until = 0
@@ -364,7 +368,7 @@ class TimerService:
             self._warm(following.offsets())
 
     def _deliver(self, slot: WaitingSlot, physical_offset: int, due: int, now: int) -> None:
-        self.is_changed = True
+        self.is_changed = self._is_slot_touched = True
         if physical_offset in self._handled:
             self._handled.discard(physical_offset)
             return
@@ -409,7 +413,7 @@ class TimerService:
 
     def _roll(self, physical_offset: int) -> None:
         """Store a message again whose time is beyond the window of its last enqueue."""
-        self.is_changed = True
+        self.is_changed = self._is_slot_touched = True
         if physical_offset in self._handled:
             self._handled.discard(physical_offset)
             return
