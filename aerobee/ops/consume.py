@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aerobee.client import Admin, ConsumeFrom, PullConsumer, PullConsumerConfig, ReceivedMessage
+from aerobee.client import Admin, ConsumeFrom, PullConsumer, PullConsumerConfig, ReceivedMessage, Sql
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
@@ -49,6 +49,9 @@ def consume(
         ),
     ] = "last",
     tags: Annotated[str, typer.Option("--tags", "-t", help="Only these tags: 'A || B'.")] = "*",
+    sql: Annotated[
+        str | None, typer.Option("--sql", help='Only what an SQL92 expression takes: "price > 5".')
+    ] = None,
     count: Annotated[
         int, typer.Option("--count", min=0, help="End after so many messages; 0 never ends.")
     ] = 0,
@@ -71,6 +74,11 @@ def consume(
     begin = parse_start(start, time.time_ns() // 1_000_000)
     if group is not None and (queue is not None or begin.kind == "offset"):
         raise UsageError("a group shares all queues: --queue and --from offset:N go without --group")
+    if sql is not None and tags != "*":
+        raise UsageError(
+            "--sql can look at the tag itself: \"TAGS = 'A' AND price > 5\", so give one of --tags and --sql"
+        )
+    wanted = tags if sql is None else Sql(sql)
 
     async def command(stop: Stop) -> None:
         reader = _Reader(out, verbose=verbose, limit=count)
@@ -80,9 +88,9 @@ def consume(
         async with PullConsumer(nameserver, group or GROUPLESS, config=config, trace=trace) as consumer:
             try:
                 if group is None:
-                    await _assign(consumer, topic, tags, queue, begin)
+                    await _assign(consumer, topic, wanted, queue, begin)
                 else:
-                    await consumer.subscribe(topic, tags)
+                    await consumer.subscribe(topic, wanted)
             except TopicNotExist:
                 async with Admin(nameserver) as admin:
                     raise await missing_topic(admin, topic) from None
