@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aerobee.client.admin import Admin
-    from aerobee.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel, ProducerConfig
+    from aerobee.client.config import (
+        Blocked,
+        ClientConfig,
+        ConsumeFrom,
+        ConsumerConfig,
+        MessageModel,
+        ProducerConfig,
+    )
     from aerobee.client.producer import Producer
     from aerobee.client.pull_consumer import PullConsumer
     from aerobee.client.push_consumer import PushConsumer
@@ -18,13 +25,14 @@ if TYPE_CHECKING:
     from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
     from aerobee.client.transaction import TransactionState
     from aerobee.client.transaction_producer import TransactionProducer
-    from aerobee.client.verdict import RetryLater
+    from aerobee.client.verdict import Reject, RetryLater, reject, retry
     from aerobee.errors import AerobeeError
     from aerobee.message import Message, MessageQueue
 
 _HOME = {
     "Admin": "aerobee.client.admin",
     "AerobeeError": "aerobee.errors",
+    "Blocked": "aerobee.client.config",
     "ClientConfig": "aerobee.client.config",
     "ConsumeFrom": "aerobee.client.config",
     "ConsumerConfig": "aerobee.client.config",
@@ -36,6 +44,7 @@ _HOME = {
     "PullConsumer": "aerobee.client.pull_consumer",
     "PushConsumer": "aerobee.client.push_consumer",
     "ReceivedMessage": "aerobee.client.received",
+    "Reject": "aerobee.client.verdict",
     "RetryLater": "aerobee.client.verdict",
     "SendResult": "aerobee.client.results",
     "SendStatus": "aerobee.client.results",
@@ -44,11 +53,14 @@ _HOME = {
     "SyncPullConsumer": "aerobee.client.sync",
     "TransactionProducer": "aerobee.client.transaction_producer",
     "TransactionState": "aerobee.client.transaction",
+    "reject": "aerobee.client.verdict",
+    "retry": "aerobee.client.verdict",
 }
 
 __all__ = [
     "Admin",
     "AerobeeError",
+    "Blocked",
     "ClientConfig",
     "ConsumeFrom",
     "ConsumerConfig",
@@ -60,6 +72,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
+    "Reject",
     "RetryLater",
     "SendResult",
     "SendStatus",
@@ -68,6 +81,8 @@ __all__ = [
     "SyncPullConsumer",
     "TransactionProducer",
     "TransactionState",
+    "reject",
+    "retry",
 ]
 
 

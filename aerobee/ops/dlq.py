@@ -267,6 +267,11 @@ def redrive(
         out.note(
             f"{plural(work.sent, 'letter')} {'would be sent' if dry_run else 'sent'}, {work.failed} failed, "
             f"{work.left} left aside by the filter"
+            + (
+                ""
+                if all_letters or work.sent + work.failed
+                else "; --all takes those that were sent before, too"
+            )
         )
         return ExitCode.REFUSED if work.failed else ExitCode.DONE
 

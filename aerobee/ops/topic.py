@@ -94,7 +94,7 @@ def create_topic(
                 queue_count=queues,
                 perm=PERMS[perm],
                 order=order,
-                attributes={f"+{ATTRIBUTE_TYPE}": message_type.upper()} if message_type else None,
+                attributes={ATTRIBUTE_TYPE: message_type.upper()} if message_type else None,
                 cluster=cluster,
                 broker=broker,
             )
