@@ -2,6 +2,7 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
 
 use crate::window::Window;
 
@@ -14,91 +15,125 @@ const NO_LIMIT: i64 = 1 << 30;
 pub struct Index {
     pub entries: Vec<(i32, i64)>,
     pub room: i64,
+    open: Option<OpenFile>,
+}
+
+/// The open file's numbers after the last burst. They are read again when the file is another one or has another count:
+/// then somebody else has written to it.
+struct OpenFile {
+    file: Py<PyAny>,
+    count: i64,
+    room_end: i64,
+    begin: i64,
+    begin_offset: i64,
+    end_offset: i64,
+    slot_count: i64,
+    entries_at: i64,
+    used: i64,
+}
+
+impl OpenFile {
+    fn load(file: &Bound<'_, PyAny>, count: i64) -> PyResult<Self> {
+        let py = file.py();
+        let number = |name: &Bound<'_, PyString>| file.getattr(name)?.extract::<i64>();
+        Ok(Self {
+            count,
+            room_end: number(intern!(py, "reserved"))?.min(number(intern!(py, "entry_count_max"))?),
+            begin: number(intern!(py, "begin_timestamp"))?,
+            begin_offset: number(intern!(py, "begin_physical_offset"))?,
+            end_offset: number(intern!(py, "end_physical_offset"))?,
+            slot_count: number(intern!(py, "slot_count"))?,
+            entries_at: number(intern!(py, "entries_at"))?,
+            used: number(intern!(py, "used_slots"))?,
+            file: file.clone().unbind(),
+        })
+    }
 }
 
 impl Index {
-    /// Look at the open file, as LaneCore._begin does.
-    pub fn load_room(&mut self, index: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = index.py();
-        if !index.getattr(intern!(py, "is_enabled"))?.is_truthy()? {
+    /// Look at the open file, as LaneCore._begin does; `files` are the index's files, None when it is off.
+    pub fn load_room(&mut self, files: Option<&Bound<'_, PyList>>, again: bool) -> PyResult<()> {
+        let Some(files) = files else {
             self.room = NO_LIMIT;
             return Ok(());
-        }
-        let files = index.getattr(intern!(py, "files"))?;
+        };
         self.room = 0;
-        if files.is_truthy()? {
-            let file = files.get_item(-1)?;
-            let reserved: i64 = file.getattr(intern!(py, "reserved"))?.extract()?;
-            let most: i64 = file.getattr(intern!(py, "entry_count_max"))?.extract()?;
-            let count: i64 = file.getattr(intern!(py, "count"))?.extract()?;
-            self.room = reserved.min(most) - count;
+        if files.is_empty() {
+            self.open = None;
+            return Ok(());
         }
+        let file = files.get_item(files.len() - 1)?;
+        let count: i64 = file.getattr(intern!(files.py(), "count"))?.extract()?;
+        if again || self.open.as_ref().is_none_or(|open| !open.file.is(&file) || open.count != count) {
+            self.open = Some(OpenFile::load(&file, count)?);
+        }
+        self.room = self.open.as_ref().map_or(0, |open| open.room_end - count);
         Ok(())
     }
 
     /// Write the entries collected so far, file header included.
-    pub fn write(&mut self, index: &Bound<'_, PyAny>, now_ms: i64) -> PyResult<()> {
-        let py = index.py();
-        if self.entries.is_empty() || !index.getattr(intern!(py, "is_enabled"))?.is_truthy()? {
+    pub fn write(&mut self, files: Option<&Bound<'_, PyList>>, now_ms: i64) -> PyResult<()> {
+        let Some(files) = files.filter(|files| !self.entries.is_empty() && !files.is_empty()) else {
             self.entries.clear();
             return Ok(());
-        }
-        let file = index.getattr(intern!(py, "files"))?.get_item(-1)?;
+        };
+        let py = files.py();
+        let file = files.get_item(files.len() - 1)?;
         let mut entries = self.entries.as_slice();
-        let mut count: i64 = file.getattr(intern!(py, "count"))?.extract()?;
+        let count: i64 = file.getattr(intern!(py, "count"))?.extract()?;
+        let mut known = self.open.take().filter(|open| open.file.is(&file) && open.count == count);
         if count == 1 {
             // The file's first entry sets its beginning.
             let (hash, offset) = entries[0];
             file.call_method1(intern!(py, "put"), (hash, offset, now_ms))?;
             entries = &entries[1..];
-            count = 2;
+            known = None;
         }
-        let begin: i64 = file.getattr(intern!(py, "begin_timestamp"))?.extract()?;
-        let begin_offset: i64 = file.getattr(intern!(py, "begin_physical_offset"))?.extract()?;
-        let slot_count: i64 = file.getattr(intern!(py, "slot_count"))?.extract()?;
-        let entries_at: i64 = file.getattr(intern!(py, "entries_at"))?.extract()?;
-        let mut used: i64 = file.getattr(intern!(py, "used_slots"))?.extract()?;
-        let mut end_offset: i64 = file.getattr(intern!(py, "end_physical_offset"))?.extract()?;
+        let mut open = match known {
+            Some(open) => open,
+            None => OpenFile::load(&file, file.getattr(intern!(py, "count"))?.extract()?)?,
+        };
         let window = Window::new(&file.getattr(intern!(py, "buffer"))?)?;
-        let seconds = now_ms.saturating_sub(begin).div_euclid(1000).clamp(0, i64::from(i32::MAX)) as i32;
+        let seconds = now_ms.saturating_sub(open.begin).div_euclid(1000).clamp(0, i64::from(i32::MAX)) as i32;
         for (hash, offset) in entries {
-            let slot_at = HEADER_BYTES + i64::from(*hash) % slot_count * 4;
+            let slot_at = HEADER_BYTES + i64::from(*hash) % open.slot_count * 4;
             let mut previous = i64::from(i32::from_be_bytes(window.read(slot_at).ok_or_else(beyond)?));
-            if !(0 < previous && previous < count) {
+            if !(0 < previous && previous < open.count) {
                 previous = 0;
-                used += 1;
+                open.used += 1;
             }
             let mut entry = [0; ENTRY_BYTES as usize];
             entry[..4].copy_from_slice(&hash.to_be_bytes());
             entry[4..12].copy_from_slice(&offset.to_be_bytes());
             entry[12..16].copy_from_slice(&seconds.to_be_bytes());
             entry[16..].copy_from_slice(&(previous as i32).to_be_bytes());
-            let written = window.write(entries_at + count * ENTRY_BYTES, &entry)
-                && window.write(slot_at, &(count as i32).to_be_bytes());
+            let written = window.write(open.entries_at + open.count * ENTRY_BYTES, &entry)
+                && window.write(slot_at, &(open.count as i32).to_be_bytes());
             if !written {
                 return Err(beyond());
             }
-            count += 1;
-            end_offset = *offset;
+            open.count += 1;
+            open.end_offset = *offset;
         }
         if let Some((_, first)) = entries.first() {
             if file.getattr(intern!(py, "dirty_from"))?.extract::<i64>()? < 0 {
                 file.setattr(intern!(py, "dirty_from"), first)?;
             }
-            file.setattr(intern!(py, "used_slots"), used)?;
-            file.setattr(intern!(py, "count"), count)?;
-            file.setattr(intern!(py, "end_physical_offset"), end_offset)?;
+            file.setattr(intern!(py, "used_slots"), open.used)?;
+            file.setattr(intern!(py, "count"), open.count)?;
+            file.setattr(intern!(py, "end_physical_offset"), open.end_offset)?;
         }
         file.setattr(intern!(py, "end_timestamp"), now_ms)?;
         let mut header = [0; HEADER_BYTES as usize];
-        for (at, value) in [begin, now_ms, begin_offset, end_offset].iter().enumerate() {
+        for (at, value) in [open.begin, now_ms, open.begin_offset, open.end_offset].iter().enumerate() {
             header[at * 8..at * 8 + 8].copy_from_slice(&value.to_be_bytes());
         }
-        header[32..36].copy_from_slice(&(used as i32).to_be_bytes());
-        header[36..].copy_from_slice(&(count as i32).to_be_bytes());
+        header[32..36].copy_from_slice(&(open.used as i32).to_be_bytes());
+        header[36..].copy_from_slice(&(open.count as i32).to_be_bytes());
         if !window.write(0, &header) {
             return Err(beyond());
         }
+        self.open = Some(open);
         self.entries.clear();
         Ok(())
     }

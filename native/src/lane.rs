@@ -59,6 +59,9 @@ pub struct State {
     pub store: Py<PyAny>,
     pub log_object: Py<PyAny>,
     pub index_object: Py<PyAny>,
+    pub index_files: Option<Py<PyList>>, // None: the index is off
+    pub index: Index,
+    config: Option<(Py<PyAny>, usize)>, // the store's config, and its largest message
     pub find_topic: Py<PyAny>,
     pub waiting: Py<PyAny>,
     pub store_error: Py<PyAny>,
@@ -84,7 +87,6 @@ pub struct Burst<'py> {
     pub born_host: Vec<u8>,
     pub max_message_bytes: usize,
     pub log: Option<LiveLog>,
-    pub index: Index,
     pub has_index_room: bool,
     pub live_queues: Vec<usize>,
     pub touched: Vec<usize>,
@@ -125,9 +127,14 @@ impl LaneCore {
             ext.push((name.extract::<String>()?.into_bytes(), value.extract::<String>()?.into_bytes()));
         }
         let hex: String = store_host.iter().map(|byte| format!("{byte:02X}")).collect();
+        let index = store.getattr("index")?;
+        let files = index.getattr("files")?.cast_into::<PyList>()?.unbind();
         let state = State {
             log_object: store.getattr("log")?.unbind(),
-            index_object: store.getattr("index")?.unbind(),
+            index_files: index.getattr("is_enabled")?.is_truthy()?.then_some(files),
+            index_object: index.unbind(),
+            index: Index::default(),
+            config: None,
             holds: store.getattr("config")?.getattr("is_sync_flush")?.is_truthy()?,
             grants: Grants::new(find_grant),
             store: store.unbind(),
@@ -228,13 +235,20 @@ impl State {
         now_ms: i64,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let config = self.store.bind(py).getattr(intern!(py, "config"))?;
+        let max_message_bytes = match &self.config {
+            Some((known, bytes)) if known.is(&config) => *bytes,
+            _ => {
+                let bytes = config.getattr(intern!(py, "max_message_size"))?.extract()?;
+                self.config = Some((config.unbind(), bytes));
+                bytes
+            }
+        };
         let mut burst = Burst {
             py,
             now_ms,
             born_host: born_host.to_vec(),
-            max_message_bytes: config.getattr(intern!(py, "max_message_size"))?.extract()?,
+            max_message_bytes,
             log: None,
-            index: Index { entries: std::mem::take(&mut self.scratch.entries), room: 0 },
             has_index_room: false,
             live_queues: Vec::new(),
             touched: Vec::new(),
@@ -469,7 +483,7 @@ impl State {
 
     /// Write the index entries collected so far.
     pub fn write_index(&mut self, burst: &mut Burst<'_>) -> PyResult<()> {
-        burst.index.write(self.index_object.bind(burst.py), burst.now_ms)
+        self.index.write(self.index_files.as_ref().map(|files| files.bind(burst.py)), burst.now_ms)
     }
 
     /// What a burst leaves to its end. Returns what was stored, by topic.
@@ -479,11 +493,9 @@ impl State {
         let puts = PyList::empty(py);
         if burst.touched.is_empty() {
             released?;
-            self.scratch.entries = std::mem::take(&mut burst.index.entries);
             return Ok(puts);
         }
         let indexed = self.write_index(burst);
-        self.scratch.entries = std::mem::take(&mut burst.index.entries);
         for number in burst.touched.drain(..) {
             let topic = &mut self.topics[number];
             puts.append((&topic.py_name, topic.count, topic.byte_count, topic.request_count))?;

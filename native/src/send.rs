@@ -29,7 +29,6 @@ const QUEUE_ENTRY_BYTES: i64 = 20;
 /// Buffers that keep their memory between messages.
 #[derive(Default)]
 pub struct Scratch {
-    pub entries: Vec<(i32, i64)>,
     properties: Vec<u8>,
     hashes: Vec<i32>,
     record: Vec<u8>,
@@ -172,8 +171,8 @@ impl State {
         if !is_dirty {
             state.object.bind(py).call_method1(intern!(py, "mark_dirty"), (offset,)).map_err(Stop::Fault)?;
         }
-        burst.index.entries.extend(hashes.iter().map(|hash| (*hash, offset)));
-        burst.index.room -= hashes.len() as i64;
+        self.index.entries.extend(hashes.iter().map(|hash| (*hash, offset)));
+        self.index.room -= hashes.len() as i64;
         if self.topics[topic].count == 0 {
             burst.touched.push(topic);
         }
@@ -249,21 +248,25 @@ impl State {
     /// Take space for `count` index entries, in a new file if need be.
     fn make_index_room(&mut self, burst: &mut Burst<'_>, count: usize) -> Outcome<()> {
         let py = burst.py;
-        let index = self.index_object.clone_ref(py).into_bound(py);
         if !burst.has_index_room {
-            burst.index.load_room(&index).map_err(Stop::Fault)?;
+            self.load_index_room(py, false)?;
             burst.has_index_room = true;
         }
-        if burst.index.room >= count as i64 {
+        if self.index.room >= count as i64 {
             return Ok(());
         }
         self.write_index(burst).map_err(Stop::Fault)?;
+        let index = self.index_object.clone_ref(py).into_bound(py);
         let has_room = index.call_method1(intern!(py, "has_room"), (count,)).and_then(|has| has.is_truthy());
         if !self.check(py, has_room)? {
             let made = index.call_method1(intern!(py, "make_room"), (count, burst.now_ms));
             self.check(py, made)?;
         }
-        burst.index.load_room(&index).map_err(Stop::Fault)
+        self.load_index_room(py, true)
+    }
+
+    fn load_index_room(&mut self, py: Python<'_>, again: bool) -> Outcome<()> {
+        self.index.load_room(self.index_files.as_ref().map(|files| files.bind(py)), again).map_err(Stop::Fault)
     }
 
     /// Where a record of `size` bytes goes; the log may roll to its next file.
