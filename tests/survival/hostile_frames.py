@@ -9,7 +9,7 @@ loop would: whole, in pieces, several at once. Whatever comes back, the followin
 - a peer that behaves is served all the while, in order, every message it sends;
 - the memory of the process does not grow with the number of frames.
 
-Ends with status 1 at the first fault, naming the frame.
+Ends with status 1 when there was a fault, and prints each kind once with the frame before it.
 """
 
 from __future__ import annotations
@@ -107,14 +107,20 @@ class TappedNetwork(AsyncioNetwork):
 
 
 class FaultLog(logging.Handler):
-    """Collects what is logged with a traceback, or as an error."""
+    """Collects what is logged with a traceback, or as an error: each kind once, with the frame before it."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.faults: list[str] = []
+        self.faults: dict[str, str] = {}  # the last lines of the traceback: all of it
+        self.frame = b""  # the one that was given last
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.faults.append(logging.Formatter("%(name)s: %(message)s").format(record))
+        self.add(logging.Formatter("%(name)s: %(message)s").format(record))
+
+    def add(self, text: str) -> None:
+        """Note a fault. Raises nothing: it is called from where exceptions are lost."""
+        kind = "\n".join(text.splitlines()[-3:])
+        self.faults.setdefault(kind, f"{text}\nafter frame {self.frame[:1500]!r}")
 
 
 async def attack_server(role: str, mutator: FrameMutator, count: int, faults: FaultLog) -> None:
@@ -156,13 +162,12 @@ async def _attack(
                 left = FRAMES_PER_CONNECTION
             # A length that is not the frame's makes what follows part of it: not for long, it would reach no handler.
             left = left - 1 if int.from_bytes(data[:4], "big") == len(data) - 4 else rng.choice((0, 0, 0, 2))
+            faults.frame = data
             for piece in _pieces(rng, data):
                 if connection.is_open:
                     _feed(connection, piece, data)
             if number % 16 == 0:
                 await asyncio.sleep(0)
-            if faults.faults:
-                raise Fault(f"{faults.faults[0]}\nafter frame {data[:2000]!r}")
             if number % FRAMES_PER_CHECK == FRAMES_PER_CHECK - 1:
                 await _check_good_peer(producer, number)
         transport.close()
@@ -267,8 +272,6 @@ async def attack_client(mutator: FrameMutator, count: int, faults: FaultLog) -> 
                     await stack.enter_async_context(part)
             for _ in range(CALLS_PER_CLIENT):
                 await asyncio.gather(*(_call(call) for call in _calls(rng, producer, admin)))
-                if faults.faults:
-                    raise Fault(faults.faults[0])
                 if sent + network.sent >= count:
                     break
         sent += network.sent
@@ -316,7 +319,7 @@ async def run(role: str, count: int, seed: int) -> dict[str, object]:
     root.addHandler(faults)
     logging.getLogger("aerobee").setLevel(logging.ERROR)
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: faults.faults.append(_describe(context)))
+    loop.set_exception_handler(lambda _, context: faults.add(_describe(context)))
     started = time.monotonic()
     before = look_at(os.getpid()).anonymous_bytes
     try:
@@ -327,7 +330,7 @@ async def run(role: str, count: int, seed: int) -> dict[str, object]:
     finally:
         root.removeHandler(faults)
     if faults.faults:
-        raise Fault(faults.faults[0])
+        raise Fault("\n\n".join(faults.faults.values()))
     grown = look_at(os.getpid()).anonymous_bytes - before
     if grown > MEMORY_GROWTH_MAX_BYTES:
         raise Fault(f"memory grew by {grown >> 20} MiB")
