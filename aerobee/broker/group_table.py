@@ -64,7 +64,8 @@ class GroupTable:
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group, created with defaults if autoCreateSubscriptionGroup allows it and the name is legal.
 
-        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. Raises StoreError when it cannot be saved.
+        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. One that the disk does not take lives in memory, so that
+        consumers can read from a full disk; it is saved with the next change, or made again when it is asked for.
         """
         config = self.groups.get(group)
         if config is not None:
@@ -80,7 +81,7 @@ class GroupTable:
             if name not in self.groups and self._may_create(name)
         }
         if new:
-            self._change({**self.groups, **new}, self.forbidden)
+            self._change({**self.groups, **new}, self.forbidden, must_save=False)
             log.info("groups were created with defaults: %s", ", ".join(new))
         return {name: self.groups[name] for name in names if name in self.groups}
 
@@ -172,17 +173,23 @@ class GroupTable:
         return True
 
     def _change(
-        self, groups: dict[str, SubscriptionGroupConfig], forbidden: dict[str, dict[str, int]]
+        self,
+        groups: dict[str, SubscriptionGroupConfig],
+        forbidden: dict[str, dict[str, int]],
+        *,
+        must_save: bool = True,
     ) -> None:
-        """New table, new version, file, in this order; all back when the file cannot be written."""
+        """New table, new version, file, in this order; with `must_save` all back when the file cannot be written."""
         before = self.groups, self.forbidden, self.data_version
         self.groups, self.forbidden = groups, forbidden
         self.data_version = self.data_version.next(self._clock.now_ms())
         try:
             self.save()
-        except StoreError:
-            self.groups, self.forbidden, self.data_version = before
-            raise
+        except StoreError as error:
+            if must_save:
+                self.groups, self.forbidden, self.data_version = before
+                raise
+            log.warning("groups that were created by themselves are not saved yet: %s", error)
         for watcher in self._watchers:
             watcher()
 

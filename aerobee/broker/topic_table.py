@@ -74,12 +74,18 @@ class TopicTable:
         self._watchers: list[ChangeCallback] = []
         self._system: set[str] = set(_ALWAYS_SYSTEM)
         self.topics: dict[str, TopicConfig] = {}
+        self._fallback: Callable[[str], TopicConfig | None] | None = None
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
 
     # --- reading
 
     def get(self, topic: str) -> TopicConfig | None:
-        return self.topics.get(topic)
+        config = self.topics.get(topic)
+        return config if config is not None or self._fallback is None else self._fallback(topic)
+
+    def set_fallback(self, find: Callable[[str], TopicConfig | None]) -> None:
+        """Ask this for topics that are not in the table: those that need no creation."""
+        self._fallback = find
 
     def is_system(self, topic: str) -> bool:
         """True for topics that the broker makes for itself and that nobody may delete."""
@@ -151,18 +157,21 @@ class TopicTable:
     def create_internal(
         self, topic: str, *, queue_nums: int = 1, perm: int = RETRY_QUEUE_PERM, unit_flag: int = 0
     ) -> TopicConfig:
-        """Return the topic, created if it is not there. For topics that the broker itself needs."""
+        """Return the topic, created if it is not there. For topics that the broker itself needs.
+
+        One that the disk does not take lives in memory, as groups do (group_table.py).
+        """
         config = self.topics.get(topic)
         if config is None:
-            config = self.put(
-                TopicConfig(
-                    topic_name=topic,
-                    read_queue_nums=queue_nums,
-                    write_queue_nums=queue_nums,
-                    perm=perm,
-                    topic_sys_flag=unit_flag,
-                )
+            check_topic_name(topic)
+            config = TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queue_nums,
+                write_queue_nums=queue_nums,
+                perm=perm,
+                topic_sys_flag=unit_flag,
             )
+            self._change((config,), must_save=False)
         return config
 
     def create_retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
@@ -248,27 +257,29 @@ class TopicTable:
             "topicConfigTable": {name: config.to_dict() for name, config in self.topics.items()},
         }
 
-    def _change(self, configs: tuple[TopicConfig, ...]) -> tuple[TopicConfig, ...]:
+    def _change(self, configs: tuple[TopicConfig, ...], *, must_save: bool = True) -> tuple[TopicConfig, ...]:
         before = self.topics
         self.topics = {**before, **{config.topic_name: config for config in configs}}
         try:
-            self._commit(configs)
+            self._commit(configs, must_save=must_save)
         except StoreError:
             self.topics = before
             raise
         return configs
 
-    def _commit(self, configs: tuple[TopicConfig, ...]) -> None:
-        """New version, file, notice, in this order."""
+    def _commit(self, configs: tuple[TopicConfig, ...], *, must_save: bool = True) -> None:
+        """New version, file, notice, in this order. Without `must_save` a disk that refuses is only logged."""
         version = self.data_version
         self.data_version = DataVersion(
             state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
         )
         try:
             self.save()
-        except StoreError:
-            self.data_version = version
-            raise
+        except StoreError as error:
+            if must_save:
+                self.data_version = version
+                raise
+            log.warning("topics that the broker made for itself are not saved yet: %s", error)
         for watcher in self._watchers:
             watcher(configs)
 

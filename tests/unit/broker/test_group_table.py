@@ -56,6 +56,18 @@ def test_a_change_that_cannot_be_saved_does_not_take_effect() -> None:
     assert table.data_version.counter == 0
 
 
+def test_a_group_that_is_made_on_demand_needs_no_disk() -> None:
+    file = MemoryFile()
+    table = make(file)
+    file.failure = StoreError("the disk is full")
+    assert table.find_or_create("g") == SubscriptionGroupConfig("g")
+    assert table.get("g") is not None
+    file.failure = None
+    table.find_or_create("another")
+    assert file.value is not None
+    assert {"g", "another"} <= set(file.value["subscriptionGroupTable"])
+
+
 def test_the_same_settings_again_change_nothing() -> None:
     table = make()
     table.put(SubscriptionGroupConfig("g", retry_max_times=3))
