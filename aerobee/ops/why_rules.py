@@ -170,7 +170,7 @@ def _lag(facts: GroupFacts) -> Iterator[Finding]:
             "lag",
             f"topic {topic}: {_plural(lag, 'message')} behind in {_plural(len(behind), 'queue')} of {len(rows)}"
             + (f", last consumed one is of {time_text(since)}" if since else "")
-            + _rate_text(lag, rates),
+            + (_rate_text(lag, rates) if facts.connections is not None else ""),
             {
                 "topic": topic,
                 "lag": lag,
