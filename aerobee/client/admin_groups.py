@@ -19,9 +19,10 @@ from aerobee.client.results import (
     SubscriptionConflict,
     SubscriptionInfo,
 )
-from aerobee.errors import AerobeeError, ConsumerNotOnline, RemoteError, TopicNotExist, UsageError
+from aerobee.errors import AerobeeError, ConsumerNotOnline, RemoteError, RouteError, TopicNotExist, UsageError
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
 from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.connection_info import ConnectionInfo
 from aerobee.remoting.body.consume_stats import ConsumeStats
 from aerobee.remoting.body.consumer_connection import ConsumerConnection
@@ -141,17 +142,16 @@ class GroupCalls(AdminCalls):
                 ),
                 conflicts=tuple(
                     SubscriptionConflict(
-                        topic=item["topic"],
-                        client_id=item["clientId"],
-                        expression=item["expression"],
-                        other_client_id=item["otherClientId"],
-                        other_expression=item["otherExpression"],
+                        topic=json_fields.text(item, "topic"),
+                        client_id=json_fields.text(item, "clientId"),
+                        expression=json_fields.text(item, "expression"),
+                        other_client_id=json_fields.text(item, "otherClientId"),
+                        other_expression=json_fields.text(item, "otherExpression"),
                     )
                     for item in data.subscription_conflicts
                 ),
             )
-        assert failure is not None, "a group has at least one broker"
-        raise failure
+        raise failure or RouteError(RETRY_PREFIX + group, f"no broker is known that has group {group!r}")
 
     async def producer_connections(self, group: str, topic: str) -> tuple[ClientConnection, ...]:
         """The producers of a group that are online, as the brokers of a topic see them."""
@@ -226,8 +226,7 @@ class GroupCalls(AdminCalls):
                 return ConsumerRunningInfo.decode(answer.body)
             except RemoteError as error:
                 failure = error
-        assert failure is not None, "a group has at least one broker"
-        raise failure
+        raise failure or RouteError(RETRY_PREFIX + group, f"no broker is known that has group {group!r}")
 
     async def consume_directly(
         self, group: str, client_id: str, topic: str, offset_message_id: str
@@ -250,10 +249,9 @@ class GroupCalls(AdminCalls):
             return DirectConsumption(
                 result=str(result.get("consumeResult", "")),
                 remark=str(result.get("remark", "")),
-                spent_ms=int(result.get("spentTimeMills", 0)),
+                spent_ms=json_fields.integer(result, "spentTimeMills"),
             )
-        assert failure is not None, "a topic has at least one broker"
-        raise failure
+        raise failure or RouteError(topic)
 
     async def reset_offsets(
         self,
