@@ -128,6 +128,7 @@ class BrokerConfig:
     lock_in_strict_mode: bool = False
     # popping
     pop_from_retry_probability: int = 20  # percent of pops that look at the retry topic first
+    pop_from_retry_probability_for_priority: int = 0  # the same for pops that heed priorities
     retrieve_message_from_pop_retry_topic_v1: bool = field(
         default=True, metadata={"key": "retrieveMessageFromPopRetryTopicV1"}
     )
