@@ -35,7 +35,7 @@ _CLEAN = {ord(NAME_SEPARATOR): " ", ord(PROPERTY_SEPARATOR): " "}
 
 def note_error(properties: dict[str, str], request: RemotingCommand) -> None:
     """Keep the error that a consumer tells with the message that it gives back."""
-    _set(properties, LAST_ERROR, request.field("lastError") or "")
+    _set(properties, LAST_ERROR, _told(request, "lastError"))
 
 
 def note_death(
@@ -48,20 +48,26 @@ def note_death(
     request: RemotingCommand | None = None,
 ) -> None:
     """Make `properties` those of a dead letter. `tries` and `reason` are what the broker knows, if nobody says more."""
-    told_tries = request.field("deliveryTries") if request is not None else None
-    if told_tries is not None and told_tries.isascii() and told_tries.isdigit():
+    told_tries = _told(request, "deliveryTries")
+    if told_tries.isascii() and told_tries.isdigit():
         tries = min(int(told_tries[:12]), TRIES_MAX)
-    told_reason = (request.field("deadLetterReason") or "") if request is not None else ""
+    told_reason = _told(request, "deadLetterReason")
     _set(properties, DLQ_ORIGIN_TOPIC, topic)
     _set(properties, DLQ_ORIGIN_MESSAGE_ID, message_id)
-    properties.setdefault(DELIVERY_TRIES, str(tries))
+    if DELIVERY_TRIES not in properties:
+        _set(properties, DELIVERY_TRIES, str(tries))
     if told_reason or DEAD_LETTER_REASON not in properties:
         _set(properties, DEAD_LETTER_REASON, told_reason or reason)
 
 
+def _told(request: RemotingCommand | None, name: str) -> str:
+    """What a consumer says in a field: bounded, and without separators."""
+    text = (request.field(name) if request is not None else None) or ""
+    return text[:CAUSE_CHARS_MAX].translate(_CLEAN).strip()
+
+
 def _set(properties: dict[str, str], name: str, text: str) -> None:
     """Set a property when there is text and room for it; what a client sent is never pushed out."""
-    text = text[:CAUSE_CHARS_MAX].translate(_CLEAN).strip()
     if not text:
         return
     changed = properties | {name: text}

@@ -1,7 +1,8 @@
 """CONSUMER_SEND_MSG_BACK 36: a consumer gives a message back, for a later try or as dead (AbstractSendMessageProcessor).
 
 The record is stored again in %RETRY%group behind a delay level, or in %DLQ%group when its tries are used up or the
-consumer asks for that. RETRY_TOPIC keeps the topic it first had, ORIGIN_MESSAGE_ID its first id.
+consumer asks for that. RETRY_TOPIC keeps the topic it first had, ORIGIN_MESSAGE_ID its first id. A consumer of ours may
+ask for a delay in milliseconds (delayMillis): then the message waits in the timer and not behind a level.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.send import FAQ, VERSION_WITH_MAX_RECONSUME, store_refusal
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.timer.timer_properties import DELAY_MS, DEQUEUE_MS, ENQUEUE_MS, OUT_MS, ROLL_TIMES, WISHES
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import MalformedRecord, StoreError
 from aerobee.message import Record, decode_record, encode_properties, pack_host
@@ -31,6 +33,13 @@ from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import StoredMessage
 
 FIRST_RETRY_LEVEL = 3  # 10 s
+OF_A_TIMER = (
+    *WISHES,
+    OUT_MS,
+    ENQUEUE_MS,
+    DEQUEUE_MS,
+    ROLL_TIMES,
+)  # what a message that waited before brings along
 
 
 class RecordLog(Protocol):
@@ -144,7 +153,8 @@ class SendBackCalls:
                 group.group_name, group.retry_queue_nums, request.boolean("unitMode", False)
             )
             queue_id = self._pick_queue(group.retry_queue_nums)
-            properties[DELAY] = str(level or FIRST_RETRY_LEVEL + record.reconsume_times)
+            if not self._waits_exactly(request, level, properties):
+                properties[DELAY] = str(level or FIRST_RETRY_LEVEL + record.reconsume_times)
         message = StoredMessage(
             topic=topic.topic_name,
             queue_id=queue_id,
@@ -157,3 +167,16 @@ class SendBackCalls:
             reconsume_times=record.reconsume_times + 1,
         )
         return message, properties
+
+    def _waits_exactly(self, request: RemotingCommand, level: int, properties: dict[str, str]) -> bool:
+        """Set the time that a consumer of ours asks for to the millisecond; False when a level has to do."""
+        config = self._store.config
+        wait_ms = request.integer("delayMillis", -1)
+        if not config.timer_wheel_enable or not 0 <= wait_ms <= config.timer_max_delay_sec * 1000:
+            return False
+        for name in OF_A_TIMER:
+            properties.pop(name, None)
+        properties.pop(DELAY, None)
+        if wait_ms > 0:
+            properties[DELAY_MS] = str(wait_ms)
+        return True

@@ -92,7 +92,7 @@ async def send_back(
 ) -> None:
     """Let the broker that stored a message deliver it again after a delay (-1: put it with the dead letters).
 
-    The last three fields are Aerobee's own; RocketMQ's brokers ignore them.
+    The last four fields are Aerobee's own; RocketMQ's brokers ignore them.
     """
     address = await session.broker_address(message.queue.broker_name, message.queue.topic)
     fields = {
@@ -107,6 +107,8 @@ async def send_back(
     }
     causes = {"deadLetterReason": verdict.reason, "lastError": verdict.error}
     fields |= {name: text for name, text in causes.items() if text}
+    if verdict.after_ms >= 0:
+        fields["delayMillis"] = str(verdict.after_ms)
     if verdict.tries:
         fields["deliveryTries"] = str(verdict.tries)
     await session.invoke(address, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK.value, fields))

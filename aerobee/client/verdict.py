@@ -21,7 +21,8 @@ class RetryLater(Exception):
     """Raised by a handler: deliver the message again.
 
     `after` is in seconds. A message of an ordered queue is tried again in its place after exactly that time. Others go
-    back to the broker, which knows 18 delays from 1 s to 2 h: the shortest one that is not below `after` is taken.
+    back to the broker: Aerobee's keeps the time to the millisecond, RocketMQ's knows 18 delays from 1 s to 2 h, of
+    which the shortest one that is not below `after` is taken.
     `delay_level` names one of them itself; 0 lets the broker choose a growing delay.
     """
 
@@ -67,12 +68,14 @@ class GiveBack:
     """What a broker is told about a message that is given back.
 
     `tries` counts the deliveries so far, 0 for: as the message says. `reason` is why it becomes a dead letter.
+    `after_ms` is the delay that was asked for, -1 for none; brokers that do not know it take `delay_level`.
     """
 
     delay_level: int = LEVEL_BROKER_CHOOSES
     reason: str = ""
     error: str = ""
     tries: int = 0
+    after_ms: int = -1
 
     @property
     def is_dead(self) -> bool:
@@ -93,5 +96,6 @@ def give_back_after(error: BaseException) -> GiveBack:
     if isinstance(error, RetryLater):
         dead = error.delay_level < 0
         reason = (error.reason or "rejected by the handler") if dead else ""
-        return GiveBack(error.delay_level, reason[:ERROR_CHARS_MAX], error_text(error))
+        after_ms = -1 if error.after is None else round(error.after * 1000)
+        return GiveBack(error.delay_level, reason[:ERROR_CHARS_MAX], error_text(error), after_ms=after_ms)
     return GiveBack(error=error_text(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 
 import pytest
 
@@ -99,19 +100,38 @@ async def test_a_message_that_fails_too_often_keeps_its_last_error_and_the_numbe
 
 async def test_a_handler_chooses_when_its_message_comes_back(cluster: LocalCluster) -> None:
     await fill(cluster, "a")
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
 
     def handle(message: ReceivedMessage) -> None:
-        seen.append(message.reconsume_times)
-        if not message.reconsume_times:
-            retry("later", after=0.5)
+        seen.append((message.reconsume_times, cluster.clock.now_ms()))
+        if message.reconsume_times < 2:
+            retry("later", after=0.4)
 
-    store = cluster.broker().store
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=CONFIG):
-        # Half a second is not among the delays: the next longer one, 1 s, is level 1.
-        await until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1)
-        await cluster.advance_clock(1.1)
-        await until(lambda: seen == [0, 1])
+        await until(lambda: len(seen) == 3)
+    assert [tries for tries, _ in seen] == [0, 1, 2]
+    assert all(later - sooner >= 400 for (_, sooner), (_, later) in pairwise(seen))
+    # The timer has kept the time: no level was used.
+    assert cluster.broker().store.max_offset("rmq_sys_wheel_timer", 0) == 2
+
+
+async def test_without_a_timer_a_message_comes_back_after_the_next_longer_level() -> None:
+    levels = {"message_delay_level": "1s 5s", "timer_wheel_enable": False}
+    async with asyncio.timeout(20), LocalCluster(store_config=levels) as cluster:
+        await cluster.create_topic(TOPIC, 1)
+        await fill(cluster, "a")
+        seen: list[int] = []
+
+        def handle(message: ReceivedMessage) -> None:
+            seen.append(message.reconsume_times)
+            if not message.reconsume_times:
+                retry("later", after=0.5)
+
+        store = cluster.broker().store
+        async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=CONFIG):
+            await until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1)
+            await cluster.advance_clock(1.1)
+            await until(lambda: seen == [0, 1])
 
 
 async def test_a_message_of_the_loop_is_rejected_too(cluster: LocalCluster) -> None:

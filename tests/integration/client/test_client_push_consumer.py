@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from aerobee.client import ConsumeFrom, ConsumerConfig, MessageModel, Producer, PushConsumer, RetryLater
+from aerobee.client import (
+    ConsumeFrom,
+    ConsumerConfig,
+    MessageModel,
+    Producer,
+    PushConsumer,
+    RetryLater,
+    reject,
+)
 from aerobee.errors import ConnectFailed, UsageError
 from aerobee.message import Message
 
@@ -125,6 +133,29 @@ async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, un
     assert request.text("a") == "CLIENT_INNER_PRODUCER"
     assert request.text("j") == "1"
     assert request.text("l") == "16"
+
+
+async def test_a_rejected_message_that_is_not_taken_back_is_a_dead_letter_by_its_header(
+    broker, until, properties_of
+):
+    await fill(broker, 1, keys=("k",))
+    broker.refuse_send_back = True
+
+    def handle(message):
+        reject("no such customer")
+
+    async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST):
+        await until(lambda: broker.records["%RETRY%G", 0])
+    properties = properties_of(broker.records["%RETRY%G", 0][0])
+    assert "DELAY" not in properties
+    assert properties["DLQ_REASON"] == "no such customer"
+    assert properties["DLQ_TRIES"] == "1"
+    assert properties["LAST_ERROR"] == "Reject: no such customer"
+    request = next(request for request in broker.seen(310) if request.text("b") == "%RETRY%G")
+    assert (request.text("j"), request.text("l")) == (
+        "17",
+        "16",
+    )  # more than the bound: any broker gives it up
 
 
 async def test_message_from_the_retry_topic_shows_its_own_topic(broker, until):

@@ -1,0 +1,58 @@
+"""What a dead letter tells, from brokers and from what peers say: bounded, and never in the place of the user's own."""
+
+from __future__ import annotations
+
+from aerobee.broker.dead_letter import CAUSE_CHARS_MAX, note_death, note_error
+from aerobee.message import PROPERTIES_BYTES_MAX, encode_properties
+from aerobee.remoting.command import RemotingCommand
+
+
+def request(**ext: str) -> RemotingCommand:
+    return RemotingCommand(36, ext)
+
+
+def dead(properties: dict[str, str], **ext: str) -> dict[str, str]:
+    note_error(properties, request(**ext))
+    note_death(
+        properties, topic="T", message_id="U", tries=3, reason="3 tries failed", request=request(**ext)
+    )
+    return properties
+
+
+def test_a_letter_tells_what_the_broker_knows() -> None:
+    assert dead({"KEYS": "k"}) == {
+        "KEYS": "k",
+        "DLQ_ORIGIN_TOPIC": "T",
+        "DLQ_ORIGIN_MESSAGE_ID": "U",
+        "DLQ_TRIES": "3",
+        "DLQ_REASON": "3 tries failed",
+    }
+
+
+def test_what_the_consumer_says_goes_before_what_the_broker_knows() -> None:
+    letter = dead({}, deadLetterReason="no stock", lastError="ValueError: x", deliveryTries="7")
+    assert (letter["DLQ_REASON"], letter["LAST_ERROR"], letter["DLQ_TRIES"]) == (
+        "no stock",
+        "ValueError: x",
+        "7",
+    )
+
+
+def test_text_of_a_peer_is_bounded_and_cannot_make_properties_of_its_own() -> None:
+    letter = dead(
+        {}, lastError="a\x02TAGS\x01evil" + "x" * 5000, deadLetterReason="\x01\x02 ", deliveryTries="99x"
+    )
+    assert len(letter["LAST_ERROR"]) == CAUSE_CHARS_MAX
+    assert letter["LAST_ERROR"].startswith("a TAGS evil")
+    assert "TAGS" not in letter
+    assert letter["DLQ_REASON"] == "3 tries failed"
+    assert letter["DLQ_TRIES"] == "3"
+    assert int(dead({}, deliveryTries="9" * 30)["DLQ_TRIES"]) == 1 << 31
+
+
+def test_properties_of_the_user_are_not_pushed_out() -> None:
+    own = {"big": "x" * (PROPERTIES_BYTES_MAX - 60)}
+    letter = dead(dict(own), lastError="y" * 500, deadLetterReason="z" * 500)
+    assert letter["big"] == own["big"]
+    assert "LAST_ERROR" not in letter
+    assert len(encode_properties(letter).encode()) <= PROPERTIES_BYTES_MAX
