@@ -9,7 +9,7 @@ Differences from RocketMQ: the log's record of a check point and the offset are 
 runs ahead of the log, and after a crash the offsets are raised to what the check points say); an acknowledgement for
 a message that was handed out again already, or never, is refused with NO_MESSAGE instead of ignored.
 
-Core: time and randomness are arguments, the store is passed in.
+Core: time is an argument, the store is passed in.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ class PopWant:
     accept: Callable[[bytes], bool] | None = None
     retries: tuple[tuple[str, str], ...] = ()
     retry_first: bool = False
+    start: int = 0  # the queue that is looked at first when any will do
+    highest_first: bool = False  # a PRIORITY topic: the queue's number is the priority of what lies in it
     consumer: str = ""
 
 
@@ -105,7 +107,7 @@ class Taken:
     sizes: list[int] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     order_counts: list[str] = field(default_factory=list)
-    rest: int = 0
+    rest: int = 0  # messages left in the queues that were looked at
     end: int = 0
     count: int = 0
     blocked_until: int = 0  # ordered: when the first of the blocked queues is free
@@ -123,16 +125,13 @@ class PopEngine:
         log: ReviveLog,
         broker_name: str,
         host: bytes,
-        pick: Callable[[int], int],
         buffer: MergeBuffer | None = None,
     ) -> None:
-        """`pick(n)` returns a number from 0 to n-1."""
         self._store = store
         self._offsets = offsets
         self._log = log
         self._broker_name = broker_name
         self._host = host
-        self._pick = pick
         self.buffer = buffer
         self.in_flight = InFlightTable()
         self.orders = OrderInfo()
@@ -142,9 +141,11 @@ class PopEngine:
 
     def sources(self, want: PopWant) -> list[tuple[str, int, str]]:
         """(topic, queue id, r) in the order in which this pop looks at them."""
-        if want.queue_id == ANY_QUEUE:
-            start = self._pick(want.queue_count) if want.queue_count > 1 else 0
-            own = [(want.topic, (start + i) % want.queue_count, NORMAL) for i in range(want.queue_count)]
+        if want.queue_id == ANY_QUEUE and want.highest_first:
+            own = [(want.topic, queue_id, NORMAL) for queue_id in reversed(range(want.queue_count))]
+        elif want.queue_id == ANY_QUEUE:
+            count = want.queue_count
+            own = [(want.topic, (want.start + i) % count, NORMAL) for i in range(count)]
         else:
             own = [(want.topic, want.queue_id, NORMAL)]
         retries = [(topic, 0, retry) for topic, retry in want.retries]
@@ -166,6 +167,8 @@ class PopEngine:
         taken = Taken(now_ms, ORDERED_REVIVE_QUEUE if want.ordered else self._next_revive_queue())
         moves: list[tuple[str, int, int]] = []
         for topic, queue_id, retry in self.sources(want):
+            if taken.count >= want.count_max:
+                break
             self._take_from(want, topic, queue_id, retry, taken, moves)
         if not want.ordered:
             self._write_points(want, taken, moves)
@@ -184,9 +187,6 @@ class PopEngine:
     ) -> None:
         offset = self.position(want, topic, queue_id)
         end = self._store.max_offset(topic, queue_id)
-        if taken.count >= want.count_max:
-            taken.rest += max(0, end - offset)
-            return
         if want.ordered:
             until = self.orders.blocked_until(topic, want.group, queue_id, want.attempt_id, taken.pop_time)
             if until:

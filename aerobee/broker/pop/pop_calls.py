@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.message_type import TYPE_ATTRIBUTE
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, PopEngine, PopStore, PopWant, Taken
 from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops
@@ -19,6 +20,8 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.remoting.body.pop_handle import message_offset_info, start_offset_info
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler, Reply
@@ -148,7 +151,7 @@ class PopCalls:
     def _want(self, connection: Connection, request: RemotingCommand, *, with_times: bool = True) -> PopWant:
         topic_name, group_name = request.text("topic"), request.text("consumerGroup")
         queue_id, count_max = request.integer("queueId"), request.integer("maxMsgNums")
-        _, topic = self._checks.may_consume(group_name, topic_name, queue_id)
+        group, topic = self._checks.may_consume(group_name, topic_name, queue_id)
         if not 0 < count_max <= COUNT_MAX:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
@@ -164,6 +167,13 @@ class PopCalls:
         tag_codes, accept = self._checks.filter(topic_name, request.field("expType"), request.field("exp"))
         ordered = request.boolean("order", False)
         retries = () if ordered else self._checks.retry_topics(group_name, topic_name)
+        config = self._live.value
+        highest_first = not ordered and self._heeds_priority(group, topic)
+        retry_percent = (
+            config.pop_from_retry_probability_for_priority
+            if highest_first
+            else config.pop_from_retry_probability
+        )
         return PopWant(
             topic=topic_name,
             group=group_name,
@@ -177,9 +187,18 @@ class PopCalls:
             tag_codes=tag_codes,
             accept=accept,
             retries=retries,
-            retry_first=bool(retries) and self._pick(100) < self._live.value.pop_from_retry_probability,
+            retry_first=bool(retries) and self._pick(100) < retry_percent,
+            highest_first=highest_first,
+            start=self._pick(topic.read_queue_nums) if queue_id < 0 and topic.read_queue_nums > 1 else 0,
             consumer=connection.remote_address,
         )
+
+    def _heeds_priority(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
+        """Whether this pop takes higher priorities first: of a PRIORITY topic, in priority.factor of 100 cases."""
+        if topic.attributes.get(TYPE_ATTRIBUTE) != "PRIORITY":
+            return False
+        factor = group.attributes.get("priority.factor", "100")
+        return self._pick(100) < (int(factor) if factor.isdigit() else 100)
 
     def _answer(
         self, connection: Connection, request: RemotingCommand, want: PopWant, *, may_wait: bool
@@ -251,11 +270,18 @@ class PopCalls:
         return bool(self._cold_places(want))
 
     def _cold_places(self, want: PopWant) -> list[tuple[str, int, int]]:
+        """Where this pop would wait for the disk, looked at as far as it will probably read."""
         store, found = self._store, []
+        left = want.count_max
         for topic, queue_id, _ in self._engine.sources(want):
             offset = self._engine.position(want, topic, queue_id)
-            if store.max_offset(topic, queue_id) > offset and store.is_cold(topic, queue_id, offset):
-                found.append((topic, queue_id, offset))
+            waiting = store.max_offset(topic, queue_id) - offset
+            if waiting > 0:
+                if store.is_cold(topic, queue_id, offset):
+                    found.append((topic, queue_id, offset))
+                left -= waiting
+                if left <= 0:
+                    break
         return found
 
     async def _warm(self, want: PopWant) -> None:

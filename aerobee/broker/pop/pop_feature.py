@@ -39,8 +39,11 @@ class DueDeliveries(Protocol):
     def delivered_until(self) -> int:
         """Everything due before this time (ms) was delivered."""
 
-    def set_filter(self, topic: str, is_wanted: Callable[[str, bytes], bool]) -> None:
-        """Ask is_wanted(tag, body) before a message for `topic` is delivered; False: it is left out."""
+    def set_filter(
+        self, topic: str, is_wanted: Callable[[str, bytes], bool], is_settled: Callable[[int], bool]
+    ) -> None:
+        """Leave out messages for `topic` that nobody wants: is_settled(physical offset) is asked first, before the
+        message is read, then is_wanted(tag, body)."""
 
 
 class Pop(Feature):
@@ -73,7 +76,6 @@ class Pop(Feature):
             log=self._log,
             broker_name=identity.name,
             host=identity.store_host,
-            pick=pick,
             buffer=MergeBuffer() if config.enable_pop_buffer_merge else None,
         )
         parts.offsets.has_pop_buffer = self.engine.buffer is not None
@@ -97,7 +99,7 @@ class Pop(Feature):
             copied_from=parts.offsets.log_end,
         )
         if timer is not None:
-            timer.set_filter(self._log.topic, self._is_wanted)
+            timer.set_filter(self._log.topic, self._is_wanted, self._is_settled)
         for arrived in (self.waiting.arrived, self.notified.arrived, self.reviver.arrived):
             store.on_arrival(arrived)
         parts.offsets.on_reset(self._offset_reset)
@@ -232,6 +234,15 @@ class Pop(Feature):
             return not self.engine.in_flight.is_dropped(decode_acks(body).key)
         except MalformedFrame:
             return True
+
+    def _is_settled(self, physical_offset: int) -> bool:
+        """The same for a record that this process wrote."""
+        written = self._log.written.pop(physical_offset, None)
+        if written is None:
+            return False
+        key, is_point = written
+        in_flight = self.engine.in_flight
+        return in_flight.drop(key) if is_point else in_flight.is_dropped(key)
 
     def _wake_at(self, topic: str, group: str, time_ms: int) -> None:
         """Serve a waiting ordered pop when its queue is free again."""

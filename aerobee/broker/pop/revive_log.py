@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from aerobee.broker.pop.check_point import CK_LEAD_MS, CK_TAG, Acks, CheckPoint
+from aerobee.broker.pop.check_point import CK_LEAD_MS, CK_TAG, Acks, CheckPoint, CheckPointKey
 from aerobee.broker.topic_table import SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.message import tags_code
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_QUEUES = 8  # reviveQueueNum
+WRITTEN_MAX = 1_000_000
 PRECISION_MS = 1_000  # timerPrecisionMs: the wheel's slot of a record
 _CODES = {tag: tags_code(tag) for tag in ("ck", "ack", "bAck")}
 
@@ -38,6 +39,9 @@ class ReviveLog:
         self._store = store
         self._host = host
         self.topic = revive_topic(cluster)
+        # What waits in the timer: physical offset -> (check point, whether the record is that itself). Bounded by what
+        # is invisible; the timer's delivery takes entries out.
+        self.written: dict[int, tuple[CheckPointKey, bool]] = {}
         self.uses_timer = uses_timer
 
     def append(
@@ -68,7 +72,13 @@ class ReviveLog:
         for message in direct[:point_count]:
             end = self._store.append_batch((message,)).end
         if later:
-            end = self._store.append_batch(later).end
+            result = self._store.append_batch(later)
+            end = result.end
+            # The same that _add() put there, in the same order.
+            keys = [(point.key, True) for point, _ in points if point.revive_time - CK_LEAD_MS > now_ms]
+            keys += [(ack.key, False) for ack, _, revive_time in acks if revive_time > now_ms]
+            if len(self.written) < WRITTEN_MAX:
+                self.written.update(zip(result.record_offsets, keys, strict=True))
         for message in direct[point_count:]:
             end = self._store.append_batch((message,)).end
         return end
@@ -85,7 +95,7 @@ class ReviveLog:
         deliver_ms: int,
     ) -> None:
         common = f"TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tag}\x02"
-        if self.uses_timer and deliver_ms > now_ms:
+        if self.uses_timer and deliver_ms > now_ms:  # as in append()
             out_ms = (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
             text = f"TIMER_OUT_MS\x01{out_ms}\x02{common}REAL_TOPIC\x01{self.topic}\x02REAL_QID\x01{revive_queue_id}\x02"
             later.append(self._message(WHEEL_TIMER_TOPIC, 0, tag, body, text, now_ms))

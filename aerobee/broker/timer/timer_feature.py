@@ -145,9 +145,13 @@ class Timers(Feature):
 
     # --- for other features
 
-    def set_filter(self, topic: str, is_wanted: Callable[[str, bytes], bool]) -> None:
-        """Ask is_wanted(tag, body) before a message for `topic` is delivered; one that is not wanted is left out."""
-        self._service.set_filter(topic, is_wanted)
+    def set_filter(
+        self, topic: str, is_wanted: Callable[[str, bytes], bool], is_settled: Callable[[int], bool]
+    ) -> None:
+        """Leave out messages for `topic` that are due and that nobody wants: is_settled(physical offset) is asked
+        first, before the message is read, then is_wanted(tag, body).
+        """
+        self._service.set_filter(topic, is_wanted, is_settled)
 
     def delivered_until(self) -> int:
         """Everything that was due before this time, ms, is delivered."""

@@ -100,6 +100,7 @@ class TimerService:
         self._first_needed_offset = self._needed_offset = 0
         self._running = False
         self._filters: dict[str, Callable[[str, bytes], bool]] = {}
+        self._settled: dict[str, Callable[[int], bool]] = {}
         self._handled: set[int] = set()  # delivered by an earlier run since the checkpoint
         self._handled_until = 0
         self.pending = pending
@@ -121,9 +122,17 @@ class TimerService:
         self._handled = handled
         self._handled_until = self._clock.now_ms() if handled else 0
 
-    def set_filter(self, topic: str, is_wanted: Callable[[str, bytes], bool]) -> None:
-        """Ask is_wanted(tag, body) before a message for `topic` is delivered; one that is not wanted is left out."""
+    def set_filter(
+        self,
+        topic: str,
+        is_wanted: Callable[[str, bytes], bool],
+        is_settled: Callable[[int], bool] = lambda physical_offset: False,
+    ) -> None:
+        """Leave out messages for `topic` that are due and that nobody wants: is_settled(physical offset) is asked
+        first, before the message is read, then is_wanted(tag, body).
+        """
         self._filters[topic] = is_wanted
+        self._settled[topic] = is_settled
 
     def start(self) -> None:
         self._running = True
@@ -372,6 +381,11 @@ class TimerService:
         if physical_offset in self._handled:
             self._handled.discard(physical_offset)
             return
+        for topic, is_settled in self._settled.items():
+            if is_settled(physical_offset):
+                self.dequeued += 1
+                self.pending.add(topic, -1, now)
+                return
         message = self._read(physical_offset)
         if message is None:
             return
