@@ -32,6 +32,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler
 from aerobee.store.message_store import MessageStore
+from aerobee.store.queue_table import LIGHT_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +186,11 @@ class AdminTopicCalls:
                 *self._topics.topics,
                 *self._topics.system_topics,
                 # RocketMQ keeps them too: a retry topic's config may be lost while messages wait in it.
-                *(name for name, _ in self._store.queues if name.startswith((RETRY_PREFIX, DLQ_PREFIX))),
+                *(
+                    name
+                    for name, _ in self._store.queues
+                    if name.startswith((RETRY_PREFIX, DLQ_PREFIX, LIGHT_PREFIX))
+                ),
             }
         )
         if removed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aerobee.broker.batch_queue import BatchQueues
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.filter.filter_feature import FilterFeature
+from aerobee.broker.light_queue import LightQueues
 from aerobee.broker.lock_calls import OrderlyLocks
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.reply import RequestReply
@@ -22,5 +23,6 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         OrderlyLocks(parts),
         FilterFeature(parts),
         BatchQueues(parts),
+        LightQueues(parts),
         Pop(parts, timer=timers),
     )

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aerobee.store.config import StoreConfig
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.queue_table import MULTI_DISPATCH
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 # The properties are those of the message, decoded; a hook that changes them returns a message with the new text.
@@ -30,6 +32,14 @@ class MessageLog(Protocol):
     def next_offset(self, topic: str, queue_id: int) -> int: ...
 
 
+class LightDispatch(Protocol):
+    """Who writes entries of light queues (light_queue.py)."""
+
+    def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]: ...
+
+    def dispatch(self, message: StoredMessage, queues: list[ConsumeQueue], result: AppendResult) -> None: ...
+
+
 class MessageWriter:
     """Stores messages through the hooks. Batches and deliveries of what lay in a system topic go to the store itself."""
 
@@ -37,9 +47,14 @@ class MessageWriter:
         self._store = store
         self._hooks: list[PutHook] = []
         self._watchers: dict[str, StoredCallback] = {}
+        self._light: LightDispatch | None = None
 
     def add_hook(self, hook: PutHook) -> None:
         self._hooks.append(hook)
+
+    def set_light(self, light: LightDispatch) -> None:
+        """Let messages with INNER_MULTI_DISPATCH be read from light queues, too."""
+        self._light = light
 
     def on_stored(self, topic: str, callback: StoredCallback) -> None:
         """Call back with what is stored in `topic` through this writer, its properties and where it is. One a topic."""
@@ -47,9 +62,16 @@ class MessageWriter:
 
     def put(self, message: StoredMessage, properties: dict[str, str]) -> AppendResult:
         """Store one message. Raises RemoteError when a hook refuses, and what MessageStore.append raises."""
+        topic = message.topic
         for hook in self._hooks:
             message = hook(message, properties)
-        result = self._store.append(message)
+        # What a hook put aside is dispatched when it is delivered.
+        if self._light is not None and MULTI_DISPATCH in properties and message.topic == topic:
+            message, queues = self._light.prepare(message)
+            result = self._store.append(message)
+            self._light.dispatch(message, queues, result)
+        else:
+            result = self._store.append(message)
         watcher = self._watchers.get(message.topic)
         if watcher is not None:
             watcher(message, properties, result)

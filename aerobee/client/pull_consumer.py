@@ -25,7 +25,7 @@ from aerobee.client.peer_calls import PeerCalls
 from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.queue_pull import PullSettings, QueuePull
 from aerobee.client.rebalance import Rebalancer
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.received import LIGHT_PREFIX, ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.client.subscription import Subscription, subscribe
 from aerobee.clock import Clock
@@ -200,7 +200,12 @@ class PullConsumer:
         wanted = frozenset(queues)
         version = self._clock.now_ms()
         for topic in sorted({queue.topic for queue in wanted}):
-            await self._session.routes.get(topic)
+            if topic.startswith(LIGHT_PREFIX):
+                # A light queue stands in no route; its broker registers a topic of its own name.
+                for queue in wanted:
+                    await self._session.routes.get(queue.broker_name)
+            else:
+                await self._session.routes.get(topic)
             subscription = subscribe(topic, expression, version)
             await self._check(subscription)
             self._subscriptions[topic] = subscription

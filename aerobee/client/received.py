@@ -33,6 +33,7 @@ from aerobee.message import (
 
 _unpack_head = HEAD_V4.unpack_from
 _HEAD_BYTES = HEAD_V4.size
+LIGHT_PREFIX = "%LMQ%"  # queue 0 of such a topic is a light queue
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
 _ENTRY_HEAD = struct.Struct(">iiiii")
 _ENTRY_BYTES_MIN = _ENTRY_HEAD.size + 2
@@ -217,7 +218,7 @@ def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
     queue_topic = queue.topic
     expected = queue_topic.encode()
     topic_size = len(expected)
-    is_retry = queue_topic.startswith(RETRY_PREFIX)
+    is_retry, is_light = queue_topic.startswith(RETRY_PREFIX), queue_topic.startswith(LIGHT_PREFIX)
     while at < end:
         if end - at < RECORD_BYTES_MIN:
             raise MalformedRecord(f"{end - at} bytes at {at} are less than the smallest record")
@@ -254,9 +255,21 @@ def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
             continue
         if is_retry:
             message.topic = message.properties.get("RETRY_TOPIC", message.topic)
+        elif is_light:
+            message.queue_offset = _light_offset(message)
         messages.append(message)
         at += size
     return messages
+
+
+def _light_offset(message: ReceivedMessage) -> int:
+    """A message's offset in the light queue where it was read; the record has that of its own topic."""
+    names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    for name, offset in zip(names, offsets, strict=False):
+        if name == message.queue.topic and offset.isdecimal() and len(offset) < 19:
+            return int(offset)
+    raise MalformedRecord(f"a message of {message.queue.topic} does not say which offset it has there")
 
 
 def _unwrap(batch: ReceivedMessage) -> list[ReceivedMessage]:

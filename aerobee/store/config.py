@@ -62,6 +62,9 @@ class StoreConfig:
     flush_consume_queue_least_pages: int = 2
     flush_consume_queue_thorough_interval: int = 60_000
 
+    enable_lmq: bool = False  # light queues, with enableMultiDispatch
+    enable_multi_dispatch: bool = False
+    max_lmq_consume_queue_num: int = 20_000
     enable_consume_queue_ext: bool = False  # entries with store time and filter bits
     mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
 
@@ -177,6 +180,10 @@ class StoreConfig:
                 "separated by commas; put them together by LVM or RAID, or run a broker a disk"
             )
         self.delay_levels_ms()
+
+    @property
+    def dispatches_light_queues(self) -> bool:
+        return self.enable_lmq and self.enable_multi_dispatch
 
     @property
     def is_sync_flush(self) -> bool:

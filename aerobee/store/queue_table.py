@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.config import StoreConfig
@@ -17,6 +18,8 @@ from aerobee.store.extended_queue import Bitmap, ExtendedQueue, QueueExtension
 from aerobee.store.queue_files import FilePool
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
+MULTI_DISPATCH, MULTI_OFFSET = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+LIGHT_PREFIX, LIGHT_QUEUE_ID = "%LMQ%", 0
 
 
 class QueueTable:
@@ -100,6 +103,17 @@ class QueueTable:
 
     def tags_code(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
         return entry_tags_code(topic, properties, store_timestamp, self._delay_levels_ms)
+
+    def light_records(self, record: DispatchRecord, properties: dict[str, str]) -> Iterator[DispatchRecord]:
+        """The record once more for each light queue that has an entry of it."""
+        if not self._config.dispatches_light_queues or MULTI_DISPATCH not in properties:
+            return
+        names, offsets = properties[MULTI_DISPATCH].split(","), properties.get(MULTI_OFFSET, "").split(",")
+        for name, offset in zip(names, offsets, strict=False):
+            if name.startswith(LIGHT_PREFIX) and offset.isdecimal() and len(offset) < 19:
+                yield dataclasses.replace(
+                    record, topic=name, queue_id=LIGHT_QUEUE_ID, queue_offset=int(offset)
+                )
 
     def redispatch(self, record: DispatchRecord, properties: dict[str, str]) -> str:
         """Give a record of the log its queue entry, unless it has it. Returns what happened:

@@ -246,27 +246,32 @@ class Recovery:
     def _dispatch(self, record: DispatchRecord, *, for_queue: bool, for_index: bool) -> None:
         if not (for_queue or for_index):
             return
-        report = self.report
         properties = decode_properties(record.properties)
         if for_queue and record.has_queue_entry:
-            outcome = self._queues.redispatch(record, properties)
-            if outcome == "added":
-                report.queue_entries_added += 1
-            elif outcome == "mended":
-                report.queue_entries_mended += 1
-                report.notes.append(
-                    f"the entry {record.queue_offset} of queue {record.topic} {record.queue_id} did not "
-                    f"match the record at {record.physical_offset} and was written again"
-                )
-            elif outcome == "gap" and not self._rebuilding:
-                self._gap_topics.add((record.topic, record.queue_id))
-            elif outcome in ("gap", "damaged"):
-                self._refuse_record(record)
+            self._dispatch_queue(record, properties)
+            for light in self._queues.light_records(record, properties):
+                self._dispatch_queue(light, properties)
         if for_index and record.is_indexed:
             texts = index_texts(properties)
             if not self._index.has_room(len(texts)):
                 self._index.make_room(len(texts), record.store_timestamp)
             self._index.add(record.topic, texts, record.physical_offset, record.store_timestamp)
+
+    def _dispatch_queue(self, record: DispatchRecord, properties: dict[str, str]) -> None:
+        """Give the record its entry in its queue, or remember that the queue has to be built again."""
+        report, outcome = self.report, self._queues.redispatch(record, properties)
+        if outcome == "added":
+            report.queue_entries_added += 1
+        elif outcome == "mended":
+            report.queue_entries_mended += 1
+            report.notes.append(
+                f"the entry {record.queue_offset} of queue {record.topic} {record.queue_id} did not "
+                f"match the record at {record.physical_offset} and was written again"
+            )
+        elif outcome == "gap" and not self._rebuilding:
+            self._gap_topics.add((record.topic, record.queue_id))
+        elif outcome in ("gap", "damaged"):
+            self._refuse_record(record)
 
     def _refuse_record(self, record: DispatchRecord) -> None:
         at = record.physical_offset
@@ -445,8 +450,14 @@ class Recovery:
                 f"queue {topic} {queue_id} had lost entries and was built again from the log"
             )
         for record in self._records(self._log.min_offset, self._log.end):
-            if record.has_queue_entry and (record.topic, record.queue_id) in wanted:
-                self._dispatch(record, for_queue=True, for_index=False)
+            if not record.has_queue_entry:
+                continue
+            properties = decode_properties(record.properties)
+            if (record.topic, record.queue_id) in wanted:
+                self._dispatch_queue(record, properties)
+            for light in self._queues.light_records(record, properties):
+                if (light.topic, light.queue_id) in wanted:
+                    self._dispatch_queue(light, properties)
 
     def _records(self, start: int, end: int) -> Iterator[DispatchRecord]:
         at = start

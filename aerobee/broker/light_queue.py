@@ -1,0 +1,96 @@
+"""Light queues (LMQ): one stored message that is read from several queues, by one entry in each.
+
+Follows MultiDispatch and the LMQ parts of ConsumeQueueStore of RocketMQ. With enableLmq and enableMultiDispatch a message
+with the property INNER_MULTI_DISPATCH = `%LMQ%a,%LMQ%b` is stored once in its own topic; the broker adds
+INNER_MULTI_QUEUE_OFFSET, its offsets in these queues (`7,0`), and writes their entries, which point to the same record.
+A light queue is queue 0 of a topic of its name, which needs no creation and stands in no route: clients address the broker.
+
+What always holds: an entry of a light queue is written in the same step as the message's own, and recovery writes both
+again from the two properties (store/queue_table.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.topic_table import TopicTable
+from aerobee.errors import RemoteError
+from aerobee.message import decode_properties, encode_properties, tags_code
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.codes import ResponseCode
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queue_table import LIGHT_PREFIX, LIGHT_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
+from aerobee.store.stored_message import AppendResult, StoredMessage
+
+QUEUES_OF_A_MESSAGE_MAX = 1_000
+
+
+class LightQueues(Feature):
+    """Writes the entries of light queues, and lets clients read them as topics."""
+
+    name = "light queues"
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._store: MessageStore = parts.store
+        self._topics: TopicTable = parts.topics
+        if parts.store.config.dispatches_light_queues:
+            parts.writer.set_light(self)
+            parts.topics.set_fallback(light_topic)
+
+    def runtime_info(self) -> Mapping[str, str]:
+        if not self._store.config.dispatches_light_queues:
+            return {}
+        return {"lmqNum": str(self._count())}
+
+    def _count(self) -> int:
+        return sum(1 for topic, _ in self._store.queues if topic.startswith(LIGHT_PREFIX))
+
+    def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]:
+        """The message with its offsets in light queues, and these queues with room for it. Raises RemoteError."""
+        properties = decode_properties(message.properties.decode(errors="surrogateescape"))
+        names = [name for name in dict.fromkeys(properties.get(MULTI_DISPATCH, "").split(",")) if name]
+        if len(names) > QUEUES_OF_A_MESSAGE_MAX:
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{MULTI_DISPATCH} names {len(names)} queues, at most {QUEUES_OF_A_MESSAGE_MAX} are allowed",
+            )
+        for name in names:
+            if not name.startswith(LIGHT_PREFIX) or len(name) == len(LIGHT_PREFIX):
+                raise RemoteError(
+                    ResponseCode.MESSAGE_ILLEGAL, f"{MULTI_DISPATCH} names {name!r}: write {LIGHT_PREFIX}NAME"
+                )
+        new = sum(1 for name in names if (name, LIGHT_QUEUE_ID) not in self._store.queues)
+        limit = self._store.config.max_lmq_consume_queue_num
+        if new and self._count() + new > limit:
+            raise RemoteError(
+                ResponseCode.LMQ_QUOTA_EXCEEDED,
+                f"there are {self._count()} light queues, maxLmqConsumeQueueNum allows {limit}",
+            )
+        queues = []
+        for name in names:
+            queue = self._store.queue(name, LIGHT_QUEUE_ID)
+            assert isinstance(queue, ConsumeQueue)
+            queue.ensure_room(1)
+            queues.append(queue)
+        properties[MULTI_DISPATCH] = ",".join(names)
+        properties[MULTI_OFFSET] = ",".join(str(queue.max_offset) for queue in queues)
+        message.properties = encode_properties(properties).encode(errors="surrogateescape")
+        return message, queues
+
+    def dispatch(self, message: StoredMessage, queues: list[ConsumeQueue], result: AppendResult) -> None:
+        """Write the entries of a message that was just stored. Nothing here can fail."""
+        code = tags_code(decode_properties(message.properties.decode(errors="surrogateescape")).get("TAGS"))
+        for queue in queues:
+            if queue.max_offset >= queue.room:
+                queue.make_room()
+            queue.append_message(
+                result.physical_offset, result.size, code, result.store_timestamp, message.properties
+            )
+            self._store.announce(queue, result.physical_offset, result.store_timestamp, code)
+
+
+def light_topic(name: str) -> TopicConfig | None:
+    """The settings that every light queue has as a topic; None for other names."""
+    return TopicConfig(name, 1, 1) if name.startswith(LIGHT_PREFIX) else None

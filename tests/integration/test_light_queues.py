@@ -1,0 +1,98 @@
+"""Light queues: one message, read from several queues; kept over restarts, built again when their files are lost."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from aerobee import Message, MessageQueue
+from aerobee.client import ConsumeFrom, Producer, PullConsumerConfig
+from aerobee.errors import MessageIllegal, RemoteError
+from aerobee.message import decode_records
+from aerobee.testing.local_cluster import LocalCluster
+from tests.integration.client.test_client_cluster import drain
+
+SETTINGS = {"enable_lmq": True, "enable_multi_dispatch": True}
+FIRST = PullConsumerConfig(consume_from=ConsumeFrom.FIRST, pull_hold_s=1.0, auto_commit=False)
+
+
+def light(name):
+    return MessageQueue(f"%LMQ%{name}", "broker-a", 0)
+
+
+async def send(cluster, *queues, count=1, first=0, **fields):
+    async with Producer(cluster.nameserver_address, "PG") as producer:
+        for number in range(first, first + count):
+            properties = {"INNER_MULTI_DISPATCH": ",".join(f"%LMQ%{name}" for name in queues)}
+            await producer.send(Message("orders", b"%d" % number, properties=properties, **fields))
+
+
+@pytest.fixture
+async def cluster():
+    async with LocalCluster(store_config=SETTINGS) as running:
+        await running.create_topic("orders", queues=1)
+        yield running
+
+
+async def test_one_message_is_read_from_its_topic_and_from_each_light_queue(cluster):
+    await send(cluster, "a")
+    await send(cluster, "a", "b", count=2, first=1)
+    store = cluster.broker().store
+    assert [store.max_offset(topic, 0) for topic in ("orders", "%LMQ%a", "%LMQ%b")] == [3, 3, 2]
+    found = [record.body for record in decode_records(store.get_messages("%LMQ%a", 0, 0, count_max=32).body)]
+    assert found == [b"0", b"1", b"2"]
+    last = next(decode_records(store.get_messages("%LMQ%b", 0, 1, count_max=32).body))
+    assert last.properties["INNER_MULTI_QUEUE_OFFSET"] == "2,1"
+    assert (last.topic, last.queue_offset) == ("orders", 2), "the record is the one of its own topic"
+
+
+async def test_a_reader_of_a_light_queue_commits_its_own_offsets_and_goes_on(cluster):
+    await send(cluster, "a", count=2)
+    await send(cluster, "b", count=3, first=2)
+    async with cluster.pull_consumer("G", config=FIRST) as consumer:
+        await consumer.assign([light("b")])
+        messages = await drain(consumer, 3)
+        assert [(message.queue_offset, message.body) for message in messages] == [
+            (0, b"2"),
+            (1, b"3"),
+            (2, b"4"),
+        ]
+        await consumer.commit({light("b"): 2})
+        assert await consumer.committed(light("b")) == 2
+    async with cluster.pull_consumer("G", config=FIRST) as consumer:
+        await consumer.assign([light("b")])
+        assert [message.body for message in await drain(consumer, 1)] == [b"4"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_light_queues_survive_a_killed_broker_and_lost_files(cluster, lost):
+    await send(cluster, "a", "b", count=3)
+    await send(cluster, "b", count=2, first=3)
+    await cluster.kill_broker()
+    if lost:
+        shutil.rmtree(cluster.directory / "broker-a" / "consumequeue" / "%LMQ%b")
+    await cluster.start_broker()
+    store = cluster.broker().store
+    assert [store.max_offset(topic, 0) for topic in ("%LMQ%a", "%LMQ%b")] == [3, 5]
+    found = [record.body for record in decode_records(store.get_messages("%LMQ%b", 0, 0, count_max=32).body)]
+    assert found == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_what_cannot_be_dispatched_is_refused_with_the_reason():
+    async with LocalCluster(store_config={**SETTINGS, "max_lmq_consume_queue_num": 2}) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        async with Producer(cluster.nameserver_address, "PG") as producer:
+            with pytest.raises((MessageIllegal, RemoteError), match="%LMQ%"):
+                await producer.send(Message("orders", b"x", properties={"INNER_MULTI_DISPATCH": "plain"}))
+            await send(cluster, "a", "b")
+            with pytest.raises(RemoteError, match="maxLmqConsumeQueueNum"):
+                await producer.send(Message("orders", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%c"}))
+        assert cluster.broker().store.max_offset("orders", 0) == 1
+
+
+async def test_without_the_keys_the_property_means_nothing():
+    async with LocalCluster() as cluster:
+        await cluster.create_topic("orders", queues=1)
+        await send(cluster, "a")
+        assert ("%LMQ%a", 0) not in cluster.broker().store.queues
