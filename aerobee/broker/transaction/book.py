@@ -181,10 +181,11 @@ class TransactionBook:
     def remember(self, key: Key, outcome: Outcome) -> None:
         """Note an outcome, the youngest replacing what was known before."""
         outcomes = self.outcomes
-        if key in outcomes:
-            del outcomes[key]
+        count = len(outcomes)
         outcomes[key] = outcome
-        if len(outcomes) > OUTCOMES_MAX:
+        if len(outcomes) == count:
+            outcomes.move_to_end(key)
+        elif count >= OUTCOMES_MAX:
             outcomes.popitem(last=False)
 
     # --- asking

@@ -22,6 +22,7 @@ from aerobee.broker.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.half_message import (
     CHECK_TIMES,
+    IMMUNITY,
     PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,
     TRAN_MSG,
@@ -83,6 +84,9 @@ class TransactionLaneCore(LaneCore):
         self._opened = opened
         self._is_allowed = is_allowed
         self._half = LaneTopic(half_topic)
+        # Of the burst: the first transaction that began, the first to be asked about; the half queue.
+        self._first: OpenTransaction | None = None
+        self._half_lane: LaneQueue | None = None
         self._special_properties = (self._special_properties - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
 
     def transactions(
@@ -90,6 +94,7 @@ class TransactionLaneCore(LaneCore):
     ) -> tuple[bytes, int, bytes, list[Put]]:
         """Serve transaction frames from `position` on; return (replies, used, held, puts) as LaneCore.burst does."""
         self._begin(born_host, now_ms)
+        self._first = self._half_lane = None
         replies: list[str] = []
         held: list[str] = []
         at, size, ended = position, len(data), 0
@@ -117,6 +122,8 @@ class TransactionLaneCore(LaneCore):
         except _NOT_ORDINARY:
             pass  # the frame at `at` is for the handlers
         puts = self._end() if self._touched else []
+        if self._first is not None:
+            self._opened(self._first)
         if ended:
             self._ledger.decisions_made()
         return "".join(replies).encode("latin-1"), at, "".join(held).encode("latin-1"), puts
@@ -161,7 +168,7 @@ class TransactionLaneCore(LaneCore):
         if self._born_host != born_host:
             self._share(born_host)
         queue_offset, offset = self._append(
-            half, self._half_queue(), body, stored, hashes, code, 0 if user_flag == "0" else number(user_flag),
+            half, self._half_lane or self._half_queue(), body, stored, hashes, code, 0 if user_flag == "0" else number(user_flag),
             sys_flag & ~TRANSACTION_MASK, number(born_timestamp), 0,
         )  # fmt: skip
         half.request_count += 1
@@ -171,11 +178,15 @@ class TransactionLaneCore(LaneCore):
             queue_offset,
             offset,
             stored_ms=self._now_ms,
-            immunity_ms=immunity_ms(pairs),
+            immunity_ms=immunity_ms(pairs) if IMMUNITY in pairs else None,
         )
         transaction.size = self._log.end - offset
         transaction.marks = (keys, tag)
-        self._opened(self._ledger.book.prepared(transaction))
+        transaction = self._ledger.book.prepared(transaction)
+        if transaction.immunity_ms is not None:
+            self._opened(transaction)
+        elif self._first is None:
+            self._first = transaction
         if flag:
             return "", False
         text = (
@@ -189,13 +200,14 @@ class TransactionLaneCore(LaneCore):
         )
 
     def _half_queue(self) -> LaneQueue:
-        """Looked up each time: the queue object goes when the topic's queues are deleted."""
+        """Looked up for each burst: the queue object goes when the topic's queues are deleted."""
         queue = self._store.queue(HALF_TOPIC, 0)
         known = self._half.queues.get("0")
         if known is None or known.queue is not queue:
             if not isinstance(queue, ConsumeQueue):
                 raise ValueError
             known = self._half.queues["0"] = LaneQueue(queue, 0)
+        self._half_lane = known
         return known
 
     # --- its end
@@ -226,7 +238,13 @@ class TransactionLaneCore(LaneCore):
         at, marks = transaction.physical_offset, transaction.marks
         if marks is None or not transaction.size:
             raise ValueError  # one that came another way: from a start, a check, the handlers
-        record = self._log.read(at, transaction.size)
+        log = self._log
+        place = at - log.base
+        record = (
+            bytes(log.buffer[place : place + transaction.size])
+            if place >= 0
+            else log.read(at, transaction.size)
+        )
         (
             total, magic, _, _, flag, _, physical_offset, sys_flag, born_timestamp, born_ip, born_port, _, _, _,
             tries, _, body_size,

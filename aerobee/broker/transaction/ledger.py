@@ -246,7 +246,7 @@ class Ledger:
         if not ops:
             return
         if len(ops) * (len(str(ops[-1])) + 1) >= self._op_bytes_max():
-            self.write_ops()
+            self._op_timer_ran()
         elif self._op_timer is None or (urgent and not self._op_urgent):
             if self._op_timer is not None:
                 self._op_timer.cancel()
@@ -256,7 +256,7 @@ class Ledger:
             )
 
     def _op_timer_ran(self) -> None:
-        self._op_timer = None
+        self._stop_op_timer()
         try:
             self.write_ops()
         except AerobeeError as error:
