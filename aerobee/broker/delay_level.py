@@ -6,11 +6,10 @@ store gives its queue entry the time of delivery in place of the tag's hash. sch
 
 from __future__ import annotations
 
-import dataclasses
-
 from aerobee.broker.message_writer import PutHook
 from aerobee.broker.topic_table import SCHEDULE_TOPIC
 from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK, encode_properties
+from aerobee.store.dispatch import index_texts
 from aerobee.store.stored_message import StoredMessage
 
 DELAY = "DELAY"
@@ -37,11 +36,24 @@ def to_schedule_topic(message: StoredMessage, properties: dict[str, str], level_
     properties[DELAY] = str(level)
     properties[REAL_TOPIC] = message.topic
     properties[REAL_QUEUE_ID] = str(message.queue_id)
-    return dataclasses.replace(
-        message,
-        topic=SCHEDULE_TOPIC,
-        queue_id=level - 1,
+    return replaced(message, SCHEDULE_TOPIC, level - 1, properties)
+
+
+def replaced(message: StoredMessage, topic: str, queue_id: int, properties: dict[str, str]) -> StoredMessage:
+    """The same message with another place and these properties."""
+    return StoredMessage(
+        topic=topic,
+        queue_id=queue_id,
+        body=message.body,
         properties=encode_properties(properties).encode(errors="surrogateescape"),
+        born_host=message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+        index_keys=index_texts(properties),
     )
 
 

@@ -20,17 +20,16 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.delay_level import REAL_TOPIC
 from aerobee.broker.delivery_error import DeliveryError
-from aerobee.broker.redelivery import WaitingMessage
+from aerobee.broker.redelivery import Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.clock import Clock, Timer
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.remoting.body.data_version import DataVersion
-from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.delivery_mark import delivered_sources
-from aerobee.store.stored_message import AppendResult, StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +59,10 @@ class Flushed(Protocol):
     def when(self, offset: int, callback: Callable[[bool], None]) -> None: ...
 
 
-class ScheduleStore(Protocol):
+class ScheduleStore(RedeliveryStore, Protocol):
     """What delivery needs of the store."""
 
     config: StoreConfig
-    log: CommitLog
 
     @property
     def flushed(self) -> Flushed: ...
@@ -73,8 +71,6 @@ class ScheduleStore(Protocol):
     def queues(self) -> Mapping[tuple[str, int], ScheduleQueue]: ...
 
     def read_record(self, physical_offset: int) -> bytes | None: ...
-
-    def append(self, message: StoredMessage) -> AppendResult: ...
 
 
 class Schedule:
@@ -91,6 +87,7 @@ class Schedule:
     ) -> None:
         """`run_blocking` runs a function in a thread where it may block, one after the other, and logs its failure."""
         self._store = store
+        self._redelivery = Redelivery(store)
         self._file = file
         self._clock = clock
         self._stats = stats
@@ -178,14 +175,14 @@ class Schedule:
             log.warning("level %d: the record of message %d is gone; it is skipped", level, offset)
             return
         try:
-            message = WaitingMessage(data).restored()
-            if message.topic == HALF_TOPIC:
+            message = WaitingMessage(data)
+            if message.properties.get(REAL_TOPIC) == HALF_TOPIC:
                 raise ValueError(f"its REAL_TOPIC {HALF_TOPIC} is the broker's own")
-            result = self._store.append(message)
+            topic, size = self._redelivery.deliver(message)
         except (MalformedRecord, ValueError, UsageError, RecordInvalid) as error:
             log.error("level %d: message %d cannot be delivered and is skipped: %s", level, offset, error)
             return
-        self._stats.topic_put(message.topic, 1, result.size)
+        self._stats.topic_put(topic, 1, size)
 
     def _advance(self, level: int, offset: int) -> None:
         self.offsets[level] = offset

@@ -7,16 +7,15 @@ due already is stored as it is.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable
 
-from aerobee.broker.delay_level import REAL_QUEUE_ID, REAL_TOPIC, delay_level
+from aerobee.broker.delay_level import DELAY, REAL_QUEUE_ID, REAL_TOPIC, delay_level, replaced
 from aerobee.broker.timer import timer_properties as names
 from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
-from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK, encode_properties
+from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import StoredMessage
@@ -55,10 +54,10 @@ class TimerHook:
         if message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             return message
         config = self._config()
-        if delay_level(properties, max(1, len(config.delay_levels_ms()))):
+        if DELAY in properties and delay_level(properties, max(1, len(config.delay_levels_ms()))):
             for name in names.WISHES:
                 properties.pop(name, None)
-            return dataclasses.replace(message, properties=_text(properties))
+            return replaced(message, message.topic, message.queue_id, properties)
         if not config.timer_wheel_enable:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
@@ -85,7 +84,7 @@ class TimerHook:
         properties[names.OUT_MS] = str(out_ms)
         properties[REAL_TOPIC] = message.topic
         properties[REAL_QUEUE_ID] = str(message.queue_id)
-        return dataclasses.replace(message, topic=WHEEL_TIMER_TOPIC, queue_id=0, properties=_text(properties))
+        return replaced(message, WHEEL_TIMER_TOPIC, 0, properties)
 
     def _check_room(self, config: StoreConfig, out_ms: int) -> None:
         """Refuse some of the messages for a slot above its number, and all above twice of it."""
@@ -99,10 +98,6 @@ class TimerHook:
                 f"timer message is under flow control: {count} messages are due in the slot of {out_ms}, more than "
                 f"timerCongestNumEachSlot {limit}; try again, or ask for another second",
             )
-
-
-def _text(properties: dict[str, str]) -> bytes:
-    return encode_properties(properties).encode(errors="surrogateescape")
 
 
 def _illegal(reason: str) -> RemoteError:

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from aerobee.broker.delay_level import REAL_TOPIC
 from aerobee.broker.delivery_error import DeliveryError
-from aerobee.broker.redelivery import WaitingMessage
+from aerobee.broker.redelivery import Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer import timer_properties as names
 from aerobee.broker.timer.pending_counts import PendingCounts
@@ -30,7 +30,6 @@ from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock, Timer
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.message import encode_properties, java_hash
-from aerobee.store.stored_message import AppendResult, StoredMessage
 from aerobee.store.timer_files import TimerFiles
 from aerobee.store.timer_log import DEFAULT, DELETE, ROLL, TimerUnit
 
@@ -54,7 +53,7 @@ class TimerQueue(Protocol):
     def entry(self, offset: int) -> tuple[int, int, int] | None: ...
 
 
-class TimerStore(Protocol):
+class TimerStore(RedeliveryStore, Protocol):
     """What the timer needs of the store."""
 
     @property
@@ -64,8 +63,6 @@ class TimerStore(Protocol):
     def appended(self) -> int: ...
 
     def read_record(self, physical_offset: int) -> bytes | None: ...
-
-    def append(self, message: StoredMessage) -> AppendResult: ...
 
 
 class TimerService:
@@ -83,6 +80,7 @@ class TimerService:
     ) -> None:
         """`warm` is given the physical offsets of the next slot, to bring their records into memory."""
         self._store = store
+        self._redelivery = Redelivery(store)
         self._files = files
         self._clock = clock
         self._stats = stats
@@ -402,15 +400,14 @@ class TimerService:
         enqueued = self._floor(message.store_timestamp)
         added = f"{names.ENQUEUE_MS}\x01{enqueued}\x02{names.DEQUEUE_MS}\x01{now}\x02"
         try:
-            restored = message.restored(added.encode())
-            result = self._store.append(restored)
+            topic, size = self._redelivery.deliver(message, added.encode())
         except (ValueError, UsageError, RecordInvalid) as error:
             log.error(
                 "the timer message at %d cannot be delivered and is skipped: %s", physical_offset, error
             )
             self.pending.add(topic, -1, now)
             return
-        self._stats.topic_put(restored.topic, 1, result.size)
+        self._stats.topic_put(topic, 1, size)
         self.dequeued += 1
         self.error.add(now - due)
         self.pending.add(topic, -1, now)
