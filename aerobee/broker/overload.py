@@ -14,10 +14,13 @@ from collections.abc import Callable
 SAMPLE_S = 0.1
 PENDING_EVERY = 10  # samples between two looks at what peers have not read: that asks every connection
 SAMPLES_TO_SHED = 2  # one late timer is a hiccup of the machine, two in a row are load
+# But one that is later than so many times the limit is load even so, and it is not waited for: the very requests that
+# keep it from running are refused, or tens of thousands that arrive at once would all be served before the first no.
+HICCUP_LIMITS = 10
 
 
 class Overload:
-    """`reason` is empty while all is well, else the remark of the refusals. Sampled ten times a second.
+    """Sampled ten times a second, and by each send or burst while a sample is overdue.
 
     It measures the event loop by the loop's own time: a test that moves a Clock ahead has made nobody wait.
     """
@@ -30,16 +33,18 @@ class Overload:
         self._pending_bytes = pending_bytes
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self._now: Callable[[], float] = float
         self._late_samples = 0
         self._samples = 0
         self._last_pending_bytes = 0
         self.wait_ms = 0
         self.wait_max_ms = 0
         self.refused_count = 0
-        self.reason = ""
+        self._reason = ""
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
+        self._now = loop.time
         self._due = loop.time() + SAMPLE_S
         self._timer = loop.call_at(self._due, self._sample)
 
@@ -48,23 +53,32 @@ class Overload:
             self._timer.cancel()
             self._timer = None
 
+    @property
+    def reason(self) -> str:
+        """Why sends are refused now, with the measured wait; empty when they are not."""
+        if not self._reason and self._timer is not None:
+            wait_ms = round((self._now() - self._due) * 1000)
+            if wait_ms > HICCUP_LIMITS * self._wait_limit_ms:
+                self.observe(wait_ms, self._last_pending_bytes)
+        return self._reason
+
     def observe(self, wait_ms: int, pending_bytes: int) -> None:
         """Take one measurement: how long a ready task waited, and the bytes that peers have not read."""
         self.wait_ms = wait_ms
         self.wait_max_ms = max(self.wait_max_ms, wait_ms)
         self._late_samples = self._late_samples + 1 if wait_ms > self._wait_limit_ms else 0
-        if self._late_samples >= SAMPLES_TO_SHED:
-            self.reason = (
+        if self._late_samples >= SAMPLES_TO_SHED or wait_ms > HICCUP_LIMITS * self._wait_limit_ms:
+            self._reason = (
                 f"[OVERLOAD] the broker is busy: requests wait {wait_ms} ms, more than "
                 f"{self._wait_limit_ms} ms are not allowed (waitTimeMillsInSendQueue); try again later"
             )
         elif pending_bytes > self._pending_limit_bytes:
-            self.reason = (
+            self._reason = (
                 f"[REJECTREQUEST] clients have not read {pending_bytes} bytes of replies, more than "
                 f"{self._pending_limit_bytes} are not held (pendingReplyBytesMax); measured wait {wait_ms} ms"
             )
         else:
-            self.reason = ""
+            self._reason = ""
 
     def _sample(self) -> None:
         loop = asyncio.get_running_loop()
