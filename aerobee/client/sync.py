@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from aerobee.client.admin import Admin
 from aerobee.client.config import AdminConfig, ClientConfig, ProducerConfig, PullConsumerConfig
+from aerobee.client.observer import ConsumeObserver, SendObserver
 from aerobee.client.producer import Producer, Selector
 from aerobee.client.pull_consumer import PullConsumer
 from aerobee.client.received import ReceivedMessage
@@ -124,8 +125,12 @@ class SyncProducer(_Sync[Producer]):
         *,
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
+        trace: bool = False,
+        observers: Sequence[SendObserver] = (),
     ) -> None:
-        super().__init__(Producer(nameservers, group, config=config, client=client))
+        super().__init__(
+            Producer(nameservers, group, config=config, client=client, trace=trace, observers=observers)
+        )
 
     def send(
         self,
@@ -182,8 +187,12 @@ class SyncPullConsumer(_Sync[PullConsumer]):
         *,
         config: PullConsumerConfig | None = None,
         client: ClientConfig | None = None,
+        trace: bool = False,
+        observers: Sequence[ConsumeObserver] = (),
     ) -> None:
-        super().__init__(PullConsumer(nameservers, group, config=config, client=client))
+        super().__init__(
+            PullConsumer(nameservers, group, config=config, client=client, trace=trace, observers=observers)
+        )
 
     def subscribe(self, topic: str, expression: str = "*") -> None:
         """See PullConsumer.subscribe."""
