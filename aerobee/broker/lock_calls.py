@@ -1,4 +1,4 @@
-"""LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42: a consumer takes queues for itself and gives them back. GET_QUEUE_LOCKS: who has them.
+"""LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42: a consumer takes queues for itself and gives them back. AEROBEE_LIST_LOCKS: who has them.
 
 Source: LockBatchRequestBody, LockBatchResponseBody, AdminBrokerProcessor (RocketMQ). Broker names in the queues are
 whatever the client sent and come back as sent. `onlyThisBroker` stops RocketMQ's forwarding between replicas, which
@@ -33,7 +33,7 @@ FILE_NAME = "orderlyLocks.json"
 
 
 class OrderlyLocks(Feature):
-    """Answers 41, 42 and GET_QUEUE_LOCKS, and keeps the file."""
+    """Answers 41, 42 and AEROBEE_LIST_LOCKS, and keeps the file."""
 
     name = "orderly locks"
 
@@ -72,7 +72,7 @@ class LockCalls:
         return {
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
-            RequestCode.GET_QUEUE_LOCKS: self.show,
+            RequestCode.AEROBEE_LIST_LOCKS: self.show,
         }
 
     def lock(self, connection: Connection, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:

@@ -101,7 +101,7 @@ class ExplainCalls(MessageCalls):
 
     async def queue_locks(self, group: str) -> tuple[QueueLock, ...] | None:
         """Who holds which queue of an orderly group; None when no broker can tell."""
-        rows = await self._rows(RequestCode.GET_QUEUE_LOCKS, {"consumerGroup": group}, "locks")
+        rows = await self._rows(RequestCode.AEROBEE_LIST_LOCKS, {"consumerGroup": group}, "locks")
         if rows is None:
             return None
         return tuple(

@@ -46,7 +46,10 @@ SHAPES = (("pop of 32, one ack a message", 32), ("pop of 1, one ack a message", 
 def batch_body(first: int, count: int) -> bytes:
     parts = []
     for number in range(first, first + count):
-        text, body = f"KEYS\x01k{number}\x02UNIQ_KEY\x017F00000100002A9F0001{number:012X}\x02".encode(), b"x" * 128
+        text, body = (
+            f"KEYS\x01k{number}\x02UNIQ_KEY\x017F00000100002A9F0001{number:012X}\x02".encode(),
+            b"x" * 128,
+        )
         size = 22 + len(body) + len(text)
         parts.append(
             size.to_bytes(4, "big") + bytes(12) + len(body).to_bytes(4, "big") + body
@@ -84,7 +87,13 @@ def pop_and_ack(pops: Wire, acks: Wire, topic: str, batch: int, count: int) -> i
         while waiting and in_flight < ACKS:
             handle = waiting.popleft()
             tokens = handle.split(" ")
-            ext = {"consumerGroup": GROUP, "topic": topic, "queueId": tokens[6], "extraInfo": handle, "offset": tokens[7]}
+            ext = {
+                "consumerGroup": GROUP,
+                "topic": topic,
+                "queueId": tokens[6],
+                "extraInfo": handle,
+                "offset": tokens[7],
+            }
             acks.send(ACK_MESSAGE, ext)
             in_flight += 1
         if asked:
@@ -131,9 +140,11 @@ def cpu_s(server: Server) -> float:
     return sum(map(rmqload.process_cpu_s, server.pids))
 
 
-def measure(server: Server, wires: tuple[Wire, Wire], shape: tuple[str, int], number: int, count: int) -> tuple[float, float]:
+def measure(
+    server: Server, wires: tuple[Wire, Wire], shape: tuple[str, int], number: int, count: int
+) -> tuple[float, float]:
     """(us of CPU a message, of them while popping and acknowledging)."""
-    name, batch = shape
+    batch = shape[1]
     topic = f"popped{number}x{batch}"
     fill(wires[0], topic, count)
     time.sleep(1)
@@ -149,11 +160,15 @@ def measure(server: Server, wires: tuple[Wire, Wire], shape: tuple[str, int], nu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--servers", default="aerobee,rocketmq")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=int, default=20_000, help="messages through a server before the first round")
+    parser.add_argument(
+        "--warm", type=int, default=20_000, help="messages through a server before the first round"
+    )
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     options = parser.parse_args()
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
@@ -172,7 +187,10 @@ def main() -> None:
                 for name, server, wires in running:
                     figures = measure(server, wires, shape, number, options.messages)
                     found.setdefault(name, {}).setdefault(shape[0], []).append(figures)
-                    print(f"{name}, {shape[0]}: {figures[0]:.1f} us a message, {figures[1]:.1f} of them at once", file=sys.stderr)
+                    print(
+                        f"{name}, {shape[0]}: {figures[0]:.1f} us a message, {figures[1]:.1f} of them at once",
+                        file=sys.stderr,
+                    )
     first = next(iter(found))
     print("server CPU, us a message (of them while popping and acknowledging)\n")
     print("| POP | " + " | ".join(found) + " |\n|---|" + "---|" * len(found))

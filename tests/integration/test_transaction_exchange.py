@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -169,6 +170,51 @@ def _open(broker: Broker) -> list[str]:
     """Ids of the open transactions."""
     (feature,) = [feature for feature in broker._features if feature.name == "transactions"]
     return [key[1] for key in feature.ledger.book.by_key]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("named_by", ["unique key", "offset id", "nothing"])
+async def test_client_in_the_form_of_the_cpp_client_is_served(named_by: str, tmp_path: Path) -> None:
+    """Long names, JSON numbers among the texts, 0 and 1 for booleans; one-way ends that name the message as they like."""
+    async with broker_at(tmp_path, STORE) as (broker, peer):
+        connection = await peer.client.connect(broker.address)
+        opaque = connection.next_opaque()
+        unique_key = "0100000A0000E7A60000C8B5746C0100"
+        fields = {
+            "OnsChannel": "ALIYUN", "batch": "0", "bornTimestamp": "1795220788040", "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": 4, "flag": 0, "producerGroup": "CPP_PG",
+            "properties": f"PGROUP\x01CPP_PG\x02TRAN_MSG\x01true\x02UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02",
+            "queueId": 0, "reconsumeTimes": "0", "sysFlag": 4, "topic": "TopicCpp", "unitMode": "0",
+        }  # fmt: skip
+        reply = await connection.call(_cpp_frame(10, fields, opaque, b"from cpp"), opaque, 5.0)
+        assert reply.code == 0, reply
+        ext = reply.ext or {}
+        assert ext["transactionId"] == unique_key
+        names = {"unique key": unique_key, "offset id": ext["msgId"], "nothing": ""}
+        end = {
+            "commitLogOffset": int(ext["msgId"][-16:], 16), "commitOrRollback": 8, "fromTransactionCheck": 0,
+            "msgId": names[named_by], "producerGroup": "CPP_PG", "tranStateTableOffset": int(ext["queueOffset"]),
+            "transactionId": names[named_by] if named_by == "unique key" else "",
+        }  # fmt: skip
+        connection.write(_cpp_frame(37, end, connection.next_opaque(), flag=FLAG_ONEWAY))
+        await until(lambda: broker.store.max_offset("TopicCpp", 0) == 1, "the committed message")
+        (record,) = await records(peer, broker, "TopicCpp")
+        assert (record.body, record.unique_id) == (b"from cpp", unique_key)
+
+
+def _cpp_frame(code: int, ext: dict[str, Any], opaque: int, body: bytes = b"", flag: int = 0) -> bytes:
+    header = json.dumps(
+        {
+            "code": code,
+            "extFields": ext,
+            "flag": flag,
+            "language": "CPP",
+            "opaque": opaque,
+            "remark": "",
+            "version": 63,
+        },
+        separators=(",", ":"),
+    ).encode()
+    return (4 + len(header) + len(body)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + body
 
 
 # --- stores

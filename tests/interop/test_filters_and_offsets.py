@@ -20,10 +20,16 @@ from aerobee.client import (
     Sql,
 )
 from aerobee.errors import RemoteError
-from aerobee.message import Message
+from aerobee.message import Message, MessageQueue
 from tests.interop.rocketmq import Cluster, Driver, DriverError, wait_for
 
-SETTINGS = {"enablePropertyFilter": "true", "enableConsumeQueueExt": "true", "enableCalcFilterBitMap": "true"}
+LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
+SETTINGS = {
+    **LIGHT,
+    "enablePropertyFilter": "true",
+    "enableConsumeQueueExt": "true",
+    "enableCalcFilterBitMap": "true",
+}
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
 
 
@@ -40,7 +46,9 @@ def filtering(kind: str, peers: None, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def real_filtering(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The same of RocketMQ, for our clients."""
-    cluster = Cluster("rocketmq", tmp_path_factory.mktemp("real-filters"), enablePropertyFilter="true")
+    cluster = Cluster(
+        "rocketmq", tmp_path_factory.mktemp("real-filters"), enablePropertyFilter="true", **LIGHT
+    )
     try:
         yield cluster.start()
     finally:
@@ -216,3 +224,69 @@ async def test_our_consumer_follows_a_reset_at_rocketmqs_broker(
         await send_priced(namesrv, topic, 1)  # a real broker wakes no held pull for a reset
         await until(9, seen)
     assert seen[4:] == [b"0", b"1", b"2", b"3", b"0"]
+
+
+async def light_round(driver: Driver, cluster: Cluster, topic: str) -> list[tuple[int, bytes, str]]:
+    """Two messages to light queues x and y, one to y; what a reader of y sees."""
+    make_topic(driver, cluster, topic)
+    broker = cluster.broker.broker_name
+    async with Producer(cluster.namesrv, "PG_light") as producer:
+        for number, names in enumerate((("x", "y"), ("x", "y"), ("y",))):
+            queues = ",".join(f"%LMQ%{topic}_{name}" for name in names)
+            await producer.send(Message(topic, b"%d" % number, properties={"INNER_MULTI_DISPATCH": queues}))
+    config = PullConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    seen: list[tuple[int, bytes, str]] = []
+    async with PullConsumer(cluster.namesrv, "CG_light", config=config) as consumer:
+        await consumer.assign([MessageQueue(f"%LMQ%{topic}_y", broker, 0)])
+        async with asyncio.timeout(20):
+            while len(seen) < 3:
+                seen += [
+                    (message.queue_offset, message.body, message.properties["INNER_MULTI_QUEUE_OFFSET"])
+                    for message in await consumer.poll(1.0)
+                ]
+    return seen
+
+
+LIGHT_SEEN = [(0, b"0", "0,0"), (1, b"1", "1,1"), (2, b"2", "2")]
+
+
+async def test_our_pull_consumer_reads_light_queues_of_rocketmqs_broker(
+    driver: Driver, real_filtering: Cluster, topic: str
+) -> None:
+    assert await light_round(driver, real_filtering, topic) == LIGHT_SEEN
+
+
+async def test_a_light_queue_is_read_by_javas_pull_consumer(
+    driver: Driver, filtering: Cluster, topic: str
+) -> None:
+    assert await light_round(driver, filtering, topic) == LIGHT_SEEN
+    light = f"%LMQ%{topic}_y"
+    with driver.pull(filtering.namesrv) as consumer:
+        consumer.call("queues", topic=topic)  # so that it knows the broker's address
+        place = {"topic": light, "broker": filtering.broker.broker_name, "queue": 0}
+        found = consumer.call("pull", **place, expression="*", offset=0, count=32)
+    assert [message["body"] for message in found["messages"]] == ["0", "1", "2"]
+
+
+def test_java_batches_to_a_batch_queue_are_consumed_by_java(
+    driver: Driver, filtering: Cluster, topic: str
+) -> None:
+    driver.admin(
+        filtering.namesrv,
+        "updateTopic",
+        "-c",
+        "DefaultCluster",
+        "-t",
+        topic,
+        "-r",
+        "1",
+        "-w",
+        "1",
+        "-a",
+        "+queue.type=BatchCQ",
+    )
+    with driver.push(filtering.namesrv, topic) as consumer, driver.producer(filtering.namesrv) as producer:
+        producer.send([{"topic": topic, "body": f"m{n}", "tags": "T"} for n in range(3)], mode="batch")
+        producer.send([{"topic": topic, "body": f"n{n}", "tags": "T"} for n in range(4)], mode="batch")
+        producer.send([{"topic": topic, "body": "single", "tags": "T"}])
+        assert bodies(consumer.received(8)) == ["m0", "m1", "m2", "n0", "n1", "n2", "n3", "single"]

@@ -10,10 +10,14 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
+from unittest import mock
 
+from aerobee.broker import features
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
+from aerobee.broker.timer.timer_feature import Timers
 from aerobee.client import ClientConfig, ConsumeFrom, ConsumerConfig, Producer, PushConsumer
 from aerobee.client.received import ReceivedMessage
 from aerobee.errors import AerobeeError
@@ -31,6 +35,7 @@ GROUP = "G"
 NAMESERVER = "127.0.0.1:9876"
 BROKER_PORT = 10911
 HOST = "127.0.0.1"
+WHEEL_SLOTS = 600  # the timer's: one that is a week long costs 80 MB a life
 
 
 class Fault(AssertionError):
@@ -79,21 +84,22 @@ class World:
         await self.start_broker()
 
     async def start_broker(self) -> None:
-        broker = Broker(
-            BrokerConfig(
-                broker_name="broker-a", broker_ip1=HOST, bind_address=HOST, listen_port=BROKER_PORT,
-                enable_vip_listener=False, namesrv_addr=NAMESERVER, default_topic_queue_nums=self.queues,
-            ),
-            StoreConfig(
-                store_path_root_dir="/store", mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
-                max_hash_slot_num=64, max_index_num=256, commit_log_reserve_bytes=16384,
-                message_delay_level=self.levels,
-            ),
-            clock=self.clock,
-            network=self.network.endpoint("broker"),
-            disk=self.disk,
-            executor=InlineExecutor(),
-        )  # fmt: skip
+        with mock.patch.object(features, "Timers", partial(Timers, slot_count=WHEEL_SLOTS)):
+            broker = Broker(
+                BrokerConfig(
+                    broker_name="broker-a", broker_ip1=HOST, bind_address=HOST, listen_port=BROKER_PORT,
+                    enable_vip_listener=False, namesrv_addr=NAMESERVER, default_topic_queue_nums=self.queues,
+                ),
+                StoreConfig(
+                    store_path_root_dir="/store", mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
+                    max_hash_slot_num=64, max_index_num=256, commit_log_reserve_bytes=16384,
+                    message_delay_level=self.levels, timer_roll_window_slot=300, mapped_file_size_timer_log=8192,
+                ),
+                clock=self.clock,
+                network=self.network.endpoint("broker"),
+                disk=self.disk,
+                executor=InlineExecutor(),
+            )  # fmt: skip
         broker._config_writer.shutdown(wait=False)
         broker._config_writer = InlineExecutor()  # type: ignore[assignment]
         self.prepare(broker)

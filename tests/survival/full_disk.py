@@ -180,6 +180,9 @@ async def run(server: servers.Server, mount: Path) -> dict[str, object]:
         fill(mount, 1.0)
         no_space = check_reason(await scene.send_until(refused=True))
         await scene.read_newest(20)
+        async with PullConsumer(nameserver, "newcomers") as scene.consumer:
+            await scene.read_newest(20)
+        scene.consumer = consumer
         (mount / "ballast").unlink()
         await scene.send_until(refused=False)
         await scene.read_newest(20)

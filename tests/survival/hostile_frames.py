@@ -163,7 +163,7 @@ async def _attack(
             # A length that is not the frame's makes what follows part of it: not for long, it would reach no handler.
             left = left - 1 if int.from_bytes(data[:4], "big") == len(data) - 4 else rng.choice((0, 0, 0, 2))
             faults.frame = data
-            for piece in _pieces(rng, data):
+            for piece in filter(None, _pieces(rng, data)):
                 if connection.is_open:
                     _feed(connection, piece, data)
             if number % 16 == 0:
@@ -243,7 +243,7 @@ class HostileNetwork(AsyncioNetwork):
 
     def _give(self, connection: Connection, frame: bytes) -> None:
         self.sent += 1
-        if connection.is_open:
+        if connection.is_open and frame:
             _feed(connection, frame, frame)
 
 

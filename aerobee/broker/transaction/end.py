@@ -195,9 +195,13 @@ class EndTransactionCalls:
 
 
 def _check_id(request: RemotingCommand, transaction_id: str) -> None:
-    """Refuse a request that names another transaction: after a power loss another message can be at its place."""
+    """Refuse a request that names another transaction: after a power loss another message can be at its place.
+
+    A client may name it by the offset message id instead, which ends with the offset that it gives as well.
+    """
     named = [text for name in ("transactionId", "msgId") if (text := request.field(name))]
-    if named and transaction_id not in named:
+    place = f"{request.integer('commitLogOffset'):016X}"
+    if named and transaction_id not in named and not any(text.upper().endswith(place) for text in named):
         raise RemoteError(
             ResponseCode.SYSTEM_ERROR,
             f"The transaction id wrong: the half message at that place is of transaction {transaction_id}, not "
