@@ -15,7 +15,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.codes import LanguageCode
+from aerobee.remoting.codes import LanguageCode, RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
 from aerobee.testing.local_cluster import LocalCluster
@@ -485,8 +485,9 @@ async def test_counters_of_the_broker_appear_in_its_statistics(peer: Peer) -> No
 
 async def test_requests_without_their_fields_are_refused_one_by_one(peer: Peer) -> None:
     broker = peer.cluster.broker()
-    for code in sorted(broker.handlers):
-        if code in (21, 25, 26, 28, 60, 61, 201, 305, 306, 316, 317, 328, 329, 402, 907, 910037, 910041):
+    lists = {code for code in broker.handlers if RequestCode(code).name.startswith("AEROBEE_LIST")}
+    for code in sorted(broker.handlers.keys() - lists):
+        if code in (21, 25, 26, 28, 60, 61, 201, 305, 306, 316, 317, 328, 329, 402, 907):
             continue  # these have no field that must be there
         for ext, body in ((None, b""), ({}, b"\xff{"), ({"queueId": "x", "offset": "1e9"}, b"[]")):
             reply = await peer.call(code, ext, body)
