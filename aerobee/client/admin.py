@@ -12,6 +12,7 @@ from aerobee.client.admin_dead_letters import DeadLetterCalls
 from aerobee.client.admin_explain import ExplainCalls
 from aerobee.client.admin_groups import GroupCalls
 from aerobee.client.admin_offsets import OffsetCalls
+from aerobee.client.admin_pops import PopModeCalls
 from aerobee.client.admin_timers import TimerCalls
 from aerobee.client.admin_topics import TopicCalls
 from aerobee.client.admin_trace import TraceCalls
@@ -31,6 +32,7 @@ class Admin(
     TraceCalls,
     TransactionCalls,
     TimerCalls,
+    PopModeCalls,
     BrokerCalls,
 ):
     """`async with Admin("127.0.0.1:9876") as admin: await admin.topics()`.

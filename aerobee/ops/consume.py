@@ -2,7 +2,8 @@
 
 Without --group every queue of the topic is read and nothing is kept at the broker: like `tail -f`. With --group this
 process becomes a member: queues are shared with the other members, and the place is committed after the printing, so
-that a message is printed at least once.
+that a message is printed at least once. With --pop as well the broker hands out message by message (docs/pop.md): each is
+acknowledged after the printing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import Annotated, Any
 
 import typer
 
-from aerobee.client import Admin, ConsumeFrom, PullConsumer, PullConsumerConfig, ReceivedMessage, Sql
+from aerobee.client import (
+    Admin,
+    ConsumeFrom,
+    PullConsumer,
+    PullConsumerConfig,
+    ReceivedMessage,
+    SimpleConsumer,
+    SimpleConsumerConfig,
+    Sql,
+)
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
@@ -26,6 +36,7 @@ from aerobee.ops.topic import missing_topic
 
 GROUPLESS = "TOOLS_CONSUMER"  # known to every broker, so that nothing is created by looking
 POLL_S = 1.0
+POP_COUNT = 32  # messages of one pop
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,12 @@ def consume(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show queue, offset, tag, keys and time.")
     ] = False,
+    pop: Annotated[
+        bool, typer.Option("--pop", help="With --group: pop and acknowledge, without queues of its own.")
+    ] = False,
+    invisible_s: Annotated[
+        float, typer.Option("--invisible", metavar="S", help="With --pop: hidden from other members so long.")
+    ] = 60.0,
     trace: Annotated[bool, typer.Option("--trace", help="Record what is read for `aerobee trace`.")] = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
@@ -79,6 +96,13 @@ def consume(
             "--sql can look at the tag itself: \"TAGS = 'A' AND price > 5\", so give one of --tags and --sql"
         )
     wanted = tags if sql is None else Sql(sql)
+    if pop:
+        if group is None or begin.kind == "time" or trace:
+            raise UsageError("--pop needs --group, goes with --from first or last, and not with --trace")
+        config = SimpleConsumerConfig(invisible_s=invisible_s, from_begin=begin.kind == "first")
+        reader = _Reader(out, verbose=verbose, limit=count)
+        run(lambda stop: _pop(stop, nameserver, topic, group, wanted, config, reader, follow))
+        return
 
     async def command(stop: Stop) -> None:
         reader = _Reader(out, verbose=verbose, limit=count)
@@ -95,8 +119,7 @@ def consume(
                 async with Admin(nameserver) as admin:
                     raise await missing_topic(admin, topic) from None
             await stop.or_done(_read(consumer, reader, commit=group is not None, follow=follow))
-        if not as_json:
-            out.note(plural(reader.printed, "message"))
+        reader.end()
 
     run(command)
 
@@ -155,6 +178,15 @@ class _Reader:
     def done(self) -> bool:
         return bool(self._limit) and self.printed >= self._limit
 
+    def left(self, most: int) -> int:
+        """How many more may be printed, at most `most`."""
+        return min(most, self._limit - self.printed) if self._limit else most
+
+    def end(self) -> None:
+        """Say how many there were."""
+        if not self._out.as_json:
+            self._out.note(plural(self.printed, "message"))
+
     def show(self, messages: Sequence[ReceivedMessage]) -> dict[MessageQueue, int]:
         """Print up to the limit; return the next offset of each queue that something was printed of."""
         next_offsets: dict[MessageQueue, int] = {}
@@ -172,6 +204,37 @@ class _Reader:
             next_offsets[message.queue] = message.queue_offset + 1
         stdout.flush()
         return next_offsets
+
+
+async def _pop(
+    stop: Stop,
+    nameserver: str,
+    topic: str,
+    group: str,
+    wanted: str,
+    config: SimpleConsumerConfig,
+    reader: _Reader,
+    follow: bool,
+) -> None:
+    """Receive, print, acknowledge. At the limit no more is received than is printed."""
+
+    async def receive(consumer: SimpleConsumer) -> None:
+        while not reader.done:
+            messages = await consumer.receive(reader.left(POP_COUNT), wait_s=POLL_S)
+            reader.show(messages)
+            await consumer.ack_all(messages)
+            if not messages and not follow:
+                return
+
+    try:
+        async with SimpleConsumer(
+            nameserver, group, subscriptions={topic: wanted}, config=config
+        ) as consumer:
+            await stop.or_done(receive(consumer))
+    except TopicNotExist:
+        async with Admin(nameserver) as admin:
+            raise await missing_topic(admin, topic) from None
+    reader.end()
 
 
 async def _assign(consumer: PullConsumer, topic: str, tags: str, queue: str | None, begin: Start) -> None:

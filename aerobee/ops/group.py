@@ -1,4 +1,4 @@
-"""`aerobee group`: list, describe, lag, reset, delete."""
+"""`aerobee group`: list, describe, lag, pop, mode, reset, delete."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from aerobee.client import Admin
 from aerobee.client.admin_explain import QueueLock
+from aerobee.client.admin_pops import MODES
 from aerobee.errors import ConsumerNotOnline, UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.failure import NotFound
@@ -32,7 +33,7 @@ SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-", "CID_ONS", "TOOLS_CO
                  "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")  # fmt: skip
 
 app = typer.Typer(
-    name="group", help="Consumer groups: list, describe, lag, reset, delete.", no_args_is_help=True
+    name="group", help="Consumer groups: list, describe, lag, pop, mode, reset, delete.", no_args_is_help=True
 )
 
 
@@ -254,6 +255,102 @@ def group_lag(
             empty=f"group {group} has no offsets yet: it never consumed",
         )
         out.say(f"lag {progress.lag}, {progress.consume_tps:.2f} a second")
+
+    run(command)
+
+
+@app.command("pop")
+def group_pops(
+    group: GroupArgument,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show what POP has handed out to a group: which messages are invisible, until when, who has them."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            await require_group(admin, group)
+            invisible = await admin.invisible_messages(group, topic)
+            modes = [mode for mode in await admin.request_modes(group) if topic in (None, mode.topic)]
+        if invisible is None:
+            raise NotFound("no broker tells what is invisible: RocketMQ's brokers cannot")
+        now_ms = time.time_ns() // 1_000_000
+        rows = [
+            {
+                "topic": message.queue.topic,
+                "broker": message.queue.broker_name,
+                "queue_id": message.queue.queue_id,
+                "offset": message.offset,
+                "popped": time_text(message.popped_ms),
+                "visible_at": time_text(message.visible_at_ms),
+                "left_s": round((message.visible_at_ms - now_ms) / 1000, 1),
+                "ordered": message.ordered,
+                "consumer": message.client_id or None,
+            }
+            for message in sorted(invisible, key=lambda each: (each.visible_at_ms, each.queue, each.offset))
+        ]
+        mode_rows: list[dict[str, Any]] = [
+            {
+                "topic": mode.topic,
+                "broker": mode.broker_address,
+                "mode": mode.mode,
+                "share_queue_num": mode.share_queue_num,
+            }
+            for mode in modes
+        ]
+        if as_json:
+            out.document({"group": group, "modes": mode_rows, "invisible": rows})
+            return
+        for mode in mode_rows:
+            out.say(
+                f"push consumers that let {mode['broker']} assign queues {mode['mode'].lower()} {mode['topic']}"
+            )
+        out.table(
+            rows,
+            {
+                "topic": "topic",
+                "broker": "broker",
+                "queue_id": "queue",
+                "offset": "offset",
+                "popped": "popped",
+                "visible_at": "visible again",
+                "left_s": "in s",
+                "consumer": "at",
+            },
+            empty=f"nothing is invisible at group {group}",
+        )
+
+    run(command)
+
+
+@app.command("mode")
+def group_mode(
+    group: GroupArgument,
+    mode: Annotated[str, typer.Argument(metavar="pull|pop", help="How the members get messages.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
+    share: Annotated[
+        int, typer.Option("--share", help="Pop the own queues and those of so many other members; -1: all.")
+    ] = -1,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Choose how push consumers that let the broker assign queues get a topic's messages."""
+    out = Output(as_json)
+    check_group_name(group)
+    if mode.upper() not in MODES:
+        raise UsageError(f"{mode!r} is not known: write pull or pop")
+
+    async def command(stop: Stop) -> None:
+        async with Admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            addresses = await admin.set_request_mode(group, topic, mode.upper(), share_queue_num=share)
+        out.document(
+            {"group": group, "topic": topic, "mode": mode.upper(), "brokers": addresses},
+            f"group {group} {mode.lower()}s {topic} at {', '.join(addresses)}; members follow within 20 s",
+        )
 
     run(command)
 
