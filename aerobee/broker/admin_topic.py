@@ -83,7 +83,7 @@ class AdminTopicCalls:
 
     # --- changing
 
-    def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """17: create a topic or change it. The same settings again change nothing."""
         try:
             wanted = TopicConfig(
@@ -99,11 +99,11 @@ class AdminTopicCalls:
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         if config != self._topics.get(config.topic_name):
-            self._topics.put(config)
+            await self._topics.put_beside((config,))
             log.info("topic %s was set by %s: %s", config.topic_name, connection.remote_address, config)
         return request.reply()
 
-    def update_list(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def update_list(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """18: the same for a list of topics; either all are taken or none."""
         fields = fastjson.loads_object(request.body, "CreateTopicListRequestBody")
         wanted = [TopicConfig.from_dict(item) for item in json_fields.objects(fields, "topicConfigList")]
@@ -117,7 +117,8 @@ class AdminTopicCalls:
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         changed = [config for config in configs if config != self._topics.get(config.topic_name)]
-        self._topics.put_all(changed)
+        if changed:
+            await self._topics.put_beside(changed)
         return request.reply()
 
     def _checked(self, wanted: TopicConfig, attribute_changes: dict[str, str]) -> TopicConfig:

@@ -10,8 +10,10 @@ it has already; a change is on disk before anybody is told of it.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -62,7 +64,7 @@ ChangeCallback = Callable[[tuple[TopicConfig, ...]], None]
 
 
 class TopicTable:
-    """Topic name -> TopicConfig. Belongs to the event loop; every method returns at once.
+    """Topic name -> TopicConfig. Belongs to the event loop; every method but `put_beside` blocks for the file's write.
 
     `topics` may be read directly and is never assigned to from outside. Changes are written to the file first, then
     told to the watchers (registration, the lane) with the configs that changed.
@@ -76,6 +78,11 @@ class TopicTable:
         self.topics: dict[str, TopicConfig] = {}
         self._fallback: Callable[[str], TopicConfig | None] | None = None
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
+        self._file_lock = threading.Lock()  # around what decides on a write, and the write
+        self._turn = asyncio.Lock()  # one write beside the event loop at a time
+        self._queued: dict[str, TopicConfig] = {}  # what the next of them takes
+        self._queued_count = 0
+        self._taken_count = 0  # how many of those queued are on disk, or replaced by what is
 
     # --- reading
 
@@ -113,6 +120,55 @@ class TopicTable:
             check_topic_name(config.topic_name)
         if batch:
             self._change(batch)
+
+    async def put_beside(self, configs: Iterable[TopicConfig]) -> None:
+        """Create or replace topics; the file is written by a thread, once for all that ask meanwhile.
+
+        For administrators' requests: a script that makes thousands of topics would keep everybody waiting for the disk.
+        In the table, and durable, on return. Raises UsageError, StoreError; none of `configs` is taken then.
+        """
+        batch = {config.topic_name: config for config in configs}
+        for topic in batch:
+            check_topic_name(topic)
+        self._queued.update(batch)
+        self._queued_count += 1
+        number = self._queued_count
+        try:
+            async with self._turn:
+                if self._taken_count < number:
+                    await self._take_queued()
+        finally:
+            for topic, config in batch.items():
+                if self._queued.get(topic) is config:
+                    del self._queued[topic]
+
+    async def _take_queued(self) -> None:
+        """Write the table with what is queued, then have it. Anew when the table changed during the write."""
+        while True:
+            queued, count = dict(self._queued), self._queued_count
+            before, version = self.topics, self.data_version
+            topics, next_version = {**before, **queued}, self._next_version()
+            await asyncio.to_thread(self._write_unless_changed, before, version, topics, next_version)
+            if self.topics is before and self.data_version is version:
+                break
+        self.topics, self.data_version = topics, next_version
+        self._taken_count = count
+        for topic, config in queued.items():
+            if self._queued.get(topic) is config:
+                del self._queued[topic]
+        self._tell(tuple(queued.values()))
+
+    def _write_unless_changed(
+        self,
+        before: dict[str, TopicConfig],
+        version: DataVersion,
+        topics: dict[str, TopicConfig],
+        next_version: DataVersion,
+    ) -> None:
+        """In a thread. A table that changed before this write has been saved: older content must not replace it."""
+        with self._file_lock:
+            if self._file is not None and self.topics is before and self.data_version is version:
+                self._file.write(_file_content(topics, next_version))
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; its messages are the store's business. Returns whether it existed."""
@@ -190,10 +246,13 @@ class TopicTable:
         Source: TopicConfigManager.updateOrderTopicConfig, which changes the version; here the nameserver, which
         sent it, knows already.
         """
-        for topic in order_table:
-            config = self.topics.get(topic)
-            if config is not None and not config.order:
-                self.topics[topic] = dataclasses.replace(config, order=True)
+        marked = {
+            topic: dataclasses.replace(config, order=True)
+            for topic in order_table
+            if (config := self.topics.get(topic)) is not None and not config.order
+        }
+        if marked:
+            self.topics = {**self.topics, **marked}
 
     def create_system_topics(self, config: BrokerConfig) -> None:
         """Make what must exist at every start, with one write. Topics already there are left as they are."""
@@ -248,14 +307,22 @@ class TopicTable:
     def save(self) -> None:
         """Write the file. Raises StoreError."""
         if self._file is not None:
-            self._file.write(self.to_json())
+            with self._file_lock:
+                self._file.write(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """The file's content; also what slaves fetch, without the mapping tables."""
-        return {
-            "dataVersion": self.data_version.to_dict(),
-            "topicConfigTable": {name: config.to_dict() for name, config in self.topics.items()},
-        }
+        return _file_content(self.topics, self.data_version)
+
+    def _next_version(self) -> DataVersion:
+        version = self.data_version
+        return DataVersion(
+            state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
+        )
+
+    def _tell(self, configs: tuple[TopicConfig, ...]) -> None:
+        for watcher in self._watchers:
+            watcher(configs)
 
     def _change(self, configs: tuple[TopicConfig, ...], *, must_save: bool = True) -> tuple[TopicConfig, ...]:
         before = self.topics
@@ -270,9 +337,7 @@ class TopicTable:
     def _commit(self, configs: tuple[TopicConfig, ...], *, must_save: bool = True) -> None:
         """New version, file, notice, in this order. Without `must_save` a disk that refuses is only logged."""
         version = self.data_version
-        self.data_version = DataVersion(
-            state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
-        )
+        self.data_version = self._next_version()
         try:
             self.save()
         except StoreError as error:
@@ -280,8 +345,14 @@ class TopicTable:
                 self.data_version = version
                 raise
             log.warning("topics that the broker made for itself are not saved yet: %s", error)
-        for watcher in self._watchers:
-            watcher(configs)
+        self._tell(configs)
+
+
+def _file_content(topics: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:
+    return {
+        "dataVersion": version.to_dict(),
+        "topicConfigTable": {name: config.to_dict() for name, config in topics.items()},
+    }
 
 
 def check_creatable(table: TopicTable, topic: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tarfile
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +104,73 @@ def test_an_order_configuration_marks_topics_and_is_no_new_version(tmp_path: Pat
     topics.mark_order_topics({"TopicA": "broker-a:4", "Unknown": "x:1"})
     assert topics.topics["TopicA"].order
     assert topics.data_version == version
+
+
+class CountingFile(ConfigFile):
+    """Counts writes; `before_write` runs in the thread that writes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, disk=RealDisk())
+        self.writes = 0
+        self.before_write: Callable[[], None] = lambda: None
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        self.before_write()
+        self.writes += 1
+        super().write(value)
+
+
+def names_in(path: Path) -> set[str]:
+    return set(json.loads(path.read_text())["topicConfigTable"])
+
+
+async def test_topics_that_are_made_at_once_share_a_write(tmp_path: Path) -> None:
+    file = CountingFile(tmp_path / "topics.json")
+    topics = TopicTable(file=file, clock=ManualClock())
+    told: list[str] = []
+    topics.on_change(lambda configs: told.extend(config.topic_name for config in configs))
+    wanted = {f"Topic{number}" for number in range(50)}
+    await asyncio.gather(*(topics.put_beside((TopicConfig(name),)) for name in wanted))
+    assert set(topics.topics) == wanted == set(told) == names_in(tmp_path / "topics.json")
+    assert len(told) == 50
+    assert file.writes <= 3
+    assert json.loads((tmp_path / "topics.json").read_text())["dataVersion"]["counter"] == file.writes
+
+
+async def test_the_table_may_change_while_a_thread_writes_it(tmp_path: Path) -> None:
+    file = CountingFile(tmp_path / "topics.json")
+    topics = TopicTable(file=file, clock=ManualClock())
+    topics.put(TopicConfig("Old"))
+    is_writing, may_write = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        file.before_write = lambda: None
+        is_writing.set()
+        may_write.wait()
+
+    file.before_write = hold
+    making = asyncio.create_task(topics.put_beside((TopicConfig("Beside"),)))
+    await asyncio.to_thread(is_writing.wait)
+    assert "Beside" not in topics.topics, "nobody sees what is not on the disk"
+    may_write.set()
+    topics.put(TopicConfig("Meanwhile"))
+    topics.delete("Old")
+    await making
+    assert set(topics.topics) == {"Beside", "Meanwhile"} == names_in(tmp_path / "topics.json")
+
+
+async def test_topics_that_cannot_be_saved_are_not_made(tmp_path: Path) -> None:
+    file = CountingFile(tmp_path / "topics.json")
+    topics = TopicTable(file=file, clock=ManualClock())
+
+    def refuse() -> None:
+        raise StoreError("no space left")
+
+    file.before_write = refuse
+    results = await asyncio.gather(
+        *(topics.put_beside((TopicConfig(f"Topic{number}"),)) for number in range(5)), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [StoreError] * 5
+    file.before_write = lambda: None
+    await topics.put_beside((TopicConfig("Later"),))
+    assert set(topics.topics) == {"Later"} == names_in(tmp_path / "topics.json")
