@@ -6,6 +6,7 @@ random numbers make the same damage.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import struct
@@ -19,6 +20,7 @@ VALUES = (
     "1e9", "NaN", "null", "true", "x", "\u0000", "\ud83d\ude00", "a" * 300, "%RETRY%", "%DLQ%x", "TBW102", "*",
     "SCHEDULE_TOPIC_XXXX", "../../etc/passwd", "1\u00012", "a\u0001b\u0002", "{", "[]", '{"a":' * 50, "10" * 40,
 )  # fmt: skip
+# Copied before use: a header that holds one of them is changed again.
 JUNK: tuple[object, ...] = (None, True, -1, 1.5, [], {}, [[[[]]]], {"a": {"b": {}}}, 10**30, "\ud800")
 CODES = (
     tuple(range(60)) + tuple(range(100, 130)) + (200, 206, 207, 300, 310, 320, 323, 901, 903, 904, 1001, 3014)
@@ -84,13 +86,13 @@ class FrameMutator:
             if rng.random() < 0.25:
                 del ext[name]
             else:
-                ext[name] = rng.choice(VALUES) if rng.random() < 0.9 else rng.choice(JUNK)
+                ext[name] = rng.choice(VALUES) if rng.random() < 0.9 else copy.deepcopy(rng.choice(JUNK))
         elif kind < 0.65 and isinstance(ext, dict):
             ext[rng.choice(VALUES)] = rng.choice(VALUES)
         elif kind < 0.80:
             header["code"] = rng.choice(CODES)
         elif kind < 0.90:
-            header[rng.choice(list(header))] = rng.choice(JUNK)
+            header[rng.choice(list(header))] = copy.deepcopy(rng.choice(JUNK))
         else:
             header["flag"] = rng.choice((0, 1, 2, 3, -1, 255))
 
