@@ -47,6 +47,11 @@ def test_pops_survive_a_broker_that_dies_at_any_point() -> None:
         live(range(1, SEEDS + 1))
 
 
+def test_a_check_point_that_a_power_loss_tore_moves_no_offset() -> None:
+    """A life in which a power loss leaves a check point with a whole body and half of its properties."""
+    live([1137], lives=4)
+
+
 # --- the checks bite: each of these faults is found by some seed
 
 

@@ -74,7 +74,7 @@ def recover_pops(
     for topic, queue_id in places:
         done = offsets.query(REVIVE_GROUP, topic, queue_id) if topic == revive_topic else None
         for record in _records(store, topic, queue_id, since_ms):
-            if topic == WHEEL_TIMER_TOPIC and record.properties.get("REAL_TOPIC") != revive_topic:
+            if topic == WHEEL_TIMER_TOPIC and not _is_deliverable(record, revive_topic):
                 continue
             try:
                 if record.tag != CK_TAG:
@@ -118,6 +118,18 @@ def _records(store: RecoveryStore, topic: str, queue_id: int, since_ms: int) -> 
         at = result.next_offset
         if result.status is GetStatus.FOUND:
             yield from decode_records(result.body, check_crc=False)
+
+
+def _is_deliverable(record: Record, revive_topic: str) -> bool:
+    """Whether the timer will bring this record to the revive topic. A record's checksum covers its body only, so one
+    that a power loss tore within the properties reads well and goes nowhere: what it handed out was never
+    answered for, and without it the group's offset stays before those messages.
+    """
+    properties = record.properties
+    if properties.get("REAL_TOPIC") != revive_topic:
+        return False
+    times = (properties.get("TIMER_OUT_MS", ""), properties.get("TIMER_DELIVER_MS", ""))
+    return all(text.isascii() and text.isdigit() for text in (properties.get("REAL_QID", ""), *times))
 
 
 def _raise_offset(offsets: ConsumerOffsets, group: str, topic: str, queue_id: int, offset: int) -> None:
