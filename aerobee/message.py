@@ -329,7 +329,9 @@ def decode_record(data: bytes | memoryview, start: int = 0, *, check_crc: bool =
         properties = decode_properties(bytes(view[at:]).decode(errors="surrogateescape"))
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRecord(f"record at {start}: {error}") from error
-    if check_crc and zlib.crc32(body) & 0x7FFFFFFF != crc:
+    if (
+        check_crc and body and zlib.crc32(body) & 0x7FFFFFFF != crc
+    ):  # recovery and RocketMQ check no empty body
         raise MalformedRecord(f"body of the record at {start} does not match its CRC")
     return Record(
         topic=topic,

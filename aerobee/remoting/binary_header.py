@@ -51,7 +51,7 @@ def encode_binary_header(command: RemotingCommand) -> bytes:
     fixed = _FIXED.pack(
         command.code,
         command.language & 0xFF,
-        command.version & 0x7FFF,
+        (command.version & 0xFFFF ^ 0x8000) - 0x8000,  # its lower 16 bits, signed, as Java writes a short
         command.opaque,
         command.flag,
         len(remark),

@@ -11,7 +11,7 @@ JSON text, which queue_of_key() in body/message_queue.py reads back.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -49,6 +49,24 @@ def loads_object(data: bytes | bytearray | memoryview, what: str) -> dict[str, A
     if not isinstance(value, dict):
         raise MalformedFrame(f"{what} is not a JSON object: {bytes(data[:80])!r}")
     return value
+
+
+def is_nested_deeper(value: object, depth_max: int = DEPTH_MAX) -> bool:
+    """Whether lists and mappings are nested deeper than so many: orjson reads 1,024, and dumps() is recursive."""
+    level = _containers((value,))
+    for _ in range(depth_max):
+        level = [
+            item
+            for each in level
+            for item in _containers(each.values() if isinstance(each, Mapping) else each)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _containers(values: Iterable[object]) -> list[Mapping[Any, Any] | list[Any]]:
+    return [value for value in values if isinstance(value, Mapping | list)]
 
 
 def dumps(value: Any) -> bytes:

@@ -97,4 +97,6 @@ def _as_text(value: object) -> str:
         return TRUE_TEXT if value else FALSE_TEXT
     if isinstance(value, int):
         return str(value)
+    if fastjson.is_nested_deeper(value):
+        raise MalformedFrame(f"a field of a JSON header is nested deeper than {fastjson.DEPTH_MAX}")
     return fastjson.dumps(value).decode()

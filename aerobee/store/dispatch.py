@@ -26,6 +26,8 @@ from aerobee.store.zeros import is_zero
 
 SECTOR_BYTES = 512
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BATCH_MESSAGES_MAX = 0x7FFF  # an entry of a batch queue has 16 bits for it
+NUMBER_CHARS_MAX = 10  # of a 32-bit number
 _HEAD = struct.Struct(">IIIiiqqiq")
 HEAD_BYTES = _HEAD.size
 _TAIL = struct.Struct(">iqi")  # reconsume times, prepared transaction offset, body size
@@ -165,13 +167,18 @@ def entry_tags_code(
 ) -> int:
     """The filter field of a record's queue entry: delivery time in the schedule topic, else the tag's hash."""
     if topic == SCHEDULE_TOPIC and delay_levels_ms:
-        level = properties.get("DELAY", "")
-        if level.isdecimal() and int(level) > 0:
-            return store_timestamp + delay_levels_ms[min(int(level), len(delay_levels_ms)) - 1]
+        level = _number(properties.get("DELAY", ""))
+        if level > 0:
+            return store_timestamp + delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
     return tags_code(properties.get("TAGS"))
 
 
 def batch_size_of(sys_flag: int, properties: dict[str, str]) -> int:
     """How many messages a record of a batch queue holds."""
-    count = properties.get("INNER_NUM", "")
-    return int(count) if sys_flag & INNER_BATCH and count.isdecimal() and int(count) > 0 else 1
+    count = _number(properties.get("INNER_NUM", "")) if sys_flag & INNER_BATCH else 1
+    return count if 0 < count <= BATCH_MESSAGES_MAX else 1
+
+
+def _number(text: str) -> int:
+    """A number of a property, 0 for what is none. A producer may have written any digits, and int() refuses very many."""
+    return int(text) if len(text) <= NUMBER_CHARS_MAX and text.isdecimal() else 0

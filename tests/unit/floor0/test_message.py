@@ -75,6 +75,12 @@ def test_wrong_crc_is_refused_unless_not_asked_for():
     assert m.decode_record(bad, check_crc=False).body == b"ho"
 
 
+def test_the_crc_of_an_empty_body_is_not_looked_at_as_in_rocketmq():
+    data = bytearray(encode(body=b""))
+    data[8] ^= 1
+    assert m.decode_record(bytes(data)).body == b""
+
+
 @given(st.integers(0, len(VECTOR) - 1), st.integers(0, 255))
 def test_mutated_record_decodes_or_raises_malformed_record(at, value):
     data = bytearray(VECTOR)

@@ -273,3 +273,23 @@ def test_mutated_frames_only_raise_wire_errors(frame: bytes, changes: list[tuple
 )
 def test_any_command_survives_both_header_types(command: RemotingCommand) -> None:
     assert decode_frame(encode_frame(command)) == command
+
+
+@pytest.mark.parametrize("depth", [65, 300, 900])
+def test_a_header_field_nested_too_deep_is_malformed(depth: int) -> None:
+    nested = b"[" * depth + b"]" * depth
+    for header in (
+        b'{"extFields":{"a":%s}}' % nested,
+        b'{"remark":%s}' % nested,
+        b"{extFields:{a:%s}}" % nested,
+    ):
+        with pytest.raises(MalformedFrame, match="nested deeper than 64"):
+            decode_frame(json_frame(header))
+
+
+def test_a_version_in_a_binary_header_is_the_lower_16_bits_as_in_java() -> None:
+    for version, read in ((513, 513), (-767, -767), (0x18001, -0x7FFF)):
+        frame = encode_frame(
+            RemotingCommand(10, version=version, serialize_type=SerializeType.ROCKETMQ.value)
+        )
+        assert decode_frame(frame).version == read

@@ -69,3 +69,11 @@ def test_an_inner_batch_counts_its_messages() -> None:
     assert batch_size_of(0xC0, {"INNER_NUM": "4"}) == 4
     assert batch_size_of(0, {"INNER_NUM": "4"}) == 1
     assert batch_size_of(0xC0, {"INNER_NUM": "x"}) == 1
+
+
+def test_numbers_with_any_count_of_digits_are_read_as_none() -> None:
+    many = "9" * 5000  # more than int() takes
+    assert entry_tags_code("SCHEDULE_TOPIC_XXXX", {"DELAY": many}, 7, (1000,)) == 0
+    for count in (many, "40000", "0", "-1", "x", ""):
+        assert batch_size_of(0x80, {"INNER_NUM": count}) == 1
+    assert batch_size_of(0x80, {"INNER_NUM": "32767"}) == 32_767
