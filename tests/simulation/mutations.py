@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import itertools
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,7 +25,7 @@ from aerobee.errors import StoreFull
 from aerobee.store import abort_file, dispatch, message_store, queue_upkeep, recovery
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile, KeyIndex
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_table import QueueTable
@@ -184,6 +186,29 @@ def rebuild_is_not_announced() -> Mutation:
     return mock.patch.object(MessageStore, "_distrust_queues", nothing)
 
 
+def index_entries_behind_the_count_stay() -> Mutation:
+    def mutated(self: IndexFile, start: int) -> None:
+        stop = self.entries_at + self.count * INDEX_ENTRY_BYTES
+        if stop > start:
+            self.buffer[start:stop] = bytes(stop - start)
+
+    return mock.patch.object(IndexFile, "_clear_from", mutated)
+
+
+def damage_at_a_sectors_end_counts_as_a_lost_write() -> Mutation:
+    original = dispatch.scan_record
+
+    def mutated(data: bytes, physical_offset: int, *, check_crc: bool) -> dispatch.Scan:
+        scan = original(data, physical_offset, check_crc=check_crc)
+        return dataclasses.replace(scan, size=0) if scan.kind is dispatch.ScanKind.BAD else scan
+
+    return mock.patch.object(recovery, "scan_record", mutated)
+
+
+def sign_bit_of_a_queue_entry_is_not_turned_back() -> Mutation:
+    return mock.patch.object(recovery, "_INT64", (1 << 63) - 1)
+
+
 # With a seed that is known to notice, tried first; when the lives change another one is looked for.
 MUTATIONS: dict[Callable[[], Mutation], int] = {
     fsync_of_the_log_is_skipped: 1,
@@ -202,11 +227,15 @@ MUTATIONS: dict[Callable[[], Mutation], int] = {
     abort_file_goes_before_the_last_flush: 6,
     rename_without_fsync: 4,
     new_directories_are_not_synced: 2,
-    rebuild_is_not_announced: 223,
+    rebuild_is_not_announced: 2709,
+    # Faults that the store had until these seeds found them.
+    index_entries_behind_the_count_stay: 10_127,
+    damage_at_a_sectors_end_counts_as_a_lost_write: 20_804,
+    sign_bit_of_a_queue_entry_is_not_turned_back: 29_434,
 }
 
 
-def first_to_notice(mutation: Callable[[], Mutation], seeds: Iterator[int] | range) -> tuple[int, str] | None:
+def first_to_notice(mutation: Callable[[], Mutation], seeds: Iterable[int]) -> tuple[int, str] | None:
     """The first of the seeds whose life breaks under the mutation, and how; None when all pass."""
     with mutation():
         for seed in seeds:
@@ -226,8 +255,9 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     survivors = 0
-    for mutation in MUTATIONS:
-        noticed = first_to_notice(mutation, range(options.first, options.first + options.seeds))
+    for mutation, known in MUTATIONS.items():
+        fresh = range(options.first, options.first + options.seeds)
+        noticed = first_to_notice(mutation, itertools.chain(fresh, (known,)))
         survivors += noticed is None
         seed, how = noticed or (None, "SURVIVES")
         print(

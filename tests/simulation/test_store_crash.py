@@ -53,8 +53,20 @@ def test_a_broken_promise_is_noticed(mutation: Callable[[], Mutation]) -> None:
     known = MUTATIONS[mutation]
     with quiet():
         run_seed(known)
-        noticed = first_to_notice(mutation, iter((known, *range(1, MUTATION_SEEDS))))
+        noticed = first_to_notice(mutation, (known, *range(1, MUTATION_SEEDS)))
     assert noticed is not None, f"no life notices that {mutation.__name__}"
+
+
+def test_what_a_removed_directory_held_is_not_in_the_one_that_is_made_in_its_place() -> None:
+    for seed in range(1, 50):
+        disk = World(seed, sync=True).disk
+        disk.make_dirs("/store/q")
+        disk.replace_file("/store/q/old", b"of the first directory")
+        disk.remove("/store/q/old")
+        disk.remove("/store/q")
+        disk.make_dirs("/store/q")
+        disk.power_loss()
+        assert not disk.exists("/store/q/old")
 
 
 def test_a_first_start_that_could_not_sync_its_directories_leaves_nothing_undurable() -> None:
