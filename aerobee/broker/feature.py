@@ -92,7 +92,8 @@ class Feature:
 
     name = ""
     put_hook: PutHook | None = None
-    lane_core: Callable[..., SecondLane] | None = None  # makes what serves hot frames that the lane leaves
+    lane_core: Callable[..., SecondLane] | None = None  # makes what serves hot frames that the lane leaves;
+    # takes the LaneChoice and the arguments of LaneCore
 
     def handlers(self) -> Mapping[int, Handler]:
         """Request code to handler."""

@@ -164,7 +164,7 @@ class Lane:
             "special_properties": special,
         }
         if self._make_second is not None:
-            self._second = self._make_second(**shared)
+            self._second = self._make_second(self.choice, **shared)
         return self.choice.make(**shared)
 
     def _forget_topics(self) -> None:

@@ -18,23 +18,25 @@ pub enum Value<'a> {
     Other,
 }
 
-/// Which field; the names of the two send headers and of pulls.
+/// Which field; the names of the two send headers, of pulls and of END_TRANSACTION.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Name {
     B, E, F, G, H, I, J, M,
     Topic, QueueId, SysFlag, BornTimestamp, Flag, Properties, ReconsumeTimes, Batch,
     ConsumerGroup, QueueOffset, MaxMsgNums, CommitOffset, Subscription, SubVersion, ExpressionType,
+    ProducerGroup, TransactionId, TranStateTableOffset, CommitLogOffset, CommitOrRollback,
 }
 
-const COUNT: usize = Name::ExpressionType as usize + 1;
+const COUNT: usize = Name::CommitOrRollback as usize + 1;
 
 impl Name {
     #[inline]
     pub fn of(name: &[u8]) -> Option<Self> {
         use Name::{
-            B, Batch, BornTimestamp, CommitOffset, ConsumerGroup, E, ExpressionType, F, Flag, G, H, I, J, M,
-            MaxMsgNums, Properties, QueueId, QueueOffset, ReconsumeTimes, SubVersion, Subscription, SysFlag, Topic,
+            B, Batch, BornTimestamp, CommitLogOffset, CommitOffset, CommitOrRollback, ConsumerGroup, E, ExpressionType,
+            F, Flag, G, H, I, J, M, MaxMsgNums, ProducerGroup, Properties, QueueId, QueueOffset, ReconsumeTimes,
+            SubVersion, Subscription, SysFlag, Topic, TranStateTableOffset, TransactionId,
         };
         if let [letter] = name {
             return match letter {
@@ -51,6 +53,9 @@ impl Name {
             b"maxMsgNums" => Some(MaxMsgNums), b"commitOffset" => Some(CommitOffset),
             b"subscription" => Some(Subscription), b"subVersion" => Some(SubVersion),
             b"expressionType" => Some(ExpressionType),
+            b"producerGroup" => Some(ProducerGroup), b"transactionId" => Some(TransactionId),
+            b"tranStateTableOffset" => Some(TranStateTableOffset), b"commitLogOffset" => Some(CommitLogOffset),
+            b"commitOrRollback" => Some(CommitOrRollback),
             _ => None,
         }
     }

@@ -1,10 +1,11 @@
-//! LaneCore: whole bursts of ordinary sends and pulls (aerobee/broker/lane_core.py is the definition).
+//! LaneCore: whole bursts of ordinary sends and pulls (aerobee/broker/lane_core.py is the definition), and those of
+//! transactions (transaction.rs).
 //!
 //! A burst works on copies of the numbers that the Python objects hold (the log's end, a queue's next offset, ...) and
 //! settles them into the objects before any call that may look at them, and at its end.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::{PyAttributeError, PyKeyError, PyOverflowError, PyTypeError, PyValueError};
@@ -18,14 +19,15 @@ use crate::pull::Grants;
 use crate::text::NameSet;
 use crate::topic::{LiveQueue, Queue, Topic};
 use crate::window::Window;
+use crate::transaction::Turn;
 use crate::{binary_header, json_header, send};
 
 const PULL_MESSAGE: i64 = 11;
 const SEND_MESSAGE: i64 = 10;
-const SEND_MESSAGE_V2: i64 = 310;
+pub const SEND_MESSAGE_V2: i64 = 310;
 const SEND_BATCH_MESSAGE: i64 = 320;
 const LITE_PULL_MESSAGE: i64 = 361;
-const FLAG_ONEWAY: i64 = 2;
+pub const FLAG_ONEWAY: i64 = 2;
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// Why a frame was not served here.
@@ -76,6 +78,7 @@ pub struct State {
     pub topics: Vec<Topic>,
     pub topic_numbers: HashMap<Vec<u8>, usize>,
     pub queues: Vec<Queue>,
+    pub half: Option<(usize, usize)>, // topic and queue of half messages
     pub grants: Grants,
     pub scratch: send::Scratch,
 }
@@ -151,6 +154,7 @@ impl LaneCore {
             topics: Vec::new(),
             topic_numbers: HashMap::new(),
             queues: Vec::new(),
+            half: None,
             scratch: send::Scratch::default(),
         };
         Ok(Self {
@@ -180,25 +184,68 @@ impl LaneCore {
         born_host: &[u8],
         now_ms: i64,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        // Taken already only when a callback of this very burst came back here: then nothing is served.
-        let Ok(mut state) = self.state.try_lock() else {
+        let Some(mut state) = self.state() else {
             let nothing = PyBytes::new(py, b"");
             return (nothing.clone(), position, true, nothing, PyList::empty(py), PyList::empty(py)).into_pyobject(py);
         };
-        if self.forgets_topics.swap(false, Ordering::Relaxed) {
-            state.topics.clear();
-            state.topic_numbers.clear();
-            state.queues.clear();
-        }
-        if self.forgets_grants.swap(false, Ordering::Relaxed) {
-            state.grants.forget();
-        }
         if let Ok(bytes) = data.cast::<PyBytes>() {
             return state.burst(py, bytes.as_bytes(), position, 0, born_host, now_ms);
         }
         // A frame was cut in two, and bytes are still to be appended in place: copy the whole frames only.
         let bytes = whole_frames(data.cast::<PyByteArray>()?, position)?;
         state.burst(py, &bytes, 0, position, born_host, now_ms)
+    }
+
+    /// Serve transaction frames from `position` on: (replies, used, held, puts), as TransactionLaneCore does.
+    ///
+    /// `by_key` are the open transactions; `began`, `committed` and `rolled_back` are called for each that a frame
+    /// begins or decides, after its record is in the log. `half_queue` is the ConsumeQueue of half messages.
+    #[pyo3(signature = (data, position, born_host, now_ms, *, takes_halves, by_key, half_topic, half_queue, began,
+        committed, rolled_back))]
+    #[allow(clippy::too_many_arguments)]
+    fn transactions<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+        position: usize,
+        born_host: &[u8],
+        now_ms: i64,
+        takes_halves: bool,
+        by_key: Bound<'py, PyDict>,
+        half_topic: Bound<'py, PyAny>,
+        half_queue: Bound<'py, PyAny>,
+        began: Bound<'py, PyAny>,
+        committed: Bound<'py, PyAny>,
+        rolled_back: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let Some(mut state) = self.state() else {
+            let nothing = PyBytes::new(py, b"");
+            return (nothing.clone(), position, nothing, PyList::empty(py)).into_pyobject(py);
+        };
+        let half = state.half(&half_topic, half_queue)?;
+        let turn = Turn { takes_halves, by_key, half, began, committed, rolled_back };
+        if let Ok(bytes) = data.cast::<PyBytes>() {
+            return state.transactions(py, bytes.as_bytes(), position, 0, born_host, now_ms, &turn);
+        }
+        let bytes = whole_frames(data.cast::<PyByteArray>()?, position)?;
+        state.transactions(py, &bytes, 0, position, born_host, now_ms, &turn)
+    }
+}
+
+impl LaneCore {
+    /// The state for one burst. None: taken already, for a callback of a burst came back here; nothing is served then.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.try_lock().ok()?;
+        if self.forgets_topics.swap(false, Ordering::Relaxed) {
+            state.topics.clear();
+            state.topic_numbers.clear();
+            state.queues.clear();
+            state.half = None;
+        }
+        if self.forgets_grants.swap(false, Ordering::Relaxed) {
+            state.grants.forget();
+        }
+        Some(state)
     }
 }
 
@@ -234,31 +281,8 @@ impl State {
         born_host: &[u8],
         now_ms: i64,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let config = self.store.bind(py).getattr(intern!(py, "config"))?;
-        let max_message_bytes = match &self.config {
-            Some((known, bytes)) if known.is(&config) => *bytes,
-            _ => {
-                let bytes = config.getattr(intern!(py, "max_message_size"))?.extract()?;
-                self.config = Some((config.unbind(), bytes));
-                bytes
-            }
-        };
-        let mut burst = Burst {
-            py,
-            now_ms,
-            born_host: born_host.to_vec(),
-            max_message_bytes,
-            log: None,
-            has_index_room: false,
-            live_queues: Vec::new(),
-            touched: Vec::new(),
-            last_offset: -1,
-            replies: Vec::new(),
-            held: Vec::new(),
-            gets: None,
-            pulled_bytes: 0,
-        };
-        let (used, slow, fault) = self.frames(&mut burst, data, position);
+        let mut burst = self.begin(py, born_host, now_ms)?;
+        let (used, slow, fault) = self.frames(&mut burst, data, position, Self::frame);
         let puts = self.end(&mut burst);
         if let Some(fault) = fault {
             return Err(fault);
@@ -276,7 +300,43 @@ impl State {
         answer.into_pyobject(py)
     }
 
-    fn frames(&mut self, burst: &mut Burst<'_>, data: &[u8], position: usize) -> (usize, bool, Option<PyErr>) {
+    /// What one burst begins with.
+    pub fn begin<'py>(&mut self, py: Python<'py>, born_host: &[u8], now_ms: i64) -> PyResult<Burst<'py>> {
+        let config = self.store.bind(py).getattr(intern!(py, "config"))?;
+        let max_message_bytes = match &self.config {
+            Some((known, bytes)) if known.is(&config) => *bytes,
+            _ => {
+                let bytes = config.getattr(intern!(py, "max_message_size"))?.extract()?;
+                self.config = Some((config.unbind(), bytes));
+                bytes
+            }
+        };
+        Ok(Burst {
+            py,
+            now_ms,
+            born_host: born_host.to_vec(),
+            max_message_bytes,
+            log: None,
+            has_index_room: false,
+            live_queues: Vec::new(),
+            touched: Vec::new(),
+            last_offset: -1,
+            replies: Vec::new(),
+            held: Vec::new(),
+            gets: None,
+            pulled_bytes: 0,
+        })
+    }
+
+    /// Cut frames and serve each; return the first position that was not served, whether a whole frame stands there,
+    /// and what failed.
+    pub fn frames<'py>(
+        &mut self,
+        burst: &mut Burst<'py>,
+        data: &[u8],
+        position: usize,
+        mut serve: impl FnMut(&mut Self, &mut Burst<'py>, u8, &[u8], &[u8]) -> Outcome<()>,
+    ) -> (usize, bool, Option<PyErr>) {
         let mut at = position;
         while let Some(words) = data.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
             if burst.pulled_bytes >= REPLY_BYTES_MAX {
@@ -292,7 +352,7 @@ impl State {
             if body_at > end {
                 return (at, true, None);
             }
-            match self.frame(burst, words[4], &data[at + 8..body_at], &data[body_at..end]) {
+            match serve(self, burst, words[4], &data[at + 8..body_at], &data[body_at..end]) {
                 Ok(()) => at = end,
                 Err(Stop::Slow) => return (at, true, None),
                 Err(Stop::Fault(fault)) => return (at, true, Some(fault)),
@@ -487,7 +547,7 @@ impl State {
     }
 
     /// What a burst leaves to its end. Returns what was stored, by topic.
-    fn end<'py>(&mut self, burst: &mut Burst<'py>) -> PyResult<Bound<'py, PyList>> {
+    pub fn end<'py>(&mut self, burst: &mut Burst<'py>) -> PyResult<Bound<'py, PyList>> {
         let py = burst.py;
         let released = self.release(burst);
         let puts = PyList::empty(py);
@@ -509,7 +569,7 @@ impl State {
 }
 
 /// A JSON integer.
-fn int(value: Value<'_>) -> Outcome<i64> {
+pub fn int(value: Value<'_>) -> Outcome<i64> {
     match value {
         Value::Integer(value) => Ok(value),
         _ => Err(Stop::Slow),

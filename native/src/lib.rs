@@ -15,12 +15,13 @@ mod pull;
 mod send;
 mod text;
 mod topic;
+mod transaction;
 mod window;
 
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.lane_core.LANE_VERSION: of the seam and of what a burst answers and writes.
-const LANE_VERSION: u32 = 1;
+const LANE_VERSION: u32 = 2;
 
 #[pymodule]
 fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

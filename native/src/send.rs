@@ -17,11 +17,11 @@ pub const WORDS: SendNames = [
     Name::ReconsumeTimes, Name::Batch,
 ];
 
-const PROPERTIES_BYTES_MAX: usize = 32_767;
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const ORDINARY_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
-const BORN_HOST_V6: i64 = 0x10;
-const STORE_HOST_V6: i64 = 0x20;
+pub const PROPERTIES_BYTES_MAX: usize = 32_767;
+pub const MAGIC_V1: u32 = 0xDAA3_20A7;
+pub const ORDINARY_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
+pub const BORN_HOST_V6: i64 = 0x10;
+pub const STORE_HOST_V6: i64 = 0x20;
 const BATCH_HEAD_BYTES: usize = 20;
 const BATCH_ENTRY_BYTES_MIN: usize = BATCH_HEAD_BYTES + 2;
 const QUEUE_ENTRY_BYTES: i64 = 20;
@@ -29,30 +29,32 @@ const QUEUE_ENTRY_BYTES: i64 = 20;
 /// Buffers that keep their memory between messages.
 #[derive(Default)]
 pub struct Scratch {
-    properties: Vec<u8>,
-    hashes: Vec<i32>,
-    record: Vec<u8>,
-    message_ids: Vec<u8>,
-    unique_key: Vec<u8>,
+    pub properties: Vec<u8>,
+    pub hashes: Vec<i32>,
+    pub record: Vec<u8>,
+    pub message_ids: Vec<u8>,
+    pub unique_key: Vec<u8>,
     pub body: Vec<u8>,
 }
 
 /// What a send's reply says; message ids and unique key are in the scratch buffers.
 pub struct Answer {
-    queue: usize,
-    queue_offset: i64,
-    waits: bool,
+    pub queue: usize,
+    pub queue_offset: i64,
+    pub waits: bool,
 }
 
 /// One message to be laid out. Numbers were read, but may not fit their fields.
-struct Message<'a> {
-    body: &'a [u8],
-    properties: &'a [u8],
-    tag_code: i64,
-    flag: i64,
-    sys_flag: i64,
-    born_timestamp: i128,
-    reconsume_times: i64,
+pub struct Message<'a> {
+    pub body: &'a [u8],
+    pub properties: &'a [u8],
+    pub tag_code: i64,
+    pub flag: i64,
+    pub sys_flag: i64,
+    pub born_timestamp: i128,
+    pub reconsume_times: i64,
+    /// Of a committed message: where its half message lies.
+    pub prepared_offset: i64,
 }
 
 impl State {
@@ -98,6 +100,7 @@ impl State {
                 reconsume_times: tries.small().ok_or(Stop::Slow)?,
                 sys_flag,
                 born_timestamp: born.born_timestamp().ok_or(Stop::Slow)?,
+                prepared_offset: 0,
             };
             self.scratch.message_ids.clear();
             let queue_offset = self.append(burst, topic, queue, &message, &hashes)?;
@@ -110,7 +113,7 @@ impl State {
     }
 
     /// Index hashes of a message, in the order of the definition; returns its tags code.
-    fn hash(&self, topic: usize, pairs: &Properties<'_>, hashes: &mut Vec<i32>) -> i64 {
+    pub fn hash(&self, topic: usize, pairs: &Properties<'_>, hashes: &mut Vec<i32>) -> i64 {
         let topic = &self.topics[topic];
         if let Some(key) = pairs.unique_key.filter(|key| !key.is_empty()) {
             hashes.push(topic.key_hash(key));
@@ -124,7 +127,7 @@ impl State {
     }
 
     /// Write the record and its queue entry, note its index entries; return the queue offset.
-    fn append(
+    pub fn append(
         &mut self,
         burst: &mut Burst<'_>,
         topic: usize,
@@ -226,7 +229,7 @@ impl State {
         record.extend_from_slice(&burst.now_ms.to_be_bytes());
         record.extend_from_slice(&self.store_host);
         record.extend_from_slice(&reconsume_times.to_be_bytes());
-        record.extend_from_slice(&0_i64.to_be_bytes()); // prepared transaction offset
+        record.extend_from_slice(&message.prepared_offset.to_be_bytes());
         record.extend_from_slice(&(message.body.len() as u32).to_be_bytes());
         record.extend_from_slice(message.body);
         record.extend_from_slice(&self.topics[topic].field);
@@ -336,6 +339,7 @@ impl State {
                 sys_flag,
                 born_timestamp,
                 reconsume_times,
+                prepared_offset: 0,
             };
             messages.push((message, hashes.len()));
         }

@@ -1,4 +1,4 @@
-"""The hot path of transactions against the handlers: the same frames leave the same records, replies and decisions.
+"""The hot path of transactions, in both twins, against the handlers: the same frames leave the same records, replies and decisions.
 
 A header with blanks between its parts is left for the handlers, one without is the hot path's.
 """
@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.lane_choice import NATIVE, PYTHON, VARIABLE, choose_lane
 from aerobee.message import decode_record
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder
 from aerobee.testing.local_cluster import LocalCluster
 
+TWINS = [PYTHON] + ([NATIVE] if choose_lane().name == NATIVE else [])
 HOT, SLOW = (",", ":"), (", ", ": ")
 TOPIC = "orders"
 
@@ -146,8 +148,14 @@ async def life(separators: tuple[str, str], flush: str) -> tuple[list[Any], list
     return told, records, (open_now, counters, keys)
 
 
+@pytest.fixture(params=TWINS)
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(VARIABLE, request.param)
+    return str(request.param)
+
+
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_hot_path_and_handlers_leave_the_same(flush: str) -> None:
+async def test_hot_path_and_handlers_leave_the_same(flush: str, twin: str) -> None:
     hot, slow = await life(HOT, flush), await life(SLOW, flush)
     assert hot[0] == slow[0]
     assert len(hot[1]) == len(slow[1])
@@ -166,7 +174,7 @@ async def test_hot_path_and_handlers_leave_the_same(flush: str) -> None:
     }
 
 
-async def test_stream_of_sends_and_transactions_is_answered_whole(tmp_path: object) -> None:
+async def test_stream_of_sends_and_transactions_is_answered_whole(twin: str) -> None:
     """Ordinary sends, half messages and ends mixed in one read, and each frame cut in two once."""
     async with LocalCluster() as cluster:
         await cluster.create_topic(TOPIC, 2)

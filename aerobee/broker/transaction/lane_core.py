@@ -4,7 +4,7 @@ What the lane leaves is offered here before it goes to the handlers. The outcome
 message hook, and of end.py; whatever is not quite ordinary is left for them, as in broker/lane_core.py, whose writing of
 records, queue and index entries is used. What makes it cheap: no RemotingCommand, the committed record is cut out of
 the half record's bytes (a half text of ours ends with REAL_TOPIC and REAL_QID), index entries are written once a
-burst.
+burst. NativeTransactionLane (lane_native.py) does the same with the native lane.
 """
 
 from __future__ import annotations
@@ -66,6 +66,11 @@ _NOT_ORDINARY = (
 )  # fmt: skip
 
 
+def special_properties(ordinary: frozenset[str]) -> frozenset[str]:
+    """Properties of half messages that are for the handlers; `ordinary` are those of ordinary messages."""
+    return (ordinary - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
+
+
 class TransactionLaneCore(LaneCore):
     """Serves the transaction frames of a burst. `opened` is told of each transaction that begins."""
 
@@ -87,7 +92,7 @@ class TransactionLaneCore(LaneCore):
         # Of the burst: the first transaction that began, the first to be asked about; the half queue.
         self._first: OpenTransaction | None = None
         self._half_lane: LaneQueue | None = None
-        self._special_properties = (self._special_properties - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
+        self._special_properties = special_properties(self._special_properties)
 
     def transactions(
         self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int

@@ -95,6 +95,11 @@ class Ledger:
         self._op_urgent = False
         self._has_rollback = False
 
+    @property
+    def decided_count(self) -> int:
+        """Commits and rollbacks since the start."""
+        return self.committed_count + self.rolled_back_count
+
     # --- reading
 
     def half_at(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:

@@ -17,8 +17,9 @@ from typing import Any
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer_offsets import ConsumerOffsets
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import BrokerParts, Feature, SecondLane
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.lane_choice import NATIVE, LaneChoice
 from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TopicTable
 from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.check import Checker
@@ -32,6 +33,7 @@ from aerobee.broker.transaction.half_message import (
     to_half,
 )
 from aerobee.broker.transaction.lane_core import TransactionLaneCore
+from aerobee.broker.transaction.lane_native import NativeTransactionLane
 from aerobee.broker.transaction.ledger import Ledger
 from aerobee.broker.transaction.metrics import TransactionMetrics
 from aerobee.broker.transaction.operator_calls import TransactionOperatorCalls
@@ -124,15 +126,17 @@ class Transactions(Feature):
             "transactionEndsRefused": str(self.ends.refused_count),
         }
 
-    def lane_core(self, **shared: Any) -> TransactionLaneCore:
-        """The hot path, for the lane."""
-        return TransactionLaneCore(
-            ledger=self.ledger,
-            opened=self.checker.opened,
-            is_allowed=self._takes_halves,
-            half_topic=self._topics.create_internal(HALF_TOPIC),
-            **shared,
-        )
+    def lane_core(self, choice: LaneChoice, **shared: Any) -> SecondLane:
+        """The hot path, for the lane: of the same twin."""
+        own: dict[str, Any] = {
+            "ledger": self.ledger,
+            "opened": self.checker.opened,
+            "is_allowed": self._takes_halves,
+            "half_topic": self._topics.create_internal(HALF_TOPIC),
+        }
+        if choice.name == NATIVE:
+            return NativeTransactionLane(make=choice.make, **own, **shared)
+        return TransactionLaneCore(**own, **shared)
 
     def _takes_halves(self) -> bool:
         config = self._live.value
