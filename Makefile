@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit interop wheel bench bench-quick clean
+.PHONY: help up test check style types unit simulation interop wheel bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -34,6 +34,12 @@ types:
 
 unit: native
 	$(PYTEST) -q tests/unit tests/simulation tests/integration
+
+# Crashes, power losses and lost messages in every flow, SEEDS lives of each; the long run, an hour with 10,000.
+SEEDS := 10000
+simulation:
+	@scripts/make-venv dev
+	AEROBEE_SEEDS=$(SEEDS) $(PYTEST) -q tests/simulation
 
 # The native lane, built when cargo is there; without it only the Python lane is tested, and that is said.
 native:
@@ -60,7 +66,17 @@ bench:
 	$(BENCH)/latency.py
 	$(BENCH)/footprint.py
 	$(BENCH)/clients.py --grpc 5000
+	$(MAKE) bench-kinds
 	$(BENCH)/report.py
+
+# Transactions, delays, order, POP, filters.
+bench-kinds:
+	$(BENCH)/kinds/transaction.py
+	$(BENCH)/kinds/timer.py levels --servers aerobee,aerobee-python,rocketmq
+	$(BENCH)/kinds/timer.py pending
+	$(BENCH)/kinds/orderly.py
+	$(BENCH)/kinds/pop.py --servers aerobee,aerobee-python,rocketmq
+	$(BENCH)/kinds/filter.py --servers aerobee,aerobee-python
 
 bench-quick:
 	@scripts/make-venv dev

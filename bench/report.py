@@ -21,6 +21,7 @@ ORDER = ("aerobee", "aerobee-python", "rocketmq", "null", "redis", "nats")
 TITLES = {"aerobee": "Aerobee", "aerobee-python": "Aerobee, pure Python", "aerobee-up": "`aerobee up`", "rocketmq": "RocketMQ 5.5.0",
           "null": "null server", "redis": "Redis Streams", "nats": "NATS JetStream"}  # fmt: skip
 COLOURS = {"aerobee": "#d97706", "aerobee-python": "#f5b75b", "rocketmq": "#4b5563"}
+KINDS = ("transaction", "delay", "timer", "orderly", "pop", "filter")
 BAR, GAP, LEFT, WIDTH = 18, 6, 190, 720
 
 
@@ -109,6 +110,38 @@ def clients_table(document: dict[str, Any]) -> list[str]:
     return [*lines, "", source(document)]
 
 
+def kinds_table() -> list[str]:
+    """Kinds of messages: one row for each row of results/kind-*.json."""
+    documents = [document for name in KINDS if (document := results_file.read(f"kind-{name}")) is not None]
+    if not documents:
+        return []
+    servers = ("aerobee", "aerobee-python", "rocketmq")
+    lines = [
+        "### Kinds of messages (server CPU a message, where nothing else is said)\n",
+        row("kind", "shape", "unit", *(TITLES[name] for name in servers), "factor", "goal", "against"),
+        "|---" * (len(servers) + 6) + "|",
+    ]
+    for document in documents:
+        found = document["results"]
+        for each in found["rows"]:
+            values = [str(each["values"].get(name, "")) for name in servers]
+            ratios = [f"{each['ratios'][name]:.2f}" for name in servers if name in each["ratios"]]
+            against = each["against"] if ratios else ""
+            lines.append(
+                row(
+                    found["title"],
+                    each["shape"],
+                    each["unit"],
+                    *values,
+                    ", ".join(ratios),
+                    each["goal"],
+                    against,
+                )
+            )
+    lines += ["", "Where there are two factors, the second one is that of the Python lane.\n"]
+    return lines + [source(document) for document in documents]
+
+
 def chart(name: str, title: str, values: dict[str, float]) -> None:
     """Write a bar chart; the longest bar fills the width."""
     names = [n for n in ORDER if n in values]
@@ -144,6 +177,7 @@ def main() -> None:
         document = results_file.read(name)
         if document is not None:
             lines += make(document)
+    lines += kinds_table()
     text = README.read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from bench import rmqload, servers
+from bench import results_file, rmqload, servers
 from bench.servers import Server
 
 TOPIC, GROUP = "filtered", "bench-filter"
@@ -180,6 +180,22 @@ def main() -> None:
             ratio = f" ({cost / statistics.median(figures[reference]):.2f} x)" if reference else ""
             cells.append(f"{cost:.2f}{ratio}")
         print(f"| {shape} | " + " | ".join(cells) + " |")
+    medians = {
+        shape[0]: {name: statistics.median(figures[shape[0]]) for name, figures in found.items()}
+        for shape in SHAPES
+    }
+    rows = [
+        results_file.kind_row(
+            f"{shape}, pull of 32",
+            medians[shape],
+            goal="<= 2 x",
+            base=medians[reference],
+            against="the same pull by tag",
+        )
+        for shape, _, _, reference in SHAPES
+        if reference
+    ]
+    results_file.write_kind("filter", "SQL92 filters", rows, found)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 

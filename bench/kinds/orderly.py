@@ -156,7 +156,16 @@ def main() -> None:
         name: {kind: round(statistics.median(values), 2) for kind, values in kinds.items()}
         for name, kinds in figures.items()
     }
-    results_file.write("kind-orderly", medians)
+    rows = [
+        results_file.kind_row(
+            title,
+            {name: kinds[kind] for name, kinds in medians.items()},
+            goal="<= 0.5 x",
+            base=medians.get("rocketmq", {}).get(kind),
+        )
+        for kind, title in (("backlog", "a backlog"), ("live", "sent meanwhile"))
+    ]
+    results_file.write_kind("orderly", "Orderly consumption", rows, medians)
     print("| server | backlog, us a message | of RocketMQ | live, us a message | of RocketMQ |")
     print("|---|---|---|---|---|")
     base = medians.get("rocketmq")

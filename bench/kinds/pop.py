@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from bench import rmqload, servers
+from bench import results_file, rmqload, servers
 from bench.kinds.filter import Wire
 from bench.servers import Server
 
@@ -202,6 +202,15 @@ def main() -> None:
             ratio = "" if figures is found[first] else f", {first} takes {own / total:.2f} x"
             cells.append(f"{total:.1f} ({direct:.1f}){ratio}")
         print(f"| {shape_name} | " + " | ".join(cells) + " |")
+    medians = {
+        shape: {name: statistics.median(each[0] for each in found[name][shape]) for name in found}
+        for shape, _ in SHAPES
+    }
+    rows = [
+        results_file.kind_row(shape, values, goal="<= 0.5 x", base=values.get("rocketmq"))
+        for shape, values in medians.items()
+    ]
+    results_file.write_kind("pop", "POP and acknowledgement", rows, found)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 
