@@ -208,8 +208,7 @@ class Broker:
             self._stop_timers()
             self._config_writer.shutdown(wait=True)
             self.save()
-            for feature in self._features:
-                feature.close()
+            self._close_parts()
             await self.store.stop()
 
     async def kill(self) -> None:
@@ -224,9 +223,14 @@ class Broker:
         await self._server.stop(go_away=False, drain_s=0)
         await self._vip_server.stop(go_away=False, drain_s=0)
         self._config_writer.shutdown(wait=True)
+        self._close_parts()
+        await self.store.abandon()
+
+    def _close_parts(self) -> None:
         for feature in self._features:
             feature.close()
-        await self.store.abandon()
+        if self._lane is not None:
+            self._lane.close()
 
     def save(self) -> None:
         """Write every config file now, blocking. While the broker runs it does so by itself, elsewhere.

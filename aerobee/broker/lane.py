@@ -167,13 +167,23 @@ class Lane:
             self._second = self._make_second(self.choice, **shared)
         return self.choice.make(**shared)
 
+    def close(self) -> None:
+        """Serve nothing more, and let go of the broker.
+
+        The native twin is unknown to Python's garbage collection: as long as it is held here, nothing of a broker that
+        has stopped is freed.
+        """
+        self._core, self._second = _ClosedCore(), None
+        self._make_second = None
+
     def _forget_topics(self) -> None:
         self._core.forget_topics()
         if self._second is not None:
             self._second.forget_topics()
 
     def _settings_changed(self) -> None:
-        self._core = self._make_core()
+        if not isinstance(self._core, _ClosedCore):
+            self._core = self._make_core()
 
     def _find_ordinary(self, name: str) -> TopicConfig | None:
         config = self._topics.get(name)
@@ -195,6 +205,21 @@ class Lane:
         ):
             return None
         return config
+
+
+class _ClosedCore:
+    """The core of a lane that is closed."""
+
+    def burst(
+        self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int
+    ) -> tuple[bytes, int, bool, bytes, list[Put], list[Got]]:
+        return b"", position, False, b"", [], []
+
+    def forget_topics(self) -> None:
+        """It knows none."""
+
+    def forget_grants(self) -> None:
+        """It gives none."""
 
 
 def _ascii_json(text: str) -> str:

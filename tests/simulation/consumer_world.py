@@ -84,26 +84,27 @@ class World:
         await self.start_broker()
 
     async def start_broker(self) -> None:
-        with mock.patch.object(features, "Timers", partial(Timers, slot_count=WHEEL_SLOTS)):
-            broker = Broker(
-                BrokerConfig(
-                    broker_name="broker-a", broker_ip1=HOST, bind_address=HOST, listen_port=BROKER_PORT,
-                    enable_vip_listener=False, namesrv_addr=NAMESERVER, default_topic_queue_nums=self.queues,
-                ),
-                StoreConfig(
-                    store_path_root_dir="/store", mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
-                    max_hash_slot_num=64, max_index_num=256, commit_log_reserve_bytes=16384,
-                    message_delay_level=self.levels, timer_roll_window_slot=300, mapped_file_size_timer_log=8192,
-                ),
-                clock=self.clock,
-                network=self.network.endpoint("broker"),
-                disk=self.disk,
-                executor=InlineExecutor(),
-            )  # fmt: skip
+        broker = Broker(
+            BrokerConfig(
+                broker_name="broker-a", broker_ip1=HOST, bind_address=HOST, listen_port=BROKER_PORT,
+                enable_vip_listener=False, namesrv_addr=NAMESERVER, default_topic_queue_nums=self.queues,
+            ),
+            StoreConfig(
+                store_path_root_dir="/store", mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
+                max_hash_slot_num=64, max_index_num=256, commit_log_reserve_bytes=16384,
+                message_delay_level=self.levels, timer_roll_window_slot=300, mapped_file_size_timer_log=8192,
+            ),
+            clock=self.clock,
+            network=self.network.endpoint("broker"),
+            disk=self.disk,
+            executor=InlineExecutor(),
+        )  # fmt: skip
         broker._config_writer.shutdown(wait=False)
         broker._config_writer = InlineExecutor()  # type: ignore[assignment]
         self.prepare(broker)
-        await broker.start()
+        # A broker makes its features when it starts.
+        with mock.patch.object(features, "Timers", partial(Timers, slot_count=WHEEL_SLOTS)):
+            await broker.start()
         if TOPIC not in broker.topics.topics:
             broker.topics.put(TopicConfig(TOPIC, self.queues, self.queues))
         self.broker = broker

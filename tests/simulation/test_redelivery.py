@@ -19,7 +19,7 @@ import pytest
 from aerobee.broker.broker import Broker
 from aerobee.client import retry
 from aerobee.client.received import ReceivedMessage
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.message import decode_record
 from tests.simulation.consumer_world import GROUP, TOPIC, Fault, Member, World, run
 
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "200"))
@@ -49,24 +49,28 @@ class RedeliveryWorld(World):
         self.dead: list[bytes] = []
 
     def prepare(self, broker: Broker) -> None:
-        """See what the broker stores and commits."""
-        append, commit = broker.store.append, broker.offsets.commit
+        """See what the broker stores, whoever of it does, and what it commits."""
+        store, commit = broker.store, broker.offsets.commit
 
-        def appended(message: StoredMessage) -> AppendResult:
-            result = append(message)
-            if message.topic != TOPIC:
-                self.taken_back[message.body].add(message.reconsume_times)
-            if message.topic == RETRY_TOPIC:
+        def arrived(topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+            if topic == TOPIC:
+                return
+            entry = store.queue(topic, queue_id).entry(max_offset - 1)
+            record = store.read_record(entry[0]) if entry is not None else None
+            assert record is not None, f"{topic} {queue_id}: entry {max_offset - 1} has no record"
+            message = decode_record(record)
+            self.taken_back[message.body].add(message.reconsume_times)
+            if topic == RETRY_TOPIC:
                 self.retries.append((message.body, message.reconsume_times))
-            if message.topic == DEAD_LETTERS:
+                assert len(self.retries) == max_offset, f"{max_offset} retries, {len(self.retries)} seen"
+            if topic == DEAD_LETTERS:
                 self.dead.append(message.body)
-            return result
 
         def committed(group: str, topic: str, queue_id: int, offset: int, **more: Any) -> None:
             self.check_commit(topic, queue_id, offset)
             commit(group, topic, queue_id, offset, **more)
 
-        broker.store.append = appended  # type: ignore[method-assign]
+        store.on_arrival(arrived)
         broker.offsets.commit = committed  # type: ignore[method-assign]
 
     def check_commit(self, topic: str, queue_id: int, offset: int) -> None:
