@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit simulation interop wheel bench bench-kinds bench-quick clean
+.PHONY: help up test check style types unit native simulation interop wheel bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
