@@ -191,7 +191,8 @@ class IndexFile:
             self.begin_physical_offset = self.end_physical_offset = 0
         else:
             _, self.end_physical_offset, seconds, _ = self._entry(count - 1)
-            self.end_timestamp = min(self.end_timestamp, self.begin_timestamp + seconds * 1000 + 999)
+            # Not below what 64 bits hold, when both times are damaged.
+            self.end_timestamp = min(self.end_timestamp, self.begin_timestamp + max(seconds, 0) * 1000 + 999)
         self.write_header()
         self.dirty_from = physical_bound
         return True
