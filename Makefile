@@ -19,7 +19,7 @@ up:
 	@scripts/make-venv fast
 	@$(BIN)/python scripts/up $(ARGS)
 
-test: style types unit interop wheel
+test: style types unit survival interop wheel
 
 check: style types unit
 
@@ -45,6 +45,10 @@ simulation:
 native:
 	@scripts/make-venv dev
 	@scripts/make-native
+
+# kill -9, full disks, hostile bytes, overload: short runs of the scripts in tests/survival; docs/survival.md has the long ones.
+survival: native
+	$(PYTEST) -q tests/survival
 
 # Peers that are not ours: the Java client, broker and tools of RocketMQ 5.5.0, the C++ client. Fetched once.
 interop:
