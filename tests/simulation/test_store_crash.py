@@ -24,6 +24,7 @@ from tests.simulation.store_world import ROUNDS, SCENARIOS, World, run_seed
 
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
+SEEDS_THAT_FOUND_FAULTS = (10_127, 11_710, 20_804, 26_908, 29_434)
 MUTATION_SEEDS = 300  # tried when the seed that is known to notice a mutation notices it no more
 
 
@@ -46,6 +47,12 @@ def test_acknowledged_messages_survive_or_the_store_says_what_is_bad(kind: int) 
         for seed in seeds(SEEDS):
             if seed % len(SCENARIOS) == kind:
                 run_seed(seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS_THAT_FOUND_FAULTS)
+def test_a_life_that_once_broke_holds(seed: int) -> None:
+    with quiet():
+        run_seed(seed)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
