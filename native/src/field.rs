@@ -32,18 +32,24 @@ const COUNT: usize = Name::CommitOrRollback as usize + 1;
 
 impl Name {
     #[inline]
+    pub fn of_letter(letter: u8) -> Option<Self> {
+        use Name::{B, E, F, G, H, I, J, M};
+        match letter {
+            b'b' => Some(B), b'e' => Some(E), b'f' => Some(F), b'g' => Some(G),
+            b'h' => Some(H), b'i' => Some(I), b'j' => Some(J), b'm' => Some(M),
+            _ => None,
+        }
+    }
+
+    #[inline]
     pub fn of(name: &[u8]) -> Option<Self> {
         use Name::{
-            B, Batch, BornTimestamp, CommitLogOffset, CommitOffset, CommitOrRollback, ConsumerGroup, E, ExpressionType,
-            F, Flag, G, H, I, J, M, MaxMsgNums, ProducerGroup, Properties, QueueId, QueueOffset, ReconsumeTimes,
-            SubVersion, Subscription, SysFlag, Topic, TranStateTableOffset, TransactionId,
+            Batch, BornTimestamp, CommitLogOffset, CommitOffset, CommitOrRollback, ConsumerGroup, ExpressionType, Flag,
+            MaxMsgNums, ProducerGroup, Properties, QueueId, QueueOffset, ReconsumeTimes, SubVersion, Subscription, SysFlag,
+            Topic, TranStateTableOffset, TransactionId,
         };
         if let [letter] = name {
-            return match letter {
-                b'b' => Some(B), b'e' => Some(E), b'f' => Some(F), b'g' => Some(G),
-                b'h' => Some(H), b'i' => Some(I), b'j' => Some(J), b'm' => Some(M),
-                _ => None,
-            };
+            return Self::of_letter(*letter);
         }
         match name {
             b"topic" => Some(Topic), b"queueId" => Some(QueueId), b"sysFlag" => Some(SysFlag),
@@ -170,5 +176,8 @@ fn number_of(text: &[u8]) -> Option<i64> {
 
 /// At most 20 digits as a number.
 fn digits(text: &[u8]) -> i128 {
+    if text.len() < 20 {
+        return text.iter().fold(0_u64, |value, digit| value * 10 + u64::from(digit - b'0')).into();
+    }
     text.iter().fold(0, |value, digit| value * 10 + i128::from(digit - b'0'))
 }

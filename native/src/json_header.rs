@@ -76,8 +76,17 @@ pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
             b'r' => b'\r',
             b't' => b'\t',
             b'u' => {
-                let mut unit = hex4(raw, at).unwrap_or(0xFFFD);
+                // The separators of properties first, for each message has some.
+                let mut unit = match raw.get(at..at + 4) {
+                    Some(b"0001") => 1,
+                    Some(b"0002") => 2,
+                    _ => hex4(raw, at).unwrap_or(0xFFFD),
+                };
                 at += 4;
+                if unit < 0x80 {
+                    out.push(unit as u8);
+                    continue;
+                }
                 if (0xD800..0xDC00).contains(&unit) {
                     let low = hex4(raw, at + 2).unwrap_or(0xDC00);
                     unit = 0x10000 + ((unit - 0xD800) << 10) + (low & 0x3FF);
@@ -165,12 +174,23 @@ impl<'a> Reader<'a> {
             return Some(());
         }
         loop {
-            let name = self.name()?;
-            let value = self.value(2)?;
-            if let Some(known) = Name::of(&name) {
+            // What nearly every field of a send is: `"x":"text"`.
+            let known;
+            let value;
+            if let Some([b'"', letter @ b'a'..=b'z', b'"', b':', b'"']) = self.bytes.get(self.at..self.at + 5) {
+                self.at += 5;
+                known = Name::of_letter(*letter);
+                value = self.string()?;
+            } else {
+                known = Name::of(&self.name()?);
+                value = self.value(2)?;
+            }
+            if let Some(known) = known {
                 fields.set(known, value);
             }
-            if !self.goes_on(b'}')? {
+            if self.peek() == Some(b',') {
+                self.at += 1;
+            } else if !self.goes_on(b'}')? {
                 return Some(());
             }
         }
@@ -270,6 +290,10 @@ impl<'a> Reader<'a> {
         match self.next()? {
             b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(()),
             b'u' => {
+                if matches!(self.bytes.get(self.at..self.at + 4), Some(b"0001" | b"0002")) {
+                    self.at += 4;
+                    return Some(());
+                }
                 let unit = hex4(self.bytes, self.at)?;
                 self.at += 4;
                 match unit {

@@ -29,6 +29,7 @@ const SEND_BATCH_MESSAGE: i64 = 320;
 const LITE_PULL_MESSAGE: i64 = 361;
 pub const FLAG_ONEWAY: i64 = 2;
 const REPLY_BYTES_MAX: usize = 1 << 20;
+const REPLIES_BYTES_KEPT: usize = 1 << 18;
 
 /// Why a frame was not served here.
 pub enum Stop {
@@ -297,7 +298,15 @@ impl State {
             puts,
             gets,
         );
+        self.keep(burst.replies);
         answer.into_pyobject(py)
+    }
+
+    /// Keep the memory of replies for the next burst, but no more than most need.
+    pub fn keep(&mut self, mut replies: Vec<u8>) {
+        replies.clear();
+        replies.shrink_to(REPLIES_BYTES_KEPT);
+        self.scratch.replies = replies;
     }
 
     /// What one burst begins with.
@@ -321,7 +330,7 @@ impl State {
             live_queues: Vec::new(),
             touched: Vec::new(),
             last_offset: -1,
-            replies: Vec::new(),
+            replies: std::mem::take(&mut self.scratch.replies),
             held: Vec::new(),
             gets: None,
             pulled_bytes: 0,

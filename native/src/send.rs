@@ -1,7 +1,5 @@
 //! Sends: one message or a batch, from the header's fields to the record, the queue entry and the reply.
 
-use std::io::Write as _;
-
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -35,6 +33,7 @@ pub struct Scratch {
     pub message_ids: Vec<u8>,
     pub unique_key: Vec<u8>,
     pub body: Vec<u8>,
+    pub replies: Vec<u8>,
 }
 
 /// What a send's reply says; message ids and unique key are in the scratch buffers.
@@ -293,10 +292,11 @@ impl State {
             ids.push(b',');
         }
         ids.extend_from_slice(&self.store_host_hex);
-        for byte in offset.to_be_bytes() {
-            ids.push(HEX[usize::from(byte >> 4)]);
-            ids.push(HEX[usize::from(byte & 15)]);
+        let mut hex = [0; 16];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(offset.to_be_bytes()) {
+            pair.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
         }
+        ids.extend_from_slice(&hex);
     }
 
     /// Store the messages of a batch, back to back in one file.
@@ -388,13 +388,13 @@ impl State {
             out.extend_from_slice(b"\",\"msgId\":\"");
             out.extend_from_slice(message_ids);
             out.extend_from_slice(&self.reply_fields);
-            let _ = write!(
-                out,
-                "\"{}\"}},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":{opaque},\
-                 \"serializeTypeCurrentRPC\":\"JSON\",\"version\":{}}}",
-                answer.queue_offset,
-                binary_header::REPLY_VERSION,
-            );
+            out.push(b'"');
+            write_decimal(out, answer.queue_offset);
+            out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
+            write_decimal(out, opaque);
+            out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+            write_decimal(out, i64::from(binary_header::REPLY_VERSION));
+            out.push(b'}');
             let header_bytes = out.len() - start - 8;
             out[start..start + 4].copy_from_slice(&(header_bytes as u32 + 4).to_be_bytes());
             out[start + 4..start + 8].copy_from_slice(&(header_bytes as u32).to_be_bytes());
@@ -411,6 +411,25 @@ impl State {
             binary_header::write_reply(out, opaque, b"", &entries, 0);
         }
     }
+}
+
+/// Append a number as text, without the cost of a formatter.
+fn write_decimal(out: &mut Vec<u8>, value: i64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
 }
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";

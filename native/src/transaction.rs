@@ -98,7 +98,9 @@ impl State {
         if let Some(fault) = fault {
             return Err(fault);
         }
-        (PyBytes::new(py, &burst.replies), used + shift, PyBytes::new(py, &burst.held), puts?).into_pyobject(py)
+        let (replies, held) = (PyBytes::new(py, &burst.replies), PyBytes::new(py, &burst.held));
+        self.keep(burst.replies);
+        (replies, used + shift, held, puts?).into_pyobject(py)
     }
 
     fn transaction_frame(
