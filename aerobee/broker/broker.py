@@ -311,6 +311,7 @@ class Broker:
             clock=self.clock,
             choice=self.lane_choice,
             second=next((each.lane_core for each in self._features if each.lane_core is not None), None),
+            expressions=parts.expressions,
         )
         for server in (self._server, self._vip_server):
             server.use_burst(self._lane.burst)

@@ -17,6 +17,7 @@ from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.feature import SecondLane
+from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane_choice import LaneChoice, LaneTwin, choose_lane
@@ -57,6 +58,7 @@ class Lane:
         clock: Clock,
         choice: LaneChoice | None = None,
         second: Callable[..., SecondLane] | None = None,
+        expressions: Expressions | None = None,
     ) -> None:
         """`second` makes what is asked about the frames that the lane leaves, before they go to the handlers."""
         self.choice = choice or choose_lane()
@@ -74,7 +76,12 @@ class Lane:
         self._is_slave = not identity.is_master or store.config.broker_role is BrokerRole.SLAVE
         self._opens_ms = 0
         self._grants = LaneGrants(
-            topics=topics, groups=groups, consumers=consumers, offsets=offsets, live=live
+            topics=topics,
+            groups=groups,
+            consumers=consumers,
+            offsets=offsets,
+            live=live,
+            expressions=expressions or Expressions(),
         )
         self._make_second = second
         self._second: SecondLane | None = None

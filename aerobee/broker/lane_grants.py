@@ -5,8 +5,10 @@ from __future__ import annotations
 from aerobee.broker.config import PERM_READ, LiveConfig
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.group_table import GroupTable
-from aerobee.broker.lane_pull import GrantKey, PullGrant
+from aerobee.broker.lane_pull import SQL_EXPRESSION, SQL_MARK, GrantKey, PullGrant
 from aerobee.broker.subscription_conflict import REFUSE
 from aerobee.broker.topic_table import TopicTable
 from aerobee.remoting.body.heartbeat import BROADCASTING
@@ -25,7 +27,9 @@ class LaneGrants:
         consumers: ConsumerRegistry,
         offsets: ConsumerOffsets,
         live: LiveConfig,
+        expressions: Expressions,
     ) -> None:
+        self._expressions = expressions
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
@@ -52,28 +56,41 @@ class LaneGrants:
         subscription = self._subscription(key, group.consume_broadcast_enable)
         if subscription is None:
             return None
+        tag_codes, accept, program = subscription.tag_codes, None, None
+        if not subscription.is_tag_filter:
+            if subscription.expression_type != SQL_EXPRESSION or not config.enable_property_filter:
+                return None
+            try:
+                expression = self._expressions.get(subscription.sub_string)
+            except FilterSyntaxError:
+                return None  # pull.py says where the fault is
+            tag_codes, accept, program = expression.tag_codes, expression.test.record, expression.program
         may_move = config.slave_read_enable
         return PullGrant(
             group_name,
             topic_name,
             topic.read_queue_nums,
-            subscription.tag_codes,
+            tag_codes,
             group.broker_id if may_move else 0,
             group.which_broker_when_consume_slowly if may_move else 0,
             topic.topic_sys_flag,
             group.group_sys_flag,
+            accept,
+            program,
         )
 
     def _subscription(self, key: GrantKey, may_broadcast: bool) -> SubscriptionData | None:
         """What the request says, or else what the group's heartbeats said; None when pull.py has to look."""
         _, group_name, topic_name, text, sub_version = key
+        if text is not None and text.startswith(SQL_MARK):
+            return SubscriptionData(topic_name, text.removeprefix(SQL_MARK), expression_type=SQL_EXPRESSION)
         if text is not None:
             return SubscriptionData.parse(topic_name, text)
         members = self._consumers.group(group_name)
         if members is None or (members.message_model == BROADCASTING and not may_broadcast):
             return None
         subscription = members.subscription(topic_name)
-        if subscription is None or subscription.sub_version < sub_version or not subscription.is_tag_filter:
+        if subscription is None or subscription.sub_version < sub_version:
             return None
         return subscription
 

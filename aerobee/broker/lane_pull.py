@@ -1,7 +1,7 @@
 """The lane's pulls: PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 that find messages in memory. A core, see lane_core.py.
 
-An ordinary pull comes from a group that may read the topic, by tags or for everything, asks for an offset that is
-there, and finds at least one message without waiting for the disk. pull.py is the definition of what a pull does, the
+An ordinary pull comes from a group that may read the topic, asks for an offset that is
+there, and finds at least one message without waiting for the disk. Its filter may be an SQL92 expression. pull.py is the definition of what a pull does, the
 lane serves the ordinary ones with the same outcome; every other one, and every refusal, is left for it.
 
 Who may pull is asked once: `find_grant` answers with a PullGrant, which holds until something changes of topics,
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.broker.filter.program import Program
 from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
 from aerobee.store.consume_queue import ConsumeQueue
@@ -25,16 +26,22 @@ COMMIT_OFFSET, SUBSCRIPTION = 1, 4  # bits of sysFlag
 COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further
 GRANTS_MAX = 4096  # beyond it all are asked again: their keys hold texts of peers
 _TAG_EXPRESSIONS = ("TAG", "")
+SQL_EXPRESSION = "SQL92"
+SQL_MARK = "\x00"  # in front of a request's expression of SQL92 in a GrantKey
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NUMBER_CHARS_MAX = 20
 
-# request code, group, topic, subscription of the request or None for the group's, its version
+# request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 GrantKey = tuple[int, str, str, str | None, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PullGrant:
-    """One way to pull that is allowed. `tag_codes` None takes every message."""
+    """One way to pull that is allowed. `tag_codes` None takes every message.
+
+    With `accept`, a test of whole records, those that it refuses are left out; `program` is the same test for the native
+    lane (filter/program.py), which leaves pulls to Python that have the one and not the other.
+    """
 
     group: str
     topic: str
@@ -44,6 +51,8 @@ class PullGrant:
     slow_broker_id: int  # suggested when the data asked for is beyond the memory share
     topic_sys_flag: int
     group_sys_flag: int
+    accept: Callable[[bytes], bool] | None = None
+    program: Program | None = None
 
 
 # grant, queue id, next offset, offset to commit or None, messages, their bytes
@@ -81,12 +90,16 @@ class LanePulls:
         Raises KeyError, ValueError, TypeError or StoreError for a pull that is not ordinary; nothing has changed then.
         """
         flags = number(ext["sysFlag"])
-        if ext.get("expressionType", "TAG") not in _TAG_EXPRESSIONS:
+        expression_type = ext.get("expressionType", "TAG")
+        is_sql = expression_type == SQL_EXPRESSION
+        if not is_sql and expression_type not in _TAG_EXPRESSIONS:
             raise ValueError
         if flags & SUBSCRIPTION:
             subscription = ext.get("subscription", "")
-            if type(subscription) is not str:
+            if type(subscription) is not str or subscription.startswith(SQL_MARK):
                 raise ValueError
+            if is_sql:
+                subscription = SQL_MARK + subscription
             key: GrantKey = (code, ext["consumerGroup"], ext["topic"], subscription, 0)
         else:
             sub_version = number(ext.get("subVersion", 0))
@@ -105,7 +118,12 @@ class LanePulls:
         ):
             raise ValueError
         result = store.get_messages(
-            grant.topic, queue_id, offset, count_max=count_max, tag_codes=grant.tag_codes
+            grant.topic,
+            queue_id,
+            offset,
+            count_max=count_max,
+            tag_codes=grant.tag_codes,
+            accept=grant.accept,
         )
         if result.status is not GetStatus.FOUND:
             raise ValueError

@@ -26,5 +26,6 @@ const LANE_VERSION: u32 = 2;
 #[pymodule]
 fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LANE_VERSION", LANE_VERSION)?;
+    module.add_class::<pull::RecordFilter>()?;
     module.add_class::<lane::LaneCore>()
 }

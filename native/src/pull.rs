@@ -13,8 +13,14 @@ use crate::field::{Fields, Name};
 use crate::lane::{Burst, Form, Outcome, State, Stop};
 use crate::window::Window;
 
+mod filter;
+
+use filter::Filter;
+pub use filter::RecordFilter;
+
 const COMMIT_OFFSET: i64 = 1;
 const SUBSCRIPTION: i64 = 4;
+const SQL_MARK: u8 = 0; // in front of a request's SQL92 expression, as in lane_pull.py
 const COUNT_MAX: i64 = 1024;
 const GRANTS_MAX: usize = 4096;
 const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -30,6 +36,7 @@ struct Grant {
     topic: Py<PyAny>,
     queue_count: i64,
     tag_codes: Option<HashSet<i64>>,
+    filter: Option<Filter>,
     broker_id: String,
     slow_broker_id: String,
     topic_sys_flag: String,
@@ -113,11 +120,17 @@ impl State {
         let number = |name: Name| fields.get(name).number().ok_or(Stop::Slow);
         let flags = number(Name::SysFlag)?;
         let expression_type = fields.get(Name::ExpressionType);
-        if !expression_type.is_missing() && !matches!(&*expression_type.text().ok_or(Stop::Slow)?, b"TAG" | b"") {
-            return Err(Stop::Slow);
-        }
+        let is_sql = if expression_type.is_missing() {
+            false
+        } else {
+            match &*expression_type.text().ok_or(Stop::Slow)? {
+                b"SQL92" => true,
+                b"TAG" | b"" => false,
+                _ => return Err(Stop::Slow),
+            }
+        };
         let mut key = std::mem::take(&mut self.grants.key);
-        let granted = self.grant(py, &mut key, code, flags, fields);
+        let granted = self.grant(py, &mut key, code, flags, is_sql, fields);
         let outcome = granted.and_then(|()| {
             let (queue_id, offset) = (number(Name::QueueId)?, number(Name::QueueOffset)?);
             let count_max = number(Name::MaxMsgNums)?.clamp(1, COUNT_MAX);
@@ -149,12 +162,17 @@ impl State {
         key: &mut Vec<u8>,
         code: i64,
         flags: i64,
+        is_sql: bool,
         fields: &Fields<'_>,
     ) -> Outcome<()> {
         let posted = flags & SUBSCRIPTION != 0;
         let (subscription, sub_version) = if posted {
             let value = fields.get(Name::Subscription);
-            (Some(if value.is_missing() { Cow::Borrowed(&b""[..]) } else { value.text().ok_or(Stop::Slow)? }), 0)
+            let text = if value.is_missing() { Cow::Borrowed(&b""[..]) } else { value.text().ok_or(Stop::Slow)? };
+            if text.first() == Some(&SQL_MARK) {
+                return Err(Stop::Slow);
+            }
+            (Some(if is_sql { Cow::Owned([&[SQL_MARK], &*text].concat()) } else { text }), 0)
         } else {
             let value = fields.get(Name::SubVersion);
             (None, if value.is_missing() { 0 } else { value.number().ok_or(Stop::Slow)? })
@@ -180,7 +198,7 @@ impl State {
         if object.is_none() {
             return Err(Stop::Slow);
         }
-        let grant = self.check(py, Grant::load(object))?;
+        let Some(grant) = self.check(py, Grant::load(object))? else { return Err(Stop::Slow) };
         if self.grants.grants.len() >= GRANTS_MAX {
             self.grants.grants.clear();
         }
@@ -297,10 +315,17 @@ impl State {
 }
 
 impl Grant {
-    fn load(object: Bound<'_, PyAny>) -> PyResult<Self> {
+    /// None for a grant whose filter has no program.
+    fn load(object: Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         let py = object.py();
         let number = |name: &Bound<'_, PyString>| object.getattr(name)?.extract::<i64>();
-        Ok(Self {
+        let program = object.getattr(intern!(py, "program"))?;
+        let filter = if program.is_none() { None } else { Filter::load(&program)? };
+        if filter.is_none() && !object.getattr(intern!(py, "accept"))?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            filter,
             topic: object.getattr(intern!(py, "topic"))?.unbind(),
             queue_count: number(intern!(py, "queue_count"))?,
             tag_codes: object.getattr(intern!(py, "tag_codes"))?.extract::<Option<HashSet<i64>>>()?,
@@ -309,7 +334,7 @@ impl Grant {
             topic_sys_flag: number(intern!(py, "topic_sys_flag"))?.to_string(),
             group_sys_flag: number(intern!(py, "group_sys_flag"))?.to_string(),
             object: object.unbind(),
-        })
+        }))
     }
 }
 
@@ -361,6 +386,7 @@ impl Reader<'_, '_> {
         let hot_from = self.log_end.saturating_sub(limits.memory_bytes);
         let (hot, cold) = (self.count_max.min(limits.hot_count), self.count_max.min(limits.cold_count));
         let step = if self.grant.tag_codes.is_none() { self.count_max } else { budget };
+        let filter = self.grant.filter.as_ref();
         let mut segment: Option<Segment> = None;
         let (mut at, mut count, mut last) = (offset, 0, -1);
         while at < stop {
@@ -391,10 +417,21 @@ impl Reader<'_, '_> {
                     at += 1;
                     continue;
                 };
+                let start = body.len();
                 if !segment.append_record(physical_offset, size, body) {
                     return Ok(None);
                 }
                 at += 1;
+                if let Some(filter) = filter {
+                    match filter.accepts(&body[start..]) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            body.truncate(start);
+                            continue;
+                        }
+                        Err(filter::Unknown) => return Ok(None),
+                    }
+                }
                 count += 1;
                 last = physical_offset;
             }

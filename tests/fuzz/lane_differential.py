@@ -26,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from aerobee.broker.config import BrokerConfig
 from aerobee.broker.lane_choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.lane_pull import PullGrant
 from aerobee.message import pack_host
@@ -55,6 +56,11 @@ PROPERTY_TEXTS = (
     "键", "a b  c", "false", "true", "TagA", "TagB", "标签", "0A0000013F9E4E0E2F2A670629EB002A", "U1", "k1", "k" * 200,
 )  # fmt: skip
 
+SQL = (
+    "WAIT = 'true'", "TAGS IN ('TagA', '标签') OR KEYS IS NULL", "NOT (UNIQ_KEY CONTAINS 'U')", "KEYS STARTSWITH 'k'",
+    "TAGS = 'TagA' AND WAIT IS NOT NULL", "a > 1", "(a > 1) = TRUE", "a >",
+)  # fmt: skip
+
 
 class Disagreement(AssertionError):
     """The twins differ; the text says in what."""
@@ -64,7 +70,8 @@ class Twin(Sending):
     """The parts around one lane."""
 
     def __init__(self, path: Path, name: str, **store_settings: Any) -> None:
-        super().__init__(path, choice=choose_lane(name), **store_settings)
+        config = BrokerConfig(broker_name="broker-a", enable_property_filter=True)
+        super().__init__(path, config, choice=choose_lane(name), **store_settings)
         for topic in captured_topics():
             self.topics.put(TopicConfig(topic, 8, 8))
         for topic in TOPICS:
@@ -135,7 +142,9 @@ class Twin(Sending):
 
 
 def _told(grant: PullGrant) -> tuple[Any, ...]:
-    return tuple(getattr(grant, name) for name in PullGrant.__slots__)
+    return tuple(
+        getattr(grant, name) for name in PullGrant.__slots__ if name != "accept"
+    )  # a function of each twin
 
 
 # --- bursts
@@ -210,8 +219,8 @@ def pull_fields(rng: random.Random) -> dict[str, Any]:
         "queueId": str(rng.randrange(0, 5)), "queueOffset": str(rng.choice((0, 1, 5, 30, rng.randrange(0, 300)))),
         "maxMsgNums": str(rng.choice((-1, 0, 1, 2, 32, 64, 2_000))), "sysFlag": str(rng.choice((0, 2, 4, 5, 6, 7, 22))),
         "commitOffset": str(rng.randrange(0, 9)), "suspendTimeoutMillis": "15000",
-        "subscription": rng.choice(("*", "TagA", "TagA || TagB", "", "标签")),
-        "subVersion": str(rng.choice((0, 4, 5, 6))), "expressionType": rng.choice(("TAG", "TAG", "TAG", "", "SQL92")),
+        "subscription": rng.choice(("*", "TagA", "TagA || TagB", "", "标签", *SQL)),
+        "subVersion": str(rng.choice((0, 4, 5, 6))), "expressionType": rng.choice(("TAG", "TAG", "", "SQL92", "SQL92")),
     }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
     python tests/fuzz/sql92_against_sqlite.py [--count 1000000] [--seed 1]
 
-Both the tree that is evaluated on decoded properties and the function over a stored record's bytes are held to SQLite.
+The tree that is evaluated on decoded properties, the function over a stored record's bytes and, where it is built, the
+native lane's filter are held to SQLite.
 Random expressions over random rows; integers against integer literals, texts with = and <>, IN, BETWEEN, IS NULL, and
 all of the three-valued logic. A disagreement ends the run with the seed, the expression and the row.
 """
@@ -15,10 +16,17 @@ import sqlite3
 import sys
 import time
 
+from aerobee.broker.filter.program import program_of
 from aerobee.broker.filter.record_test import compile_test
 from aerobee.broker.filter.sql92 import compile_filter
-from aerobee.message import encode_properties
+from aerobee.message import encode_properties, encode_record, pack_host
 
+try:
+    from aerobee_native import RecordFilter
+except ImportError:  # no native lane is built
+    RecordFilter = None
+
+HOST = pack_host("10.0.0.1", 1)
 NUMBERS, TEXTS = "ijk", "st"
 WORDS = ("x", "y", "z z", "it's", "")
 ROWS_PER_EXPRESSION = 4
@@ -70,6 +78,13 @@ def row(rng: random.Random) -> dict[str, int | str | None]:
     return values
 
 
+def record_of(properties: bytes) -> bytes:
+    return encode_record(
+        topic=b"T", queue_id=0, queue_offset=0, physical_offset=0, body=b"", properties=properties, born_host=HOST,
+        store_host=HOST,
+    )  # fmt: skip
+
+
 def run(count: int, seed: int) -> int:
     """Check `count` pairs of expression and row. Returns the number of expressions; raises on disagreement."""
     rng = random.Random(seed)
@@ -81,12 +96,16 @@ def run(count: int, seed: int) -> int:
         expressions += 1
         compiled = compile_filter(text)
         test = compile_test(compiled).text
+        native = RecordFilter and RecordFilter(program_of(compiled)).accepts
         for _ in range(min(ROWS_PER_EXPRESSION, count - done)):
             values = row(rng)
             (expected,) = connection.execute(f"SELECT ({text}) FROM (SELECT {columns})", values).fetchone()
             properties = {name: str(value) for name, value in values.items() if value is not None}
-            raw = b"\x02" + encode_properties(properties).encode()
-            if not compiled.matches(properties) is test(raw) is (expected == 1):
+            raw = encode_properties(properties).encode()
+            outcomes = {compiled.matches(properties), test(b"\x02" + raw)}
+            if native is not None:
+                outcomes.add(native(record_of(raw)))
+            if outcomes != {expected == 1}:
                 raise SystemExit(f"seed {seed}, pair {done}: {text!r} on {values}: SQLite says {expected}")
             done += 1
     connection.close()
@@ -103,7 +122,8 @@ def main() -> None:
     started = time.monotonic()
     expressions = run(options.count, options.seed)
     sys.stdout.write(
-        f"{options.count} pairs of {expressions} expressions and rows agree with SQLite {sqlite3.sqlite_version}, "
+        f"{options.count} pairs of {expressions} expressions and rows agree with SQLite {sqlite3.sqlite_version}"
+        f"{'' if RecordFilter is None else ', native filter too'}, "
         f"seed {options.seed}, {time.monotonic() - started:.0f} s\n"
     )
 

@@ -262,9 +262,15 @@ async def test_a_light_queue_is_read_by_javas_pull_consumer(
     assert await light_round(driver, filtering, topic) == LIGHT_SEEN
     light = f"%LMQ%{topic}_y"
     with driver.pull(filtering.namesrv) as consumer:
-        consumer.call("queues", topic=topic)  # so that it knows the broker's address
-        place = {"topic": light, "broker": filtering.broker.broker_name, "queue": 0}
-        found = consumer.call("pull", **place, expression="*", offset=0, count=32)
+        place = {
+            "broker": filtering.broker.broker_name,
+            "queue": 0,
+            "expression": "*",
+            "offset": 0,
+            "count": 32,
+        }
+        consumer.call("pull", topic=topic, **place)  # so that it knows the broker's address
+        found = consumer.call("pull", topic=light, **place)
     assert [message["body"] for message in found["messages"]] == ["0", "1", "2"]
 
 

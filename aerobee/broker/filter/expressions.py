@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from aerobee.broker.filter.program import Program, program_of
 from aerobee.broker.filter.record_test import CompiledTest, compile_test
 from aerobee.broker.filter.sql92 import FilterSyntaxError, Node, Sql92Filter, compile_filter
 from aerobee.message import tags_code
@@ -19,12 +20,13 @@ class Expression:
     """`test.record` tells whether a whole stored record matches.
 
     `tag_codes`: the expression asks for one of some tags, and these are their hashes, as queue entries have them, so
-    that others need not be read. None: it does not.
+    that others need not be read. None: it does not. `program`: the same for the native lane, None where it has none.
     """
 
     compiled: Sql92Filter
     test: CompiledTest
     tag_codes: frozenset[int] | None
+    program: Program | None
 
 
 class Expressions:
@@ -53,7 +55,9 @@ class Expressions:
             if len(self._faults) > FAULTS_MAX:
                 self._faults.popitem(last=False)
             raise
-        found = self._compiled[text] = Expression(compiled, compile_test(compiled), _tag_codes(compiled.root))
+        found = self._compiled[text] = Expression(
+            compiled, compile_test(compiled), _tag_codes(compiled.root), program_of(compiled)
+        )
         if len(self._compiled) > EXPRESSIONS_MAX:
             self._compiled.popitem(last=False)
         return found

@@ -150,7 +150,7 @@ class _Writer:
             variable = self._variables.get(name)
             if variable is not None and variable not in self._fetched:
                 self._fetched.add(variable)
-                key = _encoded(f"{chr(2)}{name}{chr(1)}")
+                key = encoded(f"{chr(2)}{name}{chr(1)}")
                 self._lines.append(
                     _FETCH.format(
                         name=self._constant(key),
@@ -203,7 +203,7 @@ class _Writer:
             return f"({self._property(form[1])} {'is' if form[2] is not wanted else 'is not'} None)"
         if form[0] == "in":
             value = self._property(form[1])
-            texts = self._constant(frozenset(_encoded(text) for text in form[2]))
+            texts = self._constant(frozenset(encoded(text) for text in form[2]))
             if form[3] is not wanted:
                 return f"({value} in {texts})"
             return f"({value} is not None and {value} not in {texts})"
@@ -223,7 +223,7 @@ class _Writer:
         if right.value is None:
             return "False"  # compared with NULL: neither TRUE nor FALSE
         if isinstance(right.value, str):
-            text = self._constant(_encoded(right.value))
+            text = self._constant(encoded(right.value))
             return f"({value} == {text})" if same else f"({value} is not None and {value} != {text})"
         if isinstance(right.value, bool):
             is_it = f"({value}.lower() == b'true') is {right.value}"
@@ -260,7 +260,7 @@ class _Writer:
             raise _NotSimple
         if not right.value:
             return str(not wanted)  # FALSE, also under NOT
-        text, value = self._constant(_encoded(right.value)), self._property(left)
+        text, value = self._constant(encoded(right.value)), self._property(left)
         test = {
             "CONTAINS": f"{text} in {value}",
             "STARTSWITH": f"{value}.startswith({text})",
@@ -287,7 +287,7 @@ def _names(node: Node) -> list[str]:
     return list(found)
 
 
-def _encoded(text: str) -> bytes:
+def encoded(text: str) -> bytes:
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:

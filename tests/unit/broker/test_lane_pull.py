@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.config import BrokerConfig
 from aerobee.broker.lane_choice import NATIVE, PYTHON
 from aerobee.broker.lane_core import REPLY_BYTES_MAX
 from aerobee.broker.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
@@ -63,6 +64,49 @@ def test_a_pull_that_finds_messages_is_answered_as_the_handler_does(
             assert served == ([expected] if expected.code == 0 else [])
             if served:
                 assert list(decode_records(served[0].body))
+
+
+@pytest.mark.parametrize("code", [11, 361])
+@pytest.mark.parametrize(
+    "expression",
+    ["TAGS <> 'TagC'", "TAGS = 'TagB' OR TAGS IS NULL", "TAGS CONTAINS 'B'", "(TAGS = 'TagA') = TRUE"],
+)
+def test_a_pull_through_sql92_is_answered_as_the_handler_does(
+    tmp_path: Path, code: int, expression: str
+) -> None:
+    pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
+    pulling.groups.put(SubscriptionGroupConfig("group"))
+    for tag in ("TagA", "TagB", "", "TagC", "TagA") * 20:
+        pulling.send(tag=tag)
+    is_native = pulling.lane.choice.name == NATIVE
+    for offset in (0, 1, 97):
+        for count in ("1", "32"):
+            request = pull_request(offset, subscription=expression, maxMsgNums=count, expressionType="SQL92")
+            request.code = code
+            expected = pulling.pull(FakeConnection(), request)
+            assert expected is not None
+            served = serve(pulling, request)
+            if is_native and "TRUE" in expression:
+                assert served == []  # such an expression is evaluated in Python only
+            else:
+                assert served == ([expected] if expected.code == 0 else [])
+    pulling.close()
+
+
+def test_a_groups_sql92_subscription_is_heeded_whatever_the_pull_calls_it(tmp_path: Path) -> None:
+    pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
+    subscription = SubscriptionData("TopicNormal", "TAGS = 'TagB'", expression_type="SQL92")
+    data = ConsumerData("group", subscription_data_set=(subscription,))
+    member = FakeConnection()
+    member.is_open = False  # not to be told of others
+    pulling.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
+    pulling.groups.put(SubscriptionGroupConfig("group"))
+    for tag in ("TagA", "TagB", "TagC"):
+        pulling.send(tag=tag)
+    for kind in ("SQL92", "TAG"):
+        (served,) = serve(pulling, pull_request(flags=0, expressionType=kind))
+        assert [record.tag for record in decode_records(served.body)] == ["TagB"]
+    pulling.close()
 
 
 def test_a_pull_sees_the_messages_before_it_in_the_same_read(pulling: Pulling) -> None:

@@ -4,11 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aerobee.broker.filter.program import program_of
 from aerobee.broker.filter.record_test import compile_test
 from aerobee.broker.filter.sql92 import DEPTH_MAX, compile_filter
 from aerobee.message import decode_properties, encode_record, pack_host
 from tests.fuzz import sql92_against_sqlite as fuzz
 from tests.unit.filter.test_sql92 import ROW
+
+try:
+    from aerobee_native import RecordFilter
+except ImportError:  # no native lane is built
+    RecordFilter = None
 
 HOST = pack_host("10.0.0.1", 1)
 VALUES = (
@@ -87,6 +93,44 @@ def test_the_function_over_bytes_agrees_with_the_tree(seed, monkeypatch):
                 assert test.record(record) is expected, (text, row)
 
 
+@pytest.mark.skipif(RecordFilter is None, reason="no native lane is built")
+@pytest.mark.parametrize("seed", range(4))
+def test_the_native_filter_agrees_with_the_function(seed, monkeypatch):
+    leaf = fuzz.leaf
+    monkeypatch.setattr(fuzz, "leaf", lambda rng: extra_leaf(rng) if rng.random() < 0.5 else leaf(rng))
+    rng = random.Random(seed)
+    native = looked_at = 0
+    for _ in range(600):
+        text = fuzz.expression(rng)
+        compiled = compile_filter(text)
+        test, program = compile_test(compiled), program_of(compiled)
+        if program is None:
+            continue
+        native += 1
+        accepts = RecordFilter(program).accepts
+        for _ in range(8):
+            row = {name: rng.choice(VALUES) for name in fuzz.NUMBERS + fuzz.TEXTS if rng.random() < 0.7}
+            raw = text_of(row)
+            record = record_of(raw, topic=b"T" * rng.choice((1, 127)))
+            found = accepts(record)
+            looked_at += found is not None
+            assert found in (None, test.record(record)), (text, row)
+            for other in (record_of(raw, host=pack_host("::1", 1)), record_of(raw, topic=b"T" * 200)):
+                assert accepts(other) is found
+            cut = record[: rng.randrange(len(record))]
+            assert accepts(cut) in (None, True, False)
+    assert native > 100
+    assert looked_at > 4 * native
+
+
+@pytest.mark.skipif(RecordFilter is None, reason="no native lane is built")
+@pytest.mark.parametrize("bad", [(), ([], ()), ([], ("lone", 0)), ([], ("and", [1])), ([b"a"], ("order", "=", True, 0, 0)),
+                                 ([b"a"], ("same_integer", 0, 1 << 64, False)), ([b"a"], ("what", 0))])  # fmt: skip
+def test_a_program_that_is_none_is_refused(bad):
+    with pytest.raises((TypeError, ValueError, IndexError, OverflowError)):
+        RecordFilter(bad)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -105,6 +149,8 @@ def test_the_function_over_bytes_agrees_with_the_tree(seed, monkeypatch):
 )
 def test_properties_are_found_as_java_reads_them(text, expected):
     assert compile_test(compile_filter("a = 1")).record(record_of(text)) is expected
+    if RecordFilter is not None:
+        assert RecordFilter(program_of(compile_filter("a = 1"))).accepts(record_of(text)) is expected
     assert compile_filter("a = 1").matches(decode_properties(text.decode())) is expected
 
 
