@@ -96,7 +96,8 @@ def run(count: int, seed: int) -> int:
         expressions += 1
         compiled = compile_filter(text)
         test = compile_test(compiled).text
-        native = RecordFilter and RecordFilter(program_of(compiled)).accepts
+        program = program_of(compiled)
+        native = RecordFilter(program).accepts if RecordFilter is not None and program is not None else None
         for _ in range(min(ROWS_PER_EXPRESSION, count - done)):
             values = row(rng)
             (expected,) = connection.execute(f"SELECT ({text}) FROM (SELECT {columns})", values).fetchone()
