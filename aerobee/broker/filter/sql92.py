@@ -48,6 +48,7 @@ _KEYWORDS = frozenset(
     ["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"]
 )
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+_LONG_DIGITS = 19
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _FLOATING = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?\s*\Z")
 
@@ -336,7 +337,8 @@ class _Parser:
     def _number(self, token: _Token) -> int | float:
         text = token.text.rstrip("lL")
         if text.isdigit():
-            value = int(text)
+            digits = text.lstrip("0")
+            value = int(digits or "0") if len(digits) <= _LONG_DIGITS else _LONG_MAX + 2
             # The sign is parsed apart, so 2^63 is let through here for -9223372036854775808.
             if value > _LONG_MAX + 1:
                 raise self._fault(f"{text} does not fit 64 bits", token.column)
@@ -375,7 +377,10 @@ def to_integer(text: str) -> int | None:
     """Read as java.lang.Long.parseLong does: no blanks, 64 bits."""
     if not _INTEGER.match(text):
         return None
-    value = int(text)
+    digits = text.lstrip("+-").lstrip("0")  # int() takes no more than 4,300 digits, a property may have more
+    if len(digits) > _LONG_DIGITS:
+        return None
+    value = -int(digits or "0") if text[0] == "-" else int(digits or "0")
     return value if _LONG_MIN <= value <= _LONG_MAX else None
 
 

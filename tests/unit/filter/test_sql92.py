@@ -162,3 +162,14 @@ def test_filters_agree_with_sqlite_on_random_expressions():
     """A short run; `python tests/fuzz/sql92_against_sqlite.py` is the full one, of a million rows."""
     seed = random.randrange(1 << 32)
     fuzz.run(int(os.environ.get("AEROBEE_FUZZ_ROWS", "4000")), seed)  # a disagreement names the seed
+
+
+def test_numbers_of_any_count_of_digits_are_read_or_are_none() -> None:
+    many = "9" * 5000  # more than int() takes
+    matches = compile_filter("n = 7").matches
+    for text, expected in ((many, False), ("-" + many, False), ("0" * 5000 + "7", True), ("-7", False)):
+        assert matches({"n": text}) is expected
+    assert compile_filter("n > -9223372036854775808").matches({"n": "-9223372036854775807"}) is True
+    with pytest.raises(FilterSyntaxError, match="does not fit 64 bits"):
+        compile_filter(f"n = {many}")
+    assert compile_filter(f"n = {'0' * 5000}7").matches({"n": "7"}) is True
