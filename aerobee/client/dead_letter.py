@@ -34,6 +34,9 @@ _OF_ITS_LIFE = frozenset(
 )  # fmt: skip
 
 
+COUNT_CHARS_MAX = 9  # a producer may have written any text
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """One message of %DLQ%group. `message` is as it is stored there."""
@@ -68,7 +71,7 @@ class DeadLetter:
     def tries(self) -> int:
         """How often it was handed to a consumer."""
         text = self.message.properties.get(DELIVERY_TRIES, "")
-        return int(text) if text.isascii() and text.isdigit() else self.message.reconsume_times
+        return _count(text, self.message.reconsume_times)
 
     @property
     def died_ms(self) -> int:
@@ -77,12 +80,16 @@ class DeadLetter:
     def redriven_properties(self) -> dict[str, str]:
         """The properties of the message that is sent again: its own, its id, and where it comes from."""
         old = self.message.properties
-        count = old.get(REDRIVE_COUNT, "")
         properties = {name: value for name, value in old.items() if name not in _OF_ITS_LIFE}
         properties.setdefault("UNIQ_KEY", self.message_id)
         properties[REDRIVEN_FROM] = self.message.offset_message_id
-        properties[REDRIVE_COUNT] = str(int(count) + 1 if count.isascii() and count.isdigit() else 1)
+        properties[REDRIVE_COUNT] = str(_count(old.get(REDRIVE_COUNT, ""), 0) + 1)
         return properties
+
+
+def _count(text: str, otherwise: int) -> int:
+    is_count = len(text) <= COUNT_CHARS_MAX and text.isascii() and text.isdigit()
+    return int(text) if is_count else otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

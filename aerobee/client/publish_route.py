@@ -13,6 +13,8 @@ from aerobee.message import MessageQueue
 from aerobee.remoting.body.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE
 
+COUNT_CHARS_MAX = 5  # of the queues that an order config gives a broker
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
@@ -58,7 +60,7 @@ def _ordered_queues(topic: str, conf: str) -> tuple[MessageQueue, ...]:
         name, separator, count = part.partition(":")
         if not separator:
             continue
-        if not count.isdigit():
+        if not (count.isascii() and count.isdigit() and len(count) <= COUNT_CHARS_MAX):
             raise MalformedFrame(f"order config of topic {topic} holds {part!r}; broker:count was expected")
         queues.extend(MessageQueue(topic, name, queue_id) for queue_id in range(int(count)))
     return tuple(queues)

@@ -1,0 +1,38 @@
+"""Counts that others wrote as text: however many digits they have, they are a small number or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from aerobee.client.dead_letter import DeadLetter
+from aerobee.client.publish_route import TopicRoute, publish_queues
+from aerobee.client.received import decode_stored_messages
+from aerobee.errors import MalformedFrame
+from aerobee.message import encode_properties, encode_record, pack_host
+
+MANY = "9" * 5000  # more than int() takes
+
+
+@pytest.mark.parametrize("count", [MANY, "999999", "²", "-1", ""])
+def test_an_order_config_with_no_sensible_count_is_malformed(count: str) -> None:
+    with pytest.raises(MalformedFrame, match="broker:count was expected"):
+        publish_queues(TopicRoute("T", (), (), f"broker-a:{count}"))
+
+
+@pytest.mark.parametrize(("text", "tries", "redriven"), [(MANY, 3, "1"), ("²", 3, "1"), ("16", 16, "17")])
+def test_a_dead_letters_counts_are_numbers_or_are_not_told(text: str, tries: int, redriven: str) -> None:
+    host = pack_host("127.0.0.1", 10911)
+    record = encode_record(
+        topic=b"%DLQ%g",
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=0,
+        body=b"dead",
+        properties=encode_properties({"DLQ_TRIES": text, "REDRIVE_COUNT": text}).encode(),
+        born_host=host,
+        store_host=host,
+        reconsume_times=3,
+    )
+    letter = DeadLetter("g", decode_stored_messages(record, "broker-a")[0])
+    assert letter.tries == tries
+    assert letter.redriven_properties()["REDRIVE_COUNT"] == redriven
