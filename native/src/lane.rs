@@ -4,6 +4,7 @@
 //! A burst works on copies of the numbers that the Python objects hold (the log's end, a queue's next offset, ...) and
 //! settles them into the objects before any call that may look at them, and at its end.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +14,14 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
+use crate::delayed::{Levels, Told};
 use crate::field::{Fields, Name, Value};
 use crate::index::Index;
 use crate::pull::Grants;
 use crate::text::NameSet;
 use crate::topic::{LiveQueue, Queue, Topic};
-use crate::window::Window;
 use crate::transaction::Turn;
+use crate::window::Window;
 use crate::{binary_header, json_header, send};
 
 const PULL_MESSAGE: i64 = 11;
@@ -80,6 +82,7 @@ pub struct State {
     pub topic_numbers: HashMap<Vec<u8>, usize>,
     pub queues: Vec<Queue>,
     pub half: Option<(usize, usize)>, // topic and queue of half messages
+    pub levels: Option<Levels>, // None: messages with a delay level are for the handlers
     pub grants: Grants,
     pub scratch: send::Scratch,
 }
@@ -156,6 +159,7 @@ impl LaneCore {
             topic_numbers: HashMap::new(),
             queues: Vec::new(),
             half: None,
+            levels: None,
             scratch: send::Scratch::default(),
         };
         Ok(Self {
@@ -197,12 +201,20 @@ impl LaneCore {
         state.burst(py, &bytes, 0, position, born_host, now_ms)
     }
 
+    /// From now on `transactions` serves messages with a delay level, too. `topic` is the config of the schedule topic.
+    fn serve_levels(&self, topic: Py<PyAny>, delays_ms: Vec<i64>) -> PyResult<()> {
+        let mut state = self.state().ok_or_else(|| PyValueError::new_err("the lane is busy"))?;
+        state.levels = Some(Levels::new(topic, delays_ms));
+        Ok(())
+    }
+
     /// Serve transaction frames from `position` on: (replies, used, held, puts), as TransactionLaneCore does.
     ///
     /// `by_key` are the open transactions; `began`, `committed` and `rolled_back` are called for each that a frame
-    /// begins or decides, after its record is in the log. `half_queue` is the ConsumeQueue of half messages.
-    #[pyo3(signature = (data, position, born_host, now_ms, *, takes_halves, by_key, half_topic, half_queue, began,
-        committed, rolled_back))]
+    /// begins or decides, after its record is in the log. `half_queue` is the ConsumeQueue of half messages. `arrived`
+    /// is called with (queue id, its new end, due time) for a delay level that gets messages.
+    #[pyo3(signature = (data, position, born_host, now_ms, *, takes_halves, takes_levels, by_key, half_topic, half_queue,
+        began, committed, rolled_back, arrived))]
     #[allow(clippy::too_many_arguments)]
     fn transactions<'py>(
         &self,
@@ -212,19 +224,22 @@ impl LaneCore {
         born_host: &[u8],
         now_ms: i64,
         takes_halves: bool,
+        takes_levels: bool,
         by_key: Bound<'py, PyDict>,
         half_topic: Bound<'py, PyAny>,
         half_queue: Bound<'py, PyAny>,
         began: Bound<'py, PyAny>,
         committed: Bound<'py, PyAny>,
         rolled_back: Bound<'py, PyAny>,
+        arrived: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let Some(mut state) = self.state() else {
             let nothing = PyBytes::new(py, b"");
             return (nothing.clone(), position, nothing, PyList::empty(py)).into_pyobject(py);
         };
         let half = state.half(&half_topic, half_queue)?;
-        let turn = Turn { takes_halves, by_key, half, began, committed, rolled_back };
+        let told = Told { arrived, levels: Cell::new(0) };
+        let turn = Turn { takes_halves, takes_levels, by_key, half, began, committed, rolled_back, told };
         if let Ok(bytes) = data.cast::<PyBytes>() {
             return state.transactions(py, bytes.as_bytes(), position, 0, born_host, now_ms, &turn);
         }
@@ -242,6 +257,9 @@ impl LaneCore {
             state.topic_numbers.clear();
             state.queues.clear();
             state.half = None;
+            if let Some(levels) = state.levels.as_mut() {
+                levels.forget();
+            }
         }
         if self.forgets_grants.swap(false, Ordering::Relaxed) {
             state.grants.forget();
@@ -567,7 +585,9 @@ impl State {
         let indexed = self.write_index(burst);
         for number in burst.touched.drain(..) {
             let topic = &mut self.topics[number];
-            puts.append((&topic.py_name, topic.count, topic.byte_count, topic.request_count))?;
+            if topic.count > 0 {
+                puts.append((&topic.py_name, topic.count, topic.byte_count, topic.request_count))?;
+            }
             (topic.count, topic.byte_count, topic.request_count) = (0, 0, 0);
         }
         let store = self.store.bind(py);

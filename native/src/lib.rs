@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod binary_header;
+mod delayed;
 mod field;
 mod index;
 mod json_header;

@@ -1,4 +1,5 @@
-//! Transactions: half messages and one-way END_TRANSACTION (aerobee/broker/transaction/lane_core.py is the definition).
+//! Transactions: half messages and one-way END_TRANSACTION (aerobee/broker/transaction/lane_core.py is the definition),
+//! and the way to messages with a delay level (delayed.rs), which the lane leaves as well.
 //!
 //! Which transactions are open is known to Python (transaction/book.py). It is asked here, and told of what a frame
 //! began or decided as soon as the record is in the log, so that the next frame of the burst finds it.
@@ -7,6 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
+use crate::delayed::Told;
 use crate::field::{Fields, Name, Value};
 use crate::json_header;
 use crate::lane::{Burst, FLAG_ONEWAY, Form, Outcome, SEND_MESSAGE_V2, State, Stop, int};
@@ -32,11 +34,13 @@ const HEAD_BYTES: usize = 88; // of a record with two IPv4 hosts, up to its body
 /// What a burst of transactions asks and tells.
 pub struct Turn<'py> {
     pub takes_halves: bool,
+    pub takes_levels: bool,
     pub by_key: Bound<'py, PyDict>,
     pub half: (usize, usize),
     pub began: Bound<'py, PyAny>,
     pub committed: Bound<'py, PyAny>,
     pub rolled_back: Bound<'py, PyAny>,
+    pub told: Told<'py>,
 }
 
 /// What the properties of a half message say beside what is read of every message; of equal names the last counts.
@@ -111,7 +115,7 @@ impl State {
         header: &[u8],
         body: &[u8],
     ) -> Outcome<()> {
-        let is_ours = header.starts_with(END_START) || (turn.takes_halves && header.starts_with(SEND_START));
+        let is_ours = header.starts_with(END_START) || header.starts_with(SEND_START);
         if kind != 0 || !is_ours {
             return Err(Stop::Slow);
         }
@@ -120,8 +124,13 @@ impl State {
         let (code, flag, opaque) = (int(read.code)?, int(read.flag)?, int(read.opaque)?);
         match (code, flag) {
             (END_TRANSACTION, FLAG_ONEWAY) => self.end_one(burst, turn, &fields),
-            (SEND_MESSAGE_V2, 0 | FLAG_ONEWAY) if turn.takes_halves && i32::try_from(opaque).is_ok() => {
-                let answer = self.prepare(burst, turn, &fields, body)?;
+            (SEND_MESSAGE_V2, 0 | FLAG_ONEWAY) if i32::try_from(opaque).is_ok() => {
+                let is_half = fields.get(Name::F).small().ok_or(Stop::Slow)? & MASK == PREPARED;
+                let answer = match is_half {
+                    true if turn.takes_halves => self.prepare(burst, turn, &fields, body)?,
+                    false if turn.takes_levels => self.delayed(burst, &turn.told, &fields, body)?,
+                    _ => return Err(Stop::Slow),
+                };
                 if flag == 0 {
                     self.reply(burst, Form::Json, opaque, &answer);
                 }
@@ -156,6 +165,7 @@ impl State {
             let sys_flag = sys_flag.small().ok_or(Stop::Slow)?;
             if !pairs.is_paired()
                 || pairs.special
+                || pairs.delay
                 || !own.is_half
                 || own.has_immunity
                 || sys_flag & !(ORDINARY_SYS_FLAG | PREPARED) != 0

@@ -168,6 +168,10 @@ def delivered(address: str, topic: str) -> list[Record]:
     return found
 
 
+def bodies(address: str, topic: str) -> list[str]:
+    return [record.body.decode() for record in delivered(address, topic)]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "how"),
     [
@@ -200,15 +204,20 @@ def test_what_waits_is_delivered_by_the_product_that_goes_on(
             producer.call("recall", topic=topic, handle=sent["recalled"]["recall_handle"])
             wait_for("the first one", lambda: delivered(before.address, topic))
             time.sleep(2.5)  # both products save offsets and checkpoints each second or so
+        early = bodies(before.address, topic)
         before.stop() if how == "stop" else before.kill()
         after.start()
-        wait_for("the level", lambda: len(delivered(after.address, topic)) >= 4, timeout_s=60)
+        wait_for("the level", lambda: "level" in bodies(after.address, topic), timeout_s=60)
+        wait_for("the timers", lambda: {"a", "b"} <= {*bodies(after.address, topic)}, timeout_s=60)
         records = {record.body.decode(): record for record in delivered(after.address, topic)}
         assert records.keys() == {"soon", "a", "b", "level"}
         assert records["a"].store_timestamp >= begin + 5_000
         assert records["b"].store_timestamp >= begin + 6_300
         assert records["level"].store_timestamp >= begin + 10_000
-        assert len(delivered(after.address, topic)) == 4
+        # On a slow machine RocketMQ may have delivered one in the second before its kill, and noted that nowhere.
+        found = bodies(after.address, topic)
+        noted = found if first == "aerobee" else [body for body in found if body not in early]
+        assert len(noted) == len(set(noted))
     finally:
         before.kill()
         after.stop() if second == "aerobee" else after.kill()

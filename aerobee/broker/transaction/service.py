@@ -20,7 +20,13 @@ from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.feature import BrokerParts, Feature, SecondLane
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane_choice import NATIVE, LaneChoice
-from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TopicTable
+from aerobee.broker.topic_table import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TopicTable,
+)
 from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
@@ -60,6 +66,7 @@ class Transactions(Feature):
         self._live: LiveConfig = parts.live
         self._identity: BrokerIdentity = parts.identity
         self._clock: Clock = parts.clock
+        self._schedule = parts.schedule
         self._run_blocking = parts.run_blocking
         self._settled_file: ConfigFile = parts.config_file("transactionSettled.json")
         self._metrics = TransactionMetrics(file=parts.config_file("transactionMetrics"), clock=parts.clock)
@@ -135,7 +142,14 @@ class Transactions(Feature):
             "half_topic": self._topics.create_internal(HALF_TOPIC),
         }
         if choice.name == NATIVE:
-            return NativeTransactionLane(make=choice.make, **own, **shared)
+            return NativeTransactionLane(
+                make=choice.make,
+                takes_levels=lambda: not self._live.value.enable_topic_message_type_check,
+                schedule_topic=self._topics.create_internal(SCHEDULE_TOPIC),
+                arrived=self._schedule.arrived,
+                **own,
+                **shared,
+            )
         return TransactionLaneCore(**own, **shared)
 
     def _takes_halves(self) -> bool:
