@@ -17,7 +17,7 @@ from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.send import store_refusal
 from aerobee.broker.send_header import SendHeader, parse_send_header
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.topic_table import NOT_SENDABLE, TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError, StoreError, TransportError
 from aerobee.message import (
@@ -96,6 +96,11 @@ class RequestReply(Feature):
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"service not available now. broker {self._identity.name} id {self._identity.broker_id} is a slave: "
                 "reply to the master of that name",
+            )
+        if header.topic in NOT_SENDABLE:
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{header.topic}] is forbidden: it is the broker's own",
             )
         topic = self._topics.get(header.topic)
         if topic is None:

@@ -168,6 +168,8 @@ async def test_a_requester_that_is_gone_refuses_or_is_silent_is_code_1_with_the_
     ("changes", "code", "words"),
     [
         ({"b": "NoSuchTopic"}, ResponseCode.TOPIC_NOT_EXIST, "DefaultCluster_REPLY_TOPIC"),
+        ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "the broker's own"),
+        ({"b": "RMQ_SYS_TRANS_HALF_TOPIC"}, ResponseCode.NO_PERMISSION, "the broker's own"),
         ({"e": "7"}, ResponseCode.INVALID_PARAMETER, "takes 0 to 0"),
         ({"i": "CORRELATION_ID\x01c\x02"}, ResponseCode.SYSTEM_ERROR, "REPLY_TO_CLIENT is empty"),
     ],
