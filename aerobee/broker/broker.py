@@ -95,7 +95,10 @@ class Broker:
         self._settings_path = settings_path
         self.store = MessageStore(store_config, disk=self._disk, clock=self.clock, executor=executor)
         self.topics = TopicTable(file=self._file("topics.json"), clock=self.clock)
-        self.groups = GroupTable(clock=self.clock, live=self.live, file=self._file("subscriptionGroup.json"))
+        groups_file = self._file("subscriptionGroup.json")
+        self.groups = GroupTable(
+            clock=self.clock, live=self.live, file=groups_file, run_beside=self._run_blocking
+        )
         self.offsets = ConsumerOffsets(clock=self.clock, file=self._file("consumerOffset.json"))
         self.stats = BrokerStats(clock=self.clock, cluster=config.broker_cluster_name)
         self.locks = LockTable(clock=self.clock)
@@ -446,6 +449,7 @@ class Broker:
         return config is None or config.notify_consumer_ids_changed_enable
 
     def _save_offsets(self) -> None:
+        self.groups.save_again()
         write = self.offsets.prepare_save()
         if write is not None:
             # The file must not say that a message was taken whose check point a power loss can take back.

@@ -5,13 +5,15 @@ Source: SubscriptionGroupManager (RocketMQ). The file is RocketMQ's:
     {"dataVersion":{...}, "forbiddenTable":{group:{topic:bits}}, "subscriptionGroupTable":{name:SubscriptionGroupConfig}}
 
 A bit of the forbidden table takes a permission of one group on one topic away (4: reading). What always holds: the
-data version grows with every change, and a change is on disk before it takes effect.
+data version grows with every change, and a change is on disk before it takes effect. A group that came to be by itself
+is the exception: it counts at once and is written by a thread soon after, for it would come to be again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable, Iterable
 
 from aerobee.broker.config import PERM_READ, LiveConfig
@@ -43,12 +45,26 @@ def is_system_group(group: str) -> bool:
 
 
 class GroupTable:
-    """Group name -> SubscriptionGroupConfig. Belongs to the event loop; every method returns at once."""
+    """Group name -> SubscriptionGroupConfig. Belongs to the event loop; administrators' changes block for the file's write.
 
-    def __init__(self, *, clock: Clock, live: LiveConfig, file: ConfigFile | None = None) -> None:
+    `run_beside` runs a blocking call in a thread; without it nothing is left to threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        live: LiveConfig,
+        file: ConfigFile | None = None,
+        run_beside: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         self._clock = clock
         self._live = live
         self._file = file
+        self._run_beside = run_beside
+        self._file_lock = threading.Lock()  # what is written later is never older
+        self._is_save_due = False
+        self._is_unsaved = False
         self.groups: dict[str, SubscriptionGroupConfig] = {
             name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS
         }
@@ -64,8 +80,9 @@ class GroupTable:
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group, created with defaults if autoCreateSubscriptionGroup allows it and the name is legal.
 
-        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. One that the disk does not take lives in memory, so that
-        consumers can read from a full disk; it is saved with the next change, or made again when it is asked for.
+        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. The file follows soon: thousands of groups that are
+        new at once keep nobody waiting. One that the disk does not take lives in memory, so that consumers can read
+        from a full disk; it is saved when the disk takes it, or made again when it is asked for.
         """
         config = self.groups.get(group)
         if config is not None:
@@ -81,7 +98,10 @@ class GroupTable:
             if name not in self.groups and self._may_create(name)
         }
         if new:
-            self._change({**self.groups, **new}, self.forbidden, must_save=False)
+            self.groups = {**self.groups, **new}
+            self.data_version = self.data_version.next(self._clock.now_ms())
+            self._save_soon()
+            self._tell()
             log.info("groups were created with defaults: %s", ", ".join(new))
         return {name: self.groups[name] for name in names if name in self.groups}
 
@@ -158,9 +178,29 @@ class GroupTable:
         self.data_version = wrapper.data_version
 
     def save(self) -> None:
-        """Write the file. Raises StoreError."""
+        """Write the file. Raises StoreError. Any thread: tables are replaced, never changed."""
         if self._file is not None:
-            self._file.write(self.wrapper().to_dict())
+            with self._file_lock:
+                self._is_save_due = False
+                self._file.write(self.wrapper().to_dict())
+                self._is_unsaved = False
+
+    def save_again(self) -> None:
+        """Write soon what the disk did not take, if there is such a thing."""
+        if self._is_unsaved:
+            self._save_soon()
+
+    def _save_soon(self) -> None:
+        self._is_unsaved = True
+        if self._run_beside is not None:
+            if not self._is_save_due:
+                self._is_save_due = True
+                self._run_beside(self.save)
+            return
+        try:
+            self.save()
+        except StoreError as error:
+            log.warning("groups that were created by themselves are not saved yet: %s", error)
 
     def _may_create(self, group: str) -> bool:
         if not (self._live.value.auto_create_subscription_group or is_system_group(group)):
@@ -173,23 +213,20 @@ class GroupTable:
         return True
 
     def _change(
-        self,
-        groups: dict[str, SubscriptionGroupConfig],
-        forbidden: dict[str, dict[str, int]],
-        *,
-        must_save: bool = True,
+        self, groups: dict[str, SubscriptionGroupConfig], forbidden: dict[str, dict[str, int]]
     ) -> None:
-        """New table, new version, file, in this order; with `must_save` all back when the file cannot be written."""
+        """New table, new version, file, in this order; all back when the file cannot be written."""
         before = self.groups, self.forbidden, self.data_version
         self.groups, self.forbidden = groups, forbidden
         self.data_version = self.data_version.next(self._clock.now_ms())
         try:
             self.save()
-        except StoreError as error:
-            if must_save:
-                self.groups, self.forbidden, self.data_version = before
-                raise
-            log.warning("groups that were created by themselves are not saved yet: %s", error)
+        except StoreError:
+            self.groups, self.forbidden, self.data_version = before
+            raise
+        self._tell()
+
+    def _tell(self) -> None:
         for watcher in self._watchers:
             watcher()
 

@@ -80,7 +80,7 @@ class HeartbeatCalls:
     def heartbeat(
         self, connection: Connection, request: RemotingCommand
     ) -> Reply | Coroutine[Any, Any, Reply]:
-        """34. A plain call, but for the first heartbeat of a group, which waits for the nameservers."""
+        """34. A plain call, but for the first heartbeat of a group, which waits for the disk and the nameservers."""
         data = HeartbeatData.decode(request.body)
         if not data.client_id:
             raise MalformedFrame("a heartbeat has no clientID")
@@ -103,9 +103,8 @@ class HeartbeatCalls:
             if configs[consumer.group_name].retry_queue_nums > 0
             and self._topics.get(RETRY_PREFIX + consumer.group_name) is None
         ]
-        self._topics.put_all(retry_topics)
-        if retry_topics and self._registered is not None:
-            return self._join_when_registered(connection, request, data, accepted)
+        if retry_topics:
+            return self._join_with_topics(connection, request, data, accepted, retry_topics)
         return self._join(connection, request, data, accepted)
 
     @staticmethod
@@ -117,19 +116,22 @@ class HeartbeatCalls:
             topic_sys_flag=SYS_FLAG_UNIT_SUBSCRIPTION if consumer.unit_mode else 0,
         )
 
-    async def _join_when_registered(
+    async def _join_with_topics(
         self,
         connection: Connection,
         request: RemotingCommand,
         data: HeartbeatData,
         accepted: list[ConsumerData],
+        retry_topics: list[TopicConfig],
     ) -> RemotingCommand | None:
-        assert self._registered is not None
-        try:
-            async with asyncio.timeout(REGISTRATION_WAIT_S):
-                await self._registered()
-        except (TimeoutError, AerobeeError) as error:
-            log.warning("retry topics of client %s are not registered yet: %r", data.client_id, error)
+        """Join when the retry topics are made and the nameservers know them, or had time for it."""
+        await self._topics.put_beside(retry_topics, must_save=False)
+        if self._registered is not None:
+            try:
+                async with asyncio.timeout(REGISTRATION_WAIT_S):
+                    await self._registered()
+            except (TimeoutError, AerobeeError) as error:
+                log.warning("retry topics of client %s are not registered yet: %r", data.client_id, error)
         if not connection.is_open:
             return None
         return self._join(connection, request, data, accepted)

@@ -121,11 +121,12 @@ class TopicTable:
         if batch:
             self._change(batch)
 
-    async def put_beside(self, configs: Iterable[TopicConfig]) -> None:
+    async def put_beside(self, configs: Iterable[TopicConfig], *, must_save: bool = True) -> None:
         """Create or replace topics; the file is written by a thread, once for all that ask meanwhile.
 
-        For administrators' requests: a script that makes thousands of topics would keep everybody waiting for the disk.
-        In the table, and durable, on return. Raises UsageError, StoreError; none of `configs` is taken then.
+        For what comes by the thousand, a script that makes topics or groups that are new: writes in the event loop
+        would keep everybody waiting for the disk. In the table, and durable, on return. Raises UsageError, StoreError;
+        none of `configs` is taken then. Without `must_save` they live in memory when the disk refuses.
         """
         batch = {config.topic_name: config for config in configs}
         for topic in batch:
@@ -137,6 +138,12 @@ class TopicTable:
             async with self._turn:
                 if self._taken_count < number:
                     await self._take_queued()
+        except StoreError as error:
+            if must_save:
+                raise
+            log.warning("topics that the broker made for itself are not saved yet: %s", error)
+            self.topics, self.data_version = {**self.topics, **batch}, self._next_version()
+            self._tell(tuple(batch.values()))
         finally:
             for topic, config in batch.items():
                 if self._queued.get(topic) is config:
@@ -148,7 +155,8 @@ class TopicTable:
             queued, count = dict(self._queued), self._queued_count
             before, version = self.topics, self.data_version
             topics, next_version = {**before, **queued}, self._next_version()
-            await asyncio.to_thread(self._write_unless_changed, before, version, topics, next_version)
+            if self._file is not None:
+                await asyncio.to_thread(self._write_unless_changed, before, version, topics, next_version)
             if self.topics is before and self.data_version is version:
                 break
         self.topics, self.data_version = topics, next_version
@@ -167,7 +175,8 @@ class TopicTable:
     ) -> None:
         """In a thread. A table that changed before this write has been saved: older content must not replace it."""
         with self._file_lock:
-            if self._file is not None and self.topics is before and self.data_version is version:
+            if self.topics is before and self.data_version is version:
+                assert self._file is not None
                 self._file.write(_file_content(topics, next_version))
 
     def delete(self, topic: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -99,3 +100,24 @@ def test_what_was_saved_is_loaded() -> None:
     assert again.delete("g")
     assert not again.delete("g")
     assert again.forbidden == {}
+
+
+def test_groups_that_are_new_at_once_are_written_once_and_beside() -> None:
+    file, beside = MemoryFile(), list[Callable[[], None]]()
+    live = LiveConfig(BrokerConfig(broker_name="b"))
+    table = GroupTable(clock=ManualClock(), live=live, file=file, run_beside=beside.append)  # type: ignore[arg-type]
+    for number in range(100):
+        assert table.find_or_create(f"g{number}") is not None
+    assert file.value is None
+    assert len(beside) == 1
+    file.failure = StoreError("the disk is full")
+    with pytest.raises(StoreError):
+        beside.pop()()
+    assert table.get("g99") is not None
+    file.failure = None
+    table.save_again()
+    beside.pop()()
+    assert file.value is not None
+    assert {f"g{number}" for number in range(100)} <= set(file.value["subscriptionGroupTable"])
+    table.save_again()
+    assert not beside, "nothing is left to be saved"

@@ -174,3 +174,18 @@ async def test_topics_that_cannot_be_saved_are_not_made(tmp_path: Path) -> None:
     file.before_write = lambda: None
     await topics.put_beside((TopicConfig("Later"),))
     assert set(topics.topics) == {"Later"} == names_in(tmp_path / "topics.json")
+
+
+async def test_topics_of_the_broker_itself_live_in_memory_when_the_disk_refuses(tmp_path: Path) -> None:
+    file = CountingFile(tmp_path / "topics.json")
+    topics = TopicTable(file=file, clock=ManualClock())
+
+    def refuse() -> None:
+        raise StoreError("no space left")
+
+    file.before_write = refuse
+    await topics.put_beside((TopicConfig("%RETRY%g"),), must_save=False)
+    assert set(topics.topics) == {"%RETRY%g"}
+    file.before_write = lambda: None
+    await topics.put_beside((TopicConfig("Later"),))
+    assert names_in(tmp_path / "topics.json") == {"%RETRY%g", "Later"}
