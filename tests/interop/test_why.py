@@ -39,9 +39,7 @@ async def reasons(driver: Driver, cluster: Cluster, topic: str) -> None:
     group = driver.unique("CG_why")
     assert (await answer(cluster, group, paid, topic, "no-offset")).kind == "no-offset"
     assert (await answer(cluster, group, delayed, topic, "delayed")).facts["for"] == topic
-    consumer = await asyncio.to_thread(
-        driver.push, cluster.namesrv, topic, group=group, expression="paid", from_first=True
-    )
+    consumer = await asyncio.to_thread(driver.push, cluster.namesrv, topic, group=group, tags="paid")
     try:
         await asyncio.to_thread(consumer.received, 1)
         left_out = await answer(cluster, group, refund, topic, "filtered")

@@ -108,9 +108,10 @@ class PopChecks:
                 "The broker does not support consumer to filter message by SQL92 (enablePropertyFilter=false)",
             )
         try:
-            return None, self._expressions.get(expression or "").test.record
+            found = self._expressions.get(expression or "")
         except FilterSyntaxError as error:
             raise RemoteError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return found.tag_codes, found.test.record
 
     def retry_topics(self, group: str, topic: str) -> tuple[tuple[str, str], ...]:
         """Where messages of a topic that were not acknowledged in time may lie: (topic, r)."""
