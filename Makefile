@@ -75,6 +75,7 @@ bench:
 
 # Transactions, delays, order, POP, filters.
 bench-kinds:
+	$(BENCH)/kinds/ordinary.py
 	$(BENCH)/kinds/transaction.py
 	$(BENCH)/kinds/timer.py levels --servers aerobee,aerobee-python,rocketmq
 	$(BENCH)/kinds/timer.py pending

@@ -21,7 +21,7 @@ ORDER = ("aerobee", "aerobee-python", "rocketmq", "null", "redis", "nats")
 TITLES = {"aerobee": "Aerobee", "aerobee-python": "Aerobee, pure Python", "aerobee-up": "`aerobee up`", "rocketmq": "RocketMQ 5.5.0",
           "null": "null server", "redis": "Redis Streams", "nats": "NATS JetStream"}  # fmt: skip
 COLOURS = {"aerobee": "#d97706", "aerobee-python": "#f5b75b", "rocketmq": "#4b5563"}
-KINDS = ("transaction", "delay", "timer", "orderly", "pop", "filter")
+KINDS = ("ordinary", "transaction", "delay", "timer", "orderly", "pop", "filter")
 BAR, GAP, LEFT, WIDTH = 18, 6, 190, 720
 
 
