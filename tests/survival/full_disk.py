@@ -1,6 +1,6 @@
 """A broker on a small file system that fills up: sends are refused with the reason, pulls go on, retention makes room.
 
-    sudo python tests/survival/full_disk.py [--megabytes 64]
+    sudo python tests/survival/full_disk.py [--megabytes 64] [--sync-flush]
 
 Mounts a tmpfs, runs nameserver and broker on it, fills it beside the broker, first above diskSpaceWarningLevelRatio, then to
 the last byte. Checked: every refusal is a code with the disk as its reason, what was acknowledged before stays readable
@@ -209,12 +209,12 @@ async def run(server: servers.Server, mount: Path) -> dict[str, object]:
     }
 
 
-def run_all(megabytes: int) -> dict[str, object]:
+def run_all(megabytes: int, *, sync_flush: bool = False) -> dict[str, object]:
     """Mount, start, fill. Raises Fault, NoMountRight."""
     with small_file_system(megabytes) as mount:
         store = mount / "store"
         extra = {**SETTINGS, "storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
-        with servers.aerobee(extra=extra) as server:
+        with servers.aerobee(sync_flush=sync_flush, extra=extra) as server:
             figures = asyncio.run(run(server, mount))
             log = (server.directory / "broker.log").read_text(errors="replace")
     if "Traceback" in log:
@@ -227,8 +227,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--megabytes", type=int, default=64)
+    parser.add_argument("--sync-flush", action="store_true")
+    options = parser.parse_args()
     try:
-        print(json.dumps(run_all(parser.parse_args().megabytes), indent=1))
+        print(json.dumps(run_all(options.megabytes, sync_flush=options.sync_flush), indent=1))
     except (Fault, NoMountRight, servers.ServerFailed) as fault:
         print(f"FAULT: {fault}", file=sys.stderr)
         sys.exit(1)

@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "bench"), str(Path(__file__).resolve().parent)]
 
@@ -96,9 +97,7 @@ async def measure(port: int, topic: str, seconds: float) -> float:
     return report.rate
 
 
-async def run(
-    server: servers.Server, *, seconds: float, connections: int, in_flight: int
-) -> dict[str, object]:
+async def run(server: servers.Server, *, seconds: float, connections: int, in_flight: int) -> dict[str, Any]:
     """Before, overload, afterwards. Raises Fault; returns figures."""
     pid = server.pids[-1]
     await measure(server.port, "warm-up", min(3.0, seconds))
@@ -136,25 +135,37 @@ async def run(
         "replies_by_code": {str(code): count for code, count in sorted(codes.items())},
         "refusal": _remark(refusal),
         "longest_answer_ms": round(longest_s * 1000),
-        "probe_p50_ms": round(sorted(probe.waits_s)[len(probe.waits_s) // 2] * 1000)
-        if probe.waits_s
-        else None,
+        "probe_answers": len(probe.waits_s),
+        "probe_p50_ms": _percentile_ms(probe.waits_s, 0.5),
+        "probe_p99_ms": _percentile_ms(probe.waits_s, 0.99),
         "pulls_answered": reader.answers,
+        "pulls_answered_in_second_half": read_in_second_half,
         "memory_growth_mib": round((peak - memory) / 2**20, 1),
     }
     if set(codes) - {0, 2}:
         raise Fault(f"other codes than 0 and 2: {figures}")
     if refusal and not ("ms" in _remark(refusal) or "bytes" in _remark(refusal)):
         raise Fault(f"a refusal without its measure: {figures}")
-    if longest_s > ANSWER_MAX_S:
-        raise Fault(f"an answer took {longest_s:.1f} s: {figures}")
-    if not read_in_second_half:
-        raise Fault(f"the consumer got nothing in the second half: {figures}")
+    if not reader.answers:
+        raise Fault(f"the consumer got nothing: {figures}")
     if peak - memory > MEMORY_GROWTH_MAX_BYTES:
         raise Fault(f"memory grew: {figures}")
-    if after < before * RATE_SHARE_MIN:
-        raise Fault(f"slower afterwards: {figures}")
     return figures
+
+
+def judge_speed(figures: dict[str, Any]) -> None:
+    """What a machine that does other work, too, may break. Raises Fault."""
+    if figures["longest_answer_ms"] > ANSWER_MAX_S * 1000:
+        raise Fault(f"an answer took longer than {ANSWER_MAX_S} s: {figures}")
+    if not figures["pulls_answered_in_second_half"]:
+        raise Fault(f"the consumer got nothing in the second half: {figures}")
+    if figures["rate_after"] < figures["rate_before"] * RATE_SHARE_MIN:
+        raise Fault(f"slower afterwards: {figures}")
+
+
+def _percentile_ms(waits_s: list[float], share: float) -> float | None:
+    ordered = sorted(waits_s)
+    return round(ordered[int(len(ordered) * share)] * 1000, 2) if ordered else None
 
 
 def _remark(frame: bytes) -> str:
@@ -162,7 +173,7 @@ def _remark(frame: bytes) -> str:
     return str(json.loads(frame[8 : 8 + size]).get("remark", "")) if frame else ""
 
 
-def run_all(*, seconds: float, connections: int, in_flight: int) -> dict[str, object]:
+def run_all(*, seconds: float, connections: int, in_flight: int) -> dict[str, Any]:
     """Raises Fault."""
     with servers.aerobee() as server:
         return asyncio.run(run(server, seconds=seconds, connections=connections, in_flight=in_flight))
@@ -180,6 +191,7 @@ def main() -> None:
         figures = run_all(
             seconds=options.seconds, connections=options.connections, in_flight=options.in_flight
         )
+        judge_speed(figures)
         print(json.dumps(figures, indent=1))
     except (Fault, servers.ServerFailed) as fault:
         print(f"FAULT: {fault}", file=sys.stderr)

@@ -1,0 +1,13 @@
+"""More sends at once than a broker serves, see overload.py. How fast that is, is for the script to judge."""
+
+from __future__ import annotations
+
+from tests.survival import overload
+
+
+def test_an_overloaded_broker_says_no_with_the_measured_wait_and_goes_on() -> None:
+    figures = overload.run_all(seconds=1.5, connections=300, in_flight=64)
+    assert figures["replies_by_code"]["0"] > 0
+    assert figures["probe_answers"] > 0
+    assert figures["pulls_answered"] > 0
+    assert figures["rate_after"] > 0
