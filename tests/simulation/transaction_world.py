@@ -159,6 +159,7 @@ class World:
             stats=BrokerStats(clock=self.clock, cluster="c"),
             producers=self.producers,
             durable=DurableReplies(store=self.store, clock=self.clock, timeout_ms=3_600_000),
+            schedule=None,  # for the lane, which is not part of this world
         )  # fmt: skip
         self.part = Transactions(parts)
         self.writer.add_hook(self.part.put_hook)
