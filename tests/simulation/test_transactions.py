@@ -12,7 +12,7 @@ from collections import Counter
 
 from tests.simulation.transaction_world import World
 
-SEEDS = int(os.environ.get("AEROBEE_SEEDS", "200"))
+SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
 
 
