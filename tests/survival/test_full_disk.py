@@ -27,4 +27,4 @@ def test_a_full_disk_refuses_sends_with_the_reason_and_is_left_without_a_restart
         pytest.skip(f"no right to mount a small file system here: {error}")
     assert figures["deleted_by_retention"]
     assert "full" in str(figures["refusal_above_the_level"])
-    assert "No space left" in str(figures["refusal_without_space"])
+    assert "no disk space" in str(figures["refusal_without_space"])
