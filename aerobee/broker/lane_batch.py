@@ -18,6 +18,8 @@ from aerobee.store.consume_queue import ENTRY
 
 _SIZE = struct.Struct(">H")
 _HEAD_BYTES = BATCH_ENTRY_HEAD.size
+_UNIQUE_KEY, _WAITS = b"UNIQ_KEY\x01", b"\x02WAIT\x01true\x02"
+_PLAIN = slice(len(_UNIQUE_KEY), -len(_WAITS))  # of a properties text that has nothing but these
 
 # flag, body, properties as the client wrote them, their tags code
 BatchMessage = tuple[int, bytes, bytes, int]
@@ -29,7 +31,7 @@ class Cut(NamedTuple):
     messages: list[BatchMessage]
     byte_count: int
     hashes: list[int]
-    hash_counts: list[int]  # of each message
+    hash_owners: list[int]  # the number of each hash's message in the batch
 
 
 class Shared(NamedTuple):
@@ -50,14 +52,10 @@ def cut_batch(body: bytes, topic: LaneTopic) -> Cut:
     """Cut a batch into its messages. Raises ValueError for lying sizes, loose properties or an empty batch."""
     messages: list[BatchMessage] = []
     hashes: list[int] = []
-    hash_counts: list[int] = []
+    hash_owners: list[int] = []
     at, end, byte_count = 0, len(body), 0
-    unpack, unpack_size, key_hash, tag_codes = (
-        BATCH_ENTRY_HEAD.unpack_from,
-        _SIZE.unpack_from,
-        topic.key_hash,
-        topic.tag,
-    )
+    unpack, unpack_size = BATCH_ENTRY_HEAD.unpack_from, _SIZE.unpack_from
+    key_hash, plain_key_hash, tag_codes = topic.key_hash, topic.plain_key_hash, topic.tag
     while at < end:
         if end - at < BATCH_ENTRY_BYTES_MIN:
             raise ValueError
@@ -71,6 +69,15 @@ def cut_batch(body: bytes, topic: LaneTopic) -> Cut:
         if properties_size > PROPERTIES_BYTES_MAX or properties_at + properties_size != stop:
             raise ValueError
         raw = body[properties_at:stop]
+        byte_count += body_size + properties_size
+        at = stop
+        number = len(messages)
+        if raw.startswith(_UNIQUE_KEY) and raw.endswith(_WAITS) and raw[_PLAIN].isalnum():
+            # What a message without keys and tags says: half the cost of reading any text.
+            hashes.append(plain_key_hash(raw[_PLAIN]))
+            hash_owners.append(number)
+            messages.append((flag, body[body_at : properties_at - 2], raw, 0))
+            continue
         text = raw.decode()
         parts = text.replace("\x02", "\x01").split("\x01")
         if text.count("\x01") != len(parts) >> 1:
@@ -87,13 +94,11 @@ def cut_batch(body: bytes, topic: LaneTopic) -> Cut:
         if tag:
             code, tag_hash = tag_codes(tag)
             hashes.append(tag_hash)
-        hash_counts.append(len(hashes) - before)
+        hash_owners += [number] * (len(hashes) - before)
         messages.append((flag, body[body_at : properties_at - 2], raw, code))
-        byte_count += body_size + properties_size
-        at = stop
     if not messages:
         raise ValueError
-    return Cut(messages, byte_count, hashes, hash_counts)
+    return Cut(messages, byte_count, hashes, hash_owners)
 
 
 def lay_out_batch(

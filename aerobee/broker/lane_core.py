@@ -290,7 +290,7 @@ class LaneCore:
         stored = ((properties if len(parts) & 1 else properties + "\x02") + self._own_properties).encode()
         if len(stored) > PROPERTIES_BYTES_MAX or len(body) > self._store.config.max_message_size:
             raise ValueError
-        hashes = [topic.key_hash(unique_key)]
+        hashes = [topic.plain_key_hash(unique_key.encode())]
         keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
         if keys:
             hashes += [topic.key_hash(key) for key in keys.split(" ") if key]
@@ -448,9 +448,7 @@ class LaneCore:
         log.buffer[start - log.base : start - log.base + total] = records
         log.end = start + total
         queue.append_entries(entries, start)
-        hashes = iter(cut.hashes)
-        for offset, hash_count in zip(offsets, cut.hash_counts, strict=True):
-            self._index_entries += [(next(hashes), offset) for _ in range(hash_count)]
+        self._index_entries += zip(cut.hashes, map(offsets.__getitem__, cut.hash_owners), strict=True)
         self._index_room -= len(cut.hashes)
         if self._holds or lane_queue.key in self._waiting:
             for offset, message in zip(offsets, cut.messages, strict=True):
