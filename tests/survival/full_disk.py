@@ -146,7 +146,7 @@ def check_reason(reason: str) -> str:
     """The refusal names the disk and the code that clients know. Returns its first 300 characters."""
     if "SERVICE_NOT_AVAILABLE" not in reason and "14" not in reason:
         raise Fault(f"the refusal has another code: {reason}")
-    if "disk" not in reason or ("full" not in reason and "space" not in reason.lower()):
+    if "no disk space" not in reason and "diskSpaceWarningLevelRatio" not in reason:
         raise Fault(f"the refusal does not say why: {reason}")
     return reason[:300]
 

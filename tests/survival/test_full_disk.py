@@ -26,5 +26,5 @@ def test_a_full_disk_refuses_sends_with_the_reason_and_is_left_without_a_restart
             raise
         pytest.skip(f"no right to mount a small file system here: {error}")
     assert figures["deleted_by_retention"]
-    assert "full" in str(figures["refusal_above_the_level"])
+    assert "code 14" in str(figures["refusal_above_the_level"])
     assert "no disk space" in str(figures["refusal_without_space"])
