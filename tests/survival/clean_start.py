@@ -128,11 +128,13 @@ def what_the_log_says(server: servers.Server) -> str:
     return next((line[line.index(OPENED) :] for line in reversed(lines) if OPENED in line), "")
 
 
-def measure(size: int, message_bytes: int, queues: int) -> dict[str, Any]:
+def measure(size: int, message_bytes: int, queues: int, *, is_realtime: bool = False) -> dict[str, Any]:
     """All starts, one after the other. Raises Fault."""
     found: dict[str, Any] = {"queues": queues, "message_bytes": message_bytes}
     with servers.aerobee(extra={"diskMaxUsedSpaceRatio": "95"}) as server:
         command = [str(part) for part in server.processes[-1].args]  # type: ignore[union-attr]
+        if is_realtime:
+            command = ["chrt", "-f", "1", *command]
         store = server.directory / "store"
         ended(server, signal.SIGTERM)
         found["empty"] = started(server, command)
@@ -170,6 +172,9 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=10)
     parser.add_argument("--message-bytes", type=int, default=4096)
     parser.add_argument("--queues", type=int, default=64)
+    parser.add_argument(
+        "--realtime", action="store_true", help="the broker goes before other work of the machine (root)"
+    )
     parser.add_argument("--keep-free", type=float, default=20, help="gigabytes")
     parser.add_argument("--out", type=Path, help="write the figures here, too")
     options = parser.parse_args()
@@ -178,7 +183,9 @@ def main() -> None:
     if free - size * 1.2 < options.keep_free * GIGABYTE:
         parser.error(f"{free / GIGABYTE:.0f} GB are free: {size / GIGABYTE:.1f} GB would leave too little")
     try:
-        text = json.dumps(measure(size, options.message_bytes, options.queues), indent=1)
+        text = json.dumps(
+            measure(size, options.message_bytes, options.queues, is_realtime=options.realtime), indent=1
+        )
     except (Fault, servers.ServerFailed) as fault:
         print(f"FAULT: {fault}", file=sys.stderr)
         sys.exit(1)
