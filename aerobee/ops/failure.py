@@ -135,7 +135,8 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.MessageIllegal,
         ExitCode.FORBIDDEN,
-        "the broker's limits are maxMessageSize, 4 MiB unless changed, and for delays timerMaxDelaySec, 3 days",
+        "the broker's limits are maxMessageSize, 4 MiB unless changed, and for delays timerMaxDelaySec, 3 days; "
+        "`aerobee topic describe` shows the topic's kind",
     ),
     (errors.SystemBusy, ExitCode.REFUSED, "the broker sheds load; try again, or send slower"),
     (
