@@ -1,7 +1,7 @@
 """Book each payment once, however often its message comes: `python docs/examples/idempotent_consumer.py [NAMESERVER]`."""
 
 import asyncio
-import sys
+import os
 
 from sqlalchemy import Connection, create_engine, text
 
@@ -42,4 +42,4 @@ async def main(nameserver: str) -> None:
     print(f"{len(received)} messages received, {len(booked)} booked: {booked}")
 
 
-asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"))
+asyncio.run(main(os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876")))

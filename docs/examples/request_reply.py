@@ -1,7 +1,7 @@
 """A question and its answer over a topic: `python docs/examples/request_reply.py [NAMESERVER]`."""
 
 import asyncio
-import sys
+import os
 
 from aerobee import Admin, Message, Producer, PushConsumer, ReceivedMessage
 from aerobee.errors import SendFailed
@@ -27,4 +27,4 @@ async def main(nameserver: str) -> None:
             print(reply.body.decode())
 
 
-asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"))
+asyncio.run(main(os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876")))

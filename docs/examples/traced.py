@@ -1,7 +1,7 @@
 """Send and consume with message trace and OpenTelemetry: `python docs/examples/traced.py [NAMESERVER]`."""
 
 import asyncio
-import sys
+import os
 
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
@@ -44,4 +44,4 @@ async def main(nameserver: str) -> None:
     print(f"aerobee trace {result.message_id}")
 
 
-asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"))
+asyncio.run(main(os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876")))
