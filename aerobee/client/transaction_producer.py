@@ -115,6 +115,17 @@ class TransactionProducer(Producer):
     async def start(self) -> None:
         self._session.handlers[RequestCode.CHECK_TRANSACTION_STATE.value] = self._asked
         await super().start()
+        # A producer that was started again and sends nothing yet is to be asked as well. The template's route names every
+        # broker that makes topics; as in RocketMQ's client, others learn of this producer by its first message.
+        self._session.routes.watch((self.config.default_topic,))
+        self._session.tasks.spawn(self._join_brokers(), "transaction-producer-route")
+
+    async def _join_brokers(self) -> None:
+        """Fetch the route; new brokers in it get a heartbeat at once. The periodic refresh tries again."""
+        try:
+            await self._session.routes.refresh(self.config.default_topic)
+        except AerobeeError as error:
+            log.info("no broker can ask this producer before it sends: %s", error)
 
     async def send_in_transaction(
         self,
