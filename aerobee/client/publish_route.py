@@ -14,6 +14,7 @@ from aerobee.remoting.body.route import MASTER_ID, BrokerData, QueueData, TopicR
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE
 
 COUNT_CHARS_MAX = 5  # of the queues that an order config gives a broker
+QUEUES_MAX = 99_999  # of one topic at one broker: a client makes an object for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,14 @@ class TopicRoute:
 
 
 def parse_route(topic: str, body: bytes) -> TopicRoute:
-    """Read a 105 answer. Raises MalformedFrame when it is not one."""
+    """Read a 105 answer. Raises MalformedFrame when it is not one, or when a broker has more than QUEUES_MAX queues."""
     data = TopicRouteData.decode(body)
+    for queues in data.queue_datas:
+        if max(queues.read_queue_nums, queues.write_queue_nums) > QUEUES_MAX:
+            raise MalformedFrame(
+                f"the route of topic {topic} gives {queues.broker_name[:60]} {queues.read_queue_nums} queues to read and "
+                f"{queues.write_queue_nums} to write: a broker has at most {QUEUES_MAX}"
+            )
     return TopicRoute(
         topic,
         tuple(sorted(data.queue_datas, key=lambda item: item.broker_name)),

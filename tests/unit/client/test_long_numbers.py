@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from aerobee.client.dead_letter import DeadLetter
-from aerobee.client.publish_route import TopicRoute, publish_queues
+from aerobee.client.publish_route import TopicRoute, parse_route, publish_queues
 from aerobee.client.received import decode_stored_messages
 from aerobee.errors import MalformedFrame
 from aerobee.message import encode_properties, encode_record, pack_host
@@ -36,3 +38,11 @@ def test_a_dead_letters_counts_are_numbers_or_are_not_told(text: str, tries: int
     letter = DeadLetter("g", decode_stored_messages(record, "broker-a")[0])
     assert letter.tries == tries
     assert letter.redriven_properties()["REDRIVE_COUNT"] == redriven
+
+
+@pytest.mark.parametrize("field", ["readQueueNums", "writeQueueNums"])
+def test_a_route_with_no_sensible_number_of_queues_is_malformed(field: str) -> None:
+    queues = {"brokerName": "broker-a", "perm": 6, "readQueueNums": 4, "writeQueueNums": 4, field: 100_000}
+    body = json.dumps({"brokerDatas": [], "queueDatas": [queues]}).encode()
+    with pytest.raises(MalformedFrame, match="at most 99999"):
+        parse_route("T", body)
