@@ -1,6 +1,7 @@
 """More senders than a broker can serve: refusals say why, answers stay fast, nothing grows, all is well afterwards.
 
-    python tests/survival/overload.py [--seconds 10] [--connections 1000] [--in-flight 64]
+    python tests/survival/overload.py [--seconds 10] [--connections 1000] [--in-flight 64] [--processes 2]
+        [--server aerobee-python]
 
 Measures the rate of a few senders, then lets very many send at once while one well-behaved producer sends a message at a
 time and one consumer reads by long poll, then measures the few again. Ends with status 1 when a promise is broken.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import json
 import sys
 import time
@@ -97,7 +99,9 @@ async def measure(port: int, topic: str, seconds: float) -> float:
     return report.rate
 
 
-async def run(server: servers.Server, *, seconds: float, connections: int, in_flight: int) -> dict[str, Any]:
+async def run(
+    server: servers.Server, *, seconds: float, connections: int, in_flight: int, processes: int = 1
+) -> dict[str, Any]:
     """Before, overload, afterwards. Raises Fault; returns figures."""
     pid = server.pids[-1]
     await measure(server.port, "warm-up", min(3.0, seconds))
@@ -106,14 +110,17 @@ async def run(server: servers.Server, *, seconds: float, connections: int, in_fl
     probe, reader = Probe(), Reader("overload")
     await probe.start(server.port)
     await reader.start(server.port)
-    sending = asyncio.create_task(
-        send_elsewhere(
-            server.port,
-            "overload",
-            connections=connections,
-            in_flight=in_flight,
-            body_bytes=BODY_BYTES,
-            seconds=seconds,
+    sending = asyncio.gather(
+        *(
+            send_elsewhere(
+                server.port,
+                "overload",
+                connections=connections // processes,
+                in_flight=in_flight,
+                body_bytes=BODY_BYTES,
+                seconds=seconds,
+            )
+            for _ in range(processes)
         )
     )
     peak = memory
@@ -123,13 +130,18 @@ async def run(server: servers.Server, *, seconds: float, connections: int, in_fl
         peak = max(peak, look_at(pid).anonymous_bytes)
         counts.append(reader.answers)
     read_in_second_half = counts[-1] - counts[len(counts) // 2]
-    report = sending.result()
-    codes, refusal, longest_s = report.codes, report.refusal, probe.longest_s()
+    reports = sending.result()
+    codes: collections.Counter[int] = collections.Counter()
+    for report in reports:
+        codes.update(report.codes)
+    refusal = next((report.refusal for report in reports if report.refusal), b"")
+    longest_s = probe.longest_s()
     await asyncio.sleep(1.0)
     after = await measure(server.port, "after", seconds)
     figures = {
         "connections": connections,
         "in_flight": connections * in_flight,
+        "server": server.name,
         "rate_before": round(before),
         "rate_after": round(after),
         "replies_by_code": {str(code): count for code, count in sorted(codes.items())},
@@ -173,10 +185,14 @@ def _remark(frame: bytes) -> str:
     return str(json.loads(frame[8 : 8 + size]).get("remark", "")) if frame else ""
 
 
-def run_all(*, seconds: float, connections: int, in_flight: int) -> dict[str, Any]:
+def run_all(
+    *, seconds: float, connections: int, in_flight: int, processes: int = 1, server_name: str = "aerobee"
+) -> dict[str, Any]:
     """Raises Fault."""
-    with servers.aerobee() as server:
-        return asyncio.run(run(server, seconds=seconds, connections=connections, in_flight=in_flight))
+    with getattr(servers, server_name.replace("-", "_"))() as server:
+        return asyncio.run(
+            run(server, seconds=seconds, connections=connections, in_flight=in_flight, processes=processes)
+        )
 
 
 def main() -> None:
@@ -186,10 +202,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--processes", type=int, default=2, help="that send; the connections are shared out")
+    parser.add_argument("--server", default="aerobee", choices=("aerobee", "aerobee-python"))
     options = parser.parse_args()
     try:
         figures = run_all(
-            seconds=options.seconds, connections=options.connections, in_flight=options.in_flight
+            seconds=options.seconds,
+            connections=options.connections,
+            in_flight=options.in_flight,
+            processes=options.processes,
+            server_name=options.server,
         )
         judge_speed(figures)
         print(json.dumps(figures, indent=1))
