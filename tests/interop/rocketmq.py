@@ -2,7 +2,8 @@
 
 `NameServer` and `Broker` start either product ("rocketmq" or "aerobee") from the same configuration keys, wait until it
 serves, and stop it by SIGTERM or SIGKILL. `Driver` is the JVM that runs Java clients and mqadmin (java/Driver.java).
-`cpp_send` and `cpp_consume` run the C++ client. Everything listens on 127.0.0.1 and writes below a temporary directory.
+`cpp_send`, `cpp_consume` and `CppTransactions` run the C++ client. Everything listens on 127.0.0.1 and writes below a
+temporary directory.
 """
 
 from __future__ import annotations
@@ -464,6 +465,66 @@ def cpp_consume(
     messages = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
     assert result.returncode == 0, f"{len(messages)} of {count} messages: {result.stderr.decode()[-2000:]}"
     return messages
+
+
+class CppTransactions:
+    """A TransactionMQProducer of the C++ client, while the block runs (cpp/transact.py). States: COMMIT, ROLLBACK, UNKNOWN."""
+
+    def __init__(self, namesrv: str, topic: str, group: str, root: pathlib.Path) -> None:
+        self._command = [CPP_PYTHON, HERE / "cpp" / "transact.py", namesrv, topic, group]
+        self._root = root
+        self._killed = False
+        self.executed: list[str] = []
+        self.checked: list[str] = []
+
+    def __enter__(self) -> CppTransactions:
+        self._errors = (self._root / "transact.err").open("w+")
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env={**os.environ, "HOME": str(self._root)},
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                told = json.loads(line)
+                self.executed += [told["executed"]] if "executed" in told else []
+                self.checked += [told["checked"]] if "checked" in told else []
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            status = self._process.wait(60)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._reader.join(10)
+            self._errors.seek(0)
+            errors = self._errors.read()
+            self._errors.close()
+        assert self._killed or status == 0, f"the producer ended with {status}: {errors[-2000:]}"
+
+    def kill(self) -> None:
+        self._killed = True
+        self._process.kill()
+
+    def send(self, body: str, state: str, *, answer: str = "UNKNOWN") -> None:
+        """Send a transaction whose local work returns `state`; a check of it is answered with `answer`."""
+        self._write({"body": body, "state": state, "answer": answer})
+
+    def answer(self, body: str, answer: str) -> None:
+        """Answer a check of another producer's transaction so."""
+        self._write({"body": body, "answer": answer})
+
+    def _write(self, wanted: dict[str, str]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(wanted) + "\n")
+        self._process.stdin.flush()
 
 
 def by_queue(messages: Iterable[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:

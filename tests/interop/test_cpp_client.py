@@ -1,12 +1,26 @@
-"""RocketMQ's C++ client (inside PyPI's `rocketmq`) against the cluster under test: produce in three ways, push consume."""
+"""RocketMQ's C++ client (inside PyPI's `rocketmq`) against the cluster under test: produce in three ways, push consume,
+transactions. Its delay levels are in test_timers.py.
+"""
 
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import uuid
+from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.rocketmq import Cluster, Driver, by_queue, cpp_consume, cpp_send
+from tests.interop.rocketmq import (
+    AEROBEE,
+    Cluster,
+    CppTransactions,
+    Driver,
+    by_queue,
+    cpp_consume,
+    cpp_send,
+    wait_for,
+)
 from tests.interop.test_java_client import make_topic, numbered
 
 LINES = [f"Zeile {number} grüße 你好" for number in range(40)]
@@ -56,3 +70,48 @@ def test_cpp_consumer_filters_by_tag(
             )
     received = cpp_consume(cluster.namesrv, topic, f"CPP_{topic}", 8, tmp_path, tags="TagB")
     assert sorted(message["body"] for message in received) == [f"TagB m{number}" for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def quick(kind: str, peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of the product under test that asks about a transaction after one second, and each second."""
+    times = dict.fromkeys(
+        ("transactionTimeOut", "transactionCheckInterval", "transactionMetricFlushInterval"), "1000"
+    )
+    cluster = Cluster(kind, tmp_path_factory.mktemp(f"cpp-quick-{kind}"), **times)
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
+
+
+def make_topic_without_java(cluster: Cluster) -> str:
+    topic = f"Transactions{uuid.uuid4().hex}"
+    subprocess.run(
+        [*AEROBEE, "topic", "create", topic, "--queues", "4", "-n", cluster.namesrv], check=True, timeout=60
+    )
+    return topic
+
+
+def test_cpp_commits_rolls_back_and_answers_checks_also_for_a_producer_that_died(
+    quick: Cluster, tmp_path: pathlib.Path
+) -> None:
+    topic = make_topic_without_java(quick)
+    group = f"PG_{topic}"
+    with CppTransactions(quick.namesrv, topic, group, tmp_path) as producer:
+        producer.send("orphan", "UNKNOWN")
+        wait_for("the local work", lambda: "orphan" in producer.executed)
+        producer.kill()
+    with CppTransactions(quick.namesrv, topic, group, tmp_path) as producer:
+        producer.answer("orphan", "COMMIT")
+        producer.send("rolled back", "ROLLBACK")
+        producer.send("committed", "COMMIT")
+        producer.send("asked, roll back", "UNKNOWN", answer="ROLLBACK")
+        producer.send("asked, commit", "UNKNOWN", answer="COMMIT")
+        # A broker can ask those whose heartbeat it has; a C++ producer's first one comes 30 s after its start.
+        asked = {"orphan", "asked, roll back", "asked, commit"}
+        wait_for("checks", lambda: asked <= set(producer.checked), 90)
+        received = cpp_consume(quick.namesrv, topic, f"CPP_{topic}", 3, tmp_path)
+        assert {message["body"] for message in received} == {"orphan", "committed", "asked, commit"}
+        # What was ended is not asked about, so the one-way ends were taken.
+        assert set(producer.checked) == asked
