@@ -27,8 +27,8 @@ from aerobee.ops.run import Interrupted
 # them takes half a second.
 COMMANDS = {
     "up": "up",
-    "nameserver": "serve",
-    "broker": "serve",
+    "nameserver": "nameserver",
+    "broker": "broker",
     "send": "send",
     "consume": "consume",
     "doctor": "doctor",

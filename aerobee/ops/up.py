@@ -29,12 +29,14 @@ from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
+from aerobee.ops.broker import start_broker
 from aerobee.ops.failure import ExitCode, UnhealthyError
 from aerobee.ops.listening import port_failure, require_directory, require_free_port
+from aerobee.ops.nameserver import start_nameserver
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
-from aerobee.ops.serve import Assignments, LogLevel, set_log_level, start_broker, start_nameserver
+from aerobee.ops.serving import Assignments, LogLevel, set_log_level
 from aerobee.ops.settings import (
     BROKER_KINDS,
     BrokerSettings,

@@ -105,7 +105,7 @@ def test_one_command_loads_its_own_module_only() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert "aerobee.ops.topic" in ended.stderr
-    for other in ("aerobee.ops.bench", "aerobee.ops.serve", "aerobee.broker"):
+    for other in ("aerobee.ops.bench", "aerobee.ops.serving", "aerobee.broker"):
         assert other not in ended.stderr
 
 

@@ -1,0 +1,69 @@
+"""`aerobee nameserver`: a NameServer in this process, with RocketMQ's flags and file keys."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from aerobee.config import to_properties
+from aerobee.nameserver import NameServer
+from aerobee.ops.listening import require_free_port
+from aerobee.ops.options import AsJson
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+from aerobee.ops.serving import (
+    Assignments,
+    ConfigPath,
+    LogLevel,
+    PrintConfig,
+    WithStdin,
+    flags_of,
+    force_on_second_signal,
+    set_log_level,
+    start_and_wait,
+    stopping_with_stdin,
+    write_config,
+)
+from aerobee.ops.settings import NameServerSettings, nameserver_settings
+
+
+def register(app: typer.Typer) -> None:
+    app.command("nameserver")(nameserver)
+
+
+def nameserver(
+    config: ConfigPath = None,
+    port: Annotated[int | None, typer.Option("--port", help="Listen here; 9876 unless set.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Bind to this address.")] = None,
+    assignments: Assignments = None,
+    print_config: PrintConfig = False,
+    log_level: LogLevel = "info",
+    stop_with_stdin: WithStdin = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a NameServer in this process."""
+    out = Output(as_json)
+    flags = flags_of(("listenPort", port, "--port"), ("bindAddress", host, "--host"))
+    settings = nameserver_settings(path=config, assignments=assignments or (), flags=flags, note=out.note)
+    if print_config:
+        write_config(out, to_properties(settings.server, settings.tls))
+        return
+    set_log_level(log_level)
+
+    async def command(stop: Stop) -> None:
+        force_on_second_signal(stop, out)
+        with stopping_with_stdin(stop, stop_with_stdin):
+            await start_and_wait(
+                start_nameserver(settings), stop, out, "nameserver", settings.server.listen_port
+            )
+
+    run(command)
+
+
+def start_nameserver(settings: NameServerSettings) -> NameServer:
+    """Make a NameServer, not started yet. Raises PortTaken."""
+    server = settings.server
+    if not server.listeners:
+        require_free_port(server.bind_address, server.listen_port, "the NameServer", "--port or listenPort")
+    return NameServer(server, tls=settings.tls.server_tls())
