@@ -138,7 +138,9 @@ class CommitLog:
             self._take_space(segment, needed)
         end = min(segment.reserved, needed + min(FILL_STEP_BYTES, self._reserve_bytes))
         if end > segment.filled:
-            segment.file.fill(max(segment.filled, self.end - self.base), end)
+            begin = max(segment.filled, self.end - self.base)
+            segment.file.fill(begin, end)
+            segment.file.prefault(begin, end)
             segment.filled = end
         self.limit = self.base + end - BLANK_BYTES
 

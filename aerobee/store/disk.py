@@ -57,7 +57,7 @@ class MappedFile(Protocol):
         ...
 
     def fill(self, start: int, end: int) -> None:
-        """Make reserved bytes that are zero ready for writing, before others are written there. Best effort."""
+        """Write zeros over reserved bytes that are zero, so that they are in the system's cache. Best effort."""
         ...
 
     def rewrite(self, start: int, end: int) -> None:
@@ -230,7 +230,6 @@ class RealMappedFile:
         with contextlib.suppress(OSError):
             for at in range(start, end, len(_ZEROS)):
                 os.pwrite(self._descriptor, _ZEROS[: end - at], at)
-        self.prefault(start, end)
 
     def rewrite(self, start: int, end: int) -> None:
         buffer = self.buffer

@@ -33,6 +33,7 @@ INDEX_ENTRY_BYTES = INDEX_ENTRY.size
 _INT = struct.Struct(">i")
 _RESERVE_BYTES = 1_048_576
 _CHECK_STEP = 65_536  # entries
+MAP_IN_ENTRIES = 256  # a file with more of them is worth its slots' pages
 _CLEAR_STEP_BYTES = 65_536
 _ZERO_RUN_BYTES_MAX = 8 << 20  # behind so many zeros nothing is looked for: more than a moment's entries take
 SECTOR_BYTES = 512  # a disk writes at least so many bytes in one piece
@@ -68,6 +69,7 @@ class IndexFile:
         self.reserved = 0  # entries numbered below it have disk space
         self.dirty_from = -1  # physical offset of the oldest record with an unsynced entry
         self.pins = 0
+        self.is_mapped_in = False  # every page of the slots can be touched without a fault
         (
             self.begin_timestamp,
             self.end_timestamp,
@@ -98,6 +100,11 @@ class IndexFile:
             self.file.reserve(needed)
             target = needed
         self.reserved = (target - self.entries_at) // INDEX_ENTRY_BYTES
+
+    def map_in(self) -> None:
+        """Bring the slots' pages in for writing: they are touched at random, each first touch would wait for a page."""
+        self.is_mapped_in = True
+        self.file.prefault(HEADER_BYTES, self.entries_at)
 
     def put(self, hash_value: int, physical_offset: int, store_timestamp: int) -> None:
         """Write one entry; the caller has checked is_full and `reserved`. write_header() follows."""
@@ -363,8 +370,9 @@ class KeyIndex:
             mapped.close()
             self._disk.remove(path)
             raise
-        # Slots are touched at random: without this each first touch waits for a page.
         mapped.fill(HEADER_BYTES, file.entries_at)
+        if self.files:  # the first file of a store waits for map_in(): an idle broker does without its 20 MB
+            file.map_in()
         return file
 
     def add(self, topic: str, key_texts: Sequence[str], physical_offset: int, store_timestamp: int) -> None:
@@ -436,6 +444,16 @@ class KeyIndex:
         with self._create_lock:
             if self.needs_spare():
                 self._spare = self._create(now_ms)
+
+    def needs_map_in(self) -> bool:
+        """Whether pin_newest() should be called in the executor now."""
+        return bool(self.files) and not self.files[-1].is_mapped_in and self.files[-1].count > MAP_IN_ENTRIES
+
+    def pin_newest(self) -> IndexFile:
+        """The newest file, pinned, so that any thread may call its map_in(); unpin() follows."""
+        file = self.files[-1]
+        file.pins += 1
+        return file
 
     def unsynced_from(self) -> int:
         """Physical offset of the oldest record with an unsynced entry; -1: none."""

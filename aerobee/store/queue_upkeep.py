@@ -106,5 +106,10 @@ class QueueUpkeep:
                 await loop.run_in_executor(
                     self._executor, self._flusher.index.make_spare, self._clock.now_ms()
                 )
+            if self._flusher.index.needs_map_in():
+                file = self._flusher.index.pin_newest()
+                future = loop.run_in_executor(self._executor, file.map_in)
+                future.add_done_callback(lambda _: self._flusher.index.unpin([file]))
+                await asyncio.shield(future)
         except (StoreFull, OSError) as error:
             _logger.warning("the next file cannot be made yet: %s", error)

@@ -242,3 +242,18 @@ async def test_arrivals_are_announced_by_the_append_itself(tmp_path: Path) -> No
     store.append_batch([message(2), message(3)])
     assert [arrival[2] for arrival in seen] == [1, 2, 3]
     await store.stop()
+
+
+async def test_the_slots_of_the_key_index_are_mapped_in_once_there_are_keys(tmp_path: Path) -> None:
+    store = new_store(tmp_path, flush_interval_consume_queue=5)
+    store.load()
+    await store.start()
+    try:
+        store.append(message(0))
+        assert not store.index.files[-1].is_mapped_in
+        for number in range(1, 300):
+            store.append(message(number))
+        while not store.index.files[-1].is_mapped_in or store.index.files[-1].pins:
+            await asyncio.sleep(0.001)
+    finally:
+        await store.stop()
