@@ -253,7 +253,8 @@ async def test_the_slots_of_the_key_index_are_mapped_in_once_there_are_keys(tmp_
         assert not store.index.files[-1].is_mapped_in
         for number in range(1, 300):
             store.append(message(number))
-        while not store.index.files[-1].is_mapped_in or store.index.files[-1].pins:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(30):
+            while not store.index.files[-1].is_mapped_in or store.index.files[-1].pins:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
     finally:
         await store.stop()
