@@ -305,8 +305,7 @@ class PullConsumer:
 
     def _moved(self, pull: QueuePull, next_offset: int) -> None:
         self._ready[pull.queue].clear()
-        self._positions[pull.queue] = next_offset
-        self._uncommitted.pop(pull.queue, None)
+        self._positions[pull.queue] = self._uncommitted[pull.queue] = next_offset
 
     async def poll(self, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """Return messages that are there, or wait for the first; an empty list after `timeout_s` without one.

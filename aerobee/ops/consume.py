@@ -2,8 +2,8 @@
 
 Without --group every queue of the topic is read and nothing is kept at the broker: like `tail -f`. With --group this
 process becomes a member: queues are shared with the other members, and the place is committed after the printing, so
-that a message is printed at least once. With --pop as well the broker hands out message by message (docs/pop.md): each is
-acknowledged after the printing.
+that a message is printed at least once. The place also passes messages that --tags or --sql leaves out. With --pop as
+well the broker hands out message by message (docs/pop.md): each is acknowledged after the printing.
 """
 
 from __future__ import annotations
@@ -173,6 +173,7 @@ class _Reader:
         self._verbose = verbose
         self._limit = limit
         self.printed = 0
+        self.shown = 0  # of the messages that came last
 
     @property
     def done(self) -> bool:
@@ -187,23 +188,19 @@ class _Reader:
         if not self._out.as_json:
             self._out.note(plural(self.printed, "message"))
 
-    def show(self, messages: Sequence[ReceivedMessage]) -> dict[MessageQueue, int]:
-        """Print up to the limit; return the next offset of each queue that something was printed of."""
-        next_offsets: dict[MessageQueue, int] = {}
+    def show(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Print up to the limit; `shown` is how many of these were."""
+        self.shown = self.left(len(messages))
         stdout = sys.stdout.buffer
-        for message in messages:
-            if self.done:
-                break
+        for message in messages[: self.shown]:
             if self._out.as_json:
                 self._out.line(message_document(message), "")
             else:
                 if self._verbose:
                     stdout.write(_head(message).encode())
                 stdout.write(message.body + b"\n")
-            self.printed += 1
-            next_offsets[message.queue] = message.queue_offset + 1
+        self.printed += self.shown
         stdout.flush()
-        return next_offsets
 
 
 async def _pop(
@@ -253,13 +250,26 @@ async def _assign(consumer: PullConsumer, topic: str, tags: str, queue: str | No
 
 
 async def _read(consumer: PullConsumer, reader: _Reader, *, commit: bool, follow: bool) -> None:
+    committed: dict[MessageQueue, int] = {}
     while not reader.done:
         messages = await consumer.poll(timeout_s=POLL_S)
-        printed = reader.show(messages)
-        if commit and printed:
-            await consumer.commit(printed)
+        reader.show(messages)
+        if commit:
+            places = _places(consumer, messages[reader.shown :])
+            news = {queue: offset for queue, offset in places.items() if committed.get(queue) != offset}
+            if news:
+                await consumer.commit(news)
+            committed = places
         if not messages and not follow and await _at_end(consumer):
             return
+
+
+def _places(consumer: PullConsumer, unprinted: Sequence[ReceivedMessage]) -> dict[MessageQueue, int]:
+    """Where the group goes on in each queue: behind what was printed, and behind what it does not want."""
+    places = {queue: consumer.position(queue) for queue in consumer.assigned}
+    for message in reversed(unprinted):
+        places[message.queue] = message.queue_offset
+    return {queue: offset for queue, offset in places.items() if offset is not None}
 
 
 async def _at_end(consumer: PullConsumer) -> bool:

@@ -88,6 +88,18 @@ def test_messages_carry_tag_keys_and_properties(run: Run) -> None:
     assert message["properties"]["a"] == "b"
 
 
+def test_group_passes_messages_that_it_does_not_want(run: Run) -> None:
+    assert run("topic", "create", "unwanted", "--queues", "2")[0] == 0
+    for tag in "BBBABB":
+        assert run("send", "unwanted", tag, "--tag", tag)[0] == 0
+    reading = ("consume", "unwanted", "--group", "choosy", "--from", "first", "--no-follow")
+    assert run(*reading, "--tags", "C")[:2] == (0, "")
+    assert json.loads(run("group", "lag", "choosy", "--json")[1])["lag"] == 0
+    assert run("group", "reset", "choosy", "-t", "unwanted", "--to", "first", "--yes")[0] == 0
+    assert run(*reading, "--tags", "A")[:2] == (0, "A\n")
+    assert json.loads(run("group", "lag", "choosy", "--json")[1])["lag"] == 0
+
+
 def test_group_keeps_its_place_and_can_be_moved(run: Run) -> None:
     lines = "".join(f"{number}\n" for number in range(20))
     assert run("topic", "create", "places", "--queues", "2")[0] == 0

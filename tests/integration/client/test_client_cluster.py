@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -367,6 +368,55 @@ async def test_a_pull_consumers_sql_expression_is_checked_and_filters():
             await consumer.subscribe("orders", Sql("size BETWEEN 2 AND 3"))
             seen = [message.properties["size"] for message in await drain(consumer, 2)]
         assert seen == ["2", "3"]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_push_consumer_commits_behind_messages_that_it_does_not_want(cluster, orderly):
+    await fill(cluster, 6, tag="B")
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, orderly=orderly, persist_offsets_s=0.05)
+    async with (
+        cluster.push_consumer("G", {"orders": "A"}, print, config=config),
+        Admin(cluster.nameserver_address) as admin,
+    ):
+        async with asyncio.timeout(10):
+            while await committed(admin, "G") != 6:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_a_pull_consumer_commits_behind_messages_that_it_does_not_want(cluster):
+    await fill(cluster, 6, tag="B")
+    async with (
+        cluster.pull_consumer("G", config=replace(FIRST, auto_commit=False)) as consumer,
+        Admin(cluster.nameserver_address) as admin,
+    ):
+        await consumer.subscribe("orders", "A")
+        async with asyncio.timeout(10):
+            while await committed(admin, "G") != 6:
+                assert await consumer.poll(0.05) == []
+                await consumer.commit()
+
+
+async def test_a_pull_consumer_commits_where_the_broker_moved_it(cluster):
+    await fill(cluster, 1)
+    async with cluster.pull_consumer("G", config=replace(FIRST, auto_commit=False)) as consumer:
+        queues = await consumer.queues("orders")
+        await consumer.assign(queues)
+        assert len(await drain(consumer, 1)) == 1
+        for queue in queues:
+            await consumer.commit({queue: 99})
+        await consumer.assign(())
+        await consumer.assign(queues)
+        ends = {queue: await consumer.end_offset(queue) for queue in queues}
+        async with asyncio.timeout(10):
+            while {queue: await consumer.committed(queue) for queue in queues} != ends:
+                await consumer.poll(0.05)
+                await consumer.commit()
+
+
+async def committed(admin, group):
+    """The sum of a group's offsets in `orders`."""
+    progress = await admin.consumer_progress(group, "orders")
+    return sum(max(each.consumer_offset, 0) for each in progress.queues)
 
 
 async def test_sql_expression_filters_at_the_broker():
