@@ -59,6 +59,8 @@ final class ReplyDriver {
         replier.consumer = new DefaultMQPushConsumer(q.getString("group"));
         configure(replier.consumer, q, q.getString("name"));
         replier.consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        // An answer arrives before the broker confirms it: at the end a listener that still waits is not interrupted.
+        replier.consumer.setAwaitTerminationMillisWhenShutdown(5000);
         replier.consumer.subscribe(q.getString("topic"), "*");
         replier.consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {
