@@ -33,7 +33,7 @@ RESTART_KEYS = frozenset(
     {
         "advertisedListeners", "bindAddress", "brokerClusterName", "brokerIP1", "brokerIP2", "brokerId",
         "brokerName", "brokerRole", "enableVipListener", "listenPort",
-        "listeners", "namesrvAddr", "regionId",
+        "listeners", "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
     }
 )  # fmt: skip
 LIVE_STORE_KEYS = frozenset(

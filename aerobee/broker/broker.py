@@ -43,6 +43,7 @@ from aerobee.broker.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
+from aerobee.broker.unread_replies import UnreadReplies
 from aerobee.clock import Clock, SystemClock, Timer
 from aerobee.config import merge_properties
 from aerobee.errors import AerobeeError, StoreError, UsageError
@@ -51,7 +52,7 @@ from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.connection import Connection, ConnectionLimits, Handler, Reply
 from aerobee.remoting.server import Listener, RemotingServer
 from aerobee.remoting.tls import ServerTls
 from aerobee.store.config import BrokerRole, StoreConfig
@@ -267,7 +268,9 @@ class Broker:
         self.overload = Overload(
             wait_limit_ms=config.wait_time_mills_in_send_queue,
             pending_limit_bytes=config.pending_reply_bytes_max,
-            pending_bytes=lambda: sum(connection.unsent_bytes for connection in self.connections),
+            pending_bytes=UnreadReplies(
+                lambda: self.connections, limit_bytes=config.pending_reply_bytes_max
+            ).look,
         )
         self.registration = Registration(
             client=self._client, topics=self.topics, identity=identity, live=self.live, clock=self.clock
@@ -386,6 +389,7 @@ class Broker:
             handlers=self._handlers,
             default=self._unknown,
             tls=tls,
+            limits=ConnectionLimits(idle_close_s=self.config.server_channel_max_idle_time_seconds),
         )
 
     def _unknown(self, connection: Connection, request: RemotingCommand) -> Reply:

@@ -80,6 +80,7 @@ class BrokerConfig:
     region_id: str = "DefaultRegion"
     broker_permission: int = PERM_READ | PERM_WRITE
     start_accept_send_request_time_stamp: int = 0
+    server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
     # topics and groups
     default_topic_queue_nums: int = 8
     auto_create_topic_enable: bool = True
@@ -172,6 +173,7 @@ class BrokerConfig:
             )
         _between("defaultTopicQueueNums", self.default_topic_queue_nums, 1, 65_536)
         for key, value in (
+            ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
             ("registerNameServerPeriod", self.register_name_server_period),
             ("registerBrokerTimeoutMills", self.register_broker_timeout_mills),
             ("shortPollingTimeMills", self.short_polling_time_mills),

@@ -1,0 +1,74 @@
+"""The replies that peers have not read, of all connections; who reads none of them goes when they are too many.
+
+One connection is bounded by its ConnectionLimits, but many of them together would hold any amount of memory, and sends are
+refused while that is above `pendingReplyBytesMax`: peers that never read would stop all producers until they are closed
+as idle. So a peer that takes nothing is disconnected, those for which most waits first, until half the bound is free:
+
+    bytes of all connections           disconnected
+    above half the bound               who has taken nothing for STALLED_LOOKS looks
+    above the bound                    who has taken nothing since the last look
+
+A peer that reads, however slowly, stays. RocketMQ has no such bound; its channels hold what they are given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from aerobee.remoting.connection import Connection
+
+STALLED_LOOKS = 3
+
+_LOG = logging.getLogger(__name__)
+
+
+class UnreadReplies:
+    """`connections` returns the open ones; look() is called about once a second."""
+
+    def __init__(self, connections: Callable[[], Iterable[Connection]], *, limit_bytes: int) -> None:
+        self._connections = connections
+        self._limit_bytes = limit_bytes
+        self._stalled: dict[
+            Connection, tuple[int, int]
+        ] = {}  # unsent bytes, looks since they last became fewer
+
+    def look(self) -> int:
+        """Disconnect whom the rule says; return the bytes that wait for the others."""
+        total = 0
+        stalled: dict[Connection, tuple[int, int]] = {}
+        for connection in self._connections():
+            unsent = connection.unsent_bytes
+            if not unsent:
+                continue
+            total += unsent
+            if connection.congested:
+                before, looks = self._stalled.get(connection, (unsent + 1, -1))
+                stalled[connection] = (unsent, looks + 1 if unsent >= before else 0)
+        self._stalled = stalled
+        if total > self._limit_bytes // 2:
+            total -= self._disconnect(total)
+        return total
+
+    def _disconnect(self, total: int) -> int:
+        """Return how many bytes are given up."""
+        looks_min = 1 if total > self._limit_bytes else STALLED_LOOKS
+        excess, freed, count = total - self._limit_bytes // 2, 0, 0
+        chosen = [(unsent, peer) for peer, (unsent, looks) in self._stalled.items() if looks >= looks_min]
+        for unsent, connection in sorted(chosen, key=lambda each: each[0], reverse=True):
+            if freed >= excess:
+                break
+            connection.abort(f"the peer reads nothing, {unsent} bytes waited for it")
+            del self._stalled[connection]
+            freed += unsent
+            count += 1
+        if count:
+            _LOG.warning(
+                "%d bytes of replies wait for peers that do not read them (pendingReplyBytesMax: %d): "
+                "%d connections with %d of them are closed",
+                total,
+                self._limit_bytes,
+                count,
+                freed,
+            )
+        return freed
