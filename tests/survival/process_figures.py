@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,3 +35,12 @@ def look_at(pid: int) -> ProcessFigures:
         threads=int(status["Threads"][0]),
         cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
     )
+
+
+def open_files_below(pid: int, directory: Path) -> int:
+    """How many of a process's handles are files below `directory`: a store holds one for each file that it has."""
+    count = 0
+    for handle in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += handle.readlink().is_relative_to(directory)
+    return count
