@@ -19,7 +19,10 @@ EXACT, SORTED, SHAPE, SETTINGS = "exact", "sorted", "shape", "settings"
 # Settings that RocketMQ does not have, or whose value is the machine's.
 OWN_SETTINGS = {
     "advertisedListeners", "brokerIP2", "commitLogReserveBytes", "enableVipListener", "hotReadBytes", "listenPort",
-    "listeners", "mappedQueueFilesMax", "memoryBytes", "pendingReplyBytesMax", "truncateCorruptLog",
+    "dedupKeysMax", "dedupWindowMillis", "enableTopicMessageTypeCheck", "listeners", "mappedQueueFilesMax", "memoryBytes",
+    "pendingReplyBytesMax", "subscriptionConflictPolicy", "truncateCorruptLog",
+    # RocketMQ's, with another default here: docs/transactions.md
+    "transactionCheckInterval", "transactionOpBatchInterval",
 }  # fmt: skip
 
 

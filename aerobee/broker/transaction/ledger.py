@@ -74,6 +74,7 @@ class Ledger:
         self,
         *,
         store: TransactionStore,
+        create_topic: Callable[[str], object],
         writer: MessageWriter,
         stats: BrokerStats,
         clock: Clock,
@@ -81,11 +82,12 @@ class Ledger:
         op_interval_ms: Callable[[], int],
         op_bytes_max: Callable[[], int],
     ) -> None:
-        """`host` is the broker's own, packed."""
+        """`create_topic` makes one that is missing; `host` is the broker's own, packed."""
         self.book = TransactionBook()
         self.host = host
         self.committed_count = self.rolled_back_count = self.given_up_count = 0
         self._store = store
+        self._create_topic = create_topic
         self._writer = writer
         self._stats = stats
         self._clock = clock
@@ -197,6 +199,7 @@ class Ledger:
         """Move it to TRANS_CHECK_MAX_TIME_TOPIC. Raises StoreError; it is open as before then."""
         half = self.half_at(transaction.physical_offset)
         if half is not None:
+            self._create_topic(TRANS_CHECK_MAX_TIME_TOPIC)
             self._store.append(given_up(half))
         self.book.decided(transaction, Outcome.GIVEN_UP)
         self.given_up_count += 1

@@ -24,7 +24,6 @@ from aerobee.broker.topic_table import (
     HALF_TOPIC,
     OP_TOPIC,
     SCHEDULE_TOPIC,
-    TRANS_CHECK_MAX_TIME_TOPIC,
     TopicTable,
 )
 from aerobee.broker.transaction.book import OpenTransaction
@@ -76,6 +75,7 @@ class Transactions(Feature):
         self._is_loaded = False
         self._running = False
         self.ledger = Ledger(
+            create_topic=self._topics.create_internal,
             store=parts.store,
             writer=parts.writer,
             stats=parts.stats,
@@ -185,7 +185,6 @@ class Transactions(Feature):
         self._running = True
         if not self._is_loaded:
             self._recover()
-        self._topics.create_internal(TRANS_CHECK_MAX_TIME_TOPIC)
         try:
             self.ledger.write_ops()
         except StoreError as error:
@@ -264,6 +263,8 @@ class Transactions(Feature):
             self._run_blocking(lambda: self._metrics.write(counts))
 
     def _commit_progress(self, half_offset: int, op_offset: int) -> None:
+        if not half_offset and not op_offset:
+            return  # no transaction was ever ended: the group shows in no list, as in RocketMQ
         self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half_offset)
         self._offsets.commit(TRANSACTION_GROUP, OP_TOPIC, 0, op_offset)
 
