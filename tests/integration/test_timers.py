@@ -78,7 +78,7 @@ async def test_messages_are_delivered_at_their_millisecond(cluster: LocalCluster
     assert now + 1700 <= at[b"at"].store_timestamp
     assert now + 900 <= at[b"after"].store_timestamp
     assert "REAL_TOPIC" not in at[b"past"].properties
-    assert int(at[b"at"].properties["TIMER_DEQUEUE_MS"]) == at[b"at"].store_timestamp
+    assert now + 1700 <= int(at[b"at"].properties["TIMER_DEQUEUE_MS"]) <= at[b"at"].store_timestamp
     info = await cluster_info(cluster)
     assert info["timerDelivered"] == "2"
     assert info["timerPending"] == "1"
