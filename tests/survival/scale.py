@@ -62,6 +62,7 @@ BACKLOG_BODY_BYTES = 1024
 BACKLOG_MESSAGE_BYTES = 1300  # body, record head, properties, queue entry, rounded up
 DISK_LEFT_MIN_BYTES = 20 << 30
 DISK_SMALL_BYTES = 1 << 30  # what is asked for without a look at what is left
+HEAD_TRIES = 5
 HEAD_RATE = 500  # messages a second
 HEAD_P99_GROWTH_MAX = 1.5
 
@@ -428,6 +429,23 @@ async def routed(nameserver_port: int, topics: list[str]) -> None:
 # --- backlog
 
 
+def head_latency(head: tuple[str, ...]) -> dict[str, float]:
+    """End to end latency at the head, ms. Raises compare.LoadFailed.
+
+    The load generator gives up at the first refusal; on a disk that others keep busy for seconds the broker does refuse.
+    """
+    for tries_left in reversed(range(HEAD_TRIES)):
+        try:
+            latency: dict[str, float] = compare.run_load("rmqload.py", "e2e", *head)["e2e_latency_ms"]
+            return latency
+        except compare.LoadFailed as failed:
+            if "[OVERLOAD]" not in str(failed) or not tries_left:
+                raise
+            note(f"once more: {failed}")
+            time.sleep(1)
+    raise AssertionError("unreachable")
+
+
 def backlog(server: servers.Server, *, messages: int, rounds: int, seconds: float) -> dict[str, Any]:
     """Raises Fault; returns figures."""
     store = server.directory / "store"
@@ -451,7 +469,7 @@ def backlog(server: servers.Server, *, messages: int, rounds: int, seconds: floa
     alone, beside, read, from_disk = [], [], [], []
     for number in range(rounds):
         start_cold(server, store)
-        alone.append(compare.run_load("rmqload.py", "e2e", *head)["e2e_latency_ms"])
+        alone.append(head_latency(head))
         disk_before = disk_reads(server.pids[-1])
         # Niced: on a machine of few cores the reader's own work would delay the clients whose latency is taken.
         reader = subprocess.Popen(
@@ -459,7 +477,7 @@ def backlog(server: servers.Server, *, messages: int, rounds: int, seconds: floa
             stdout=subprocess.PIPE,
         )
         try:
-            beside.append(compare.run_load("rmqload.py", "e2e", *head)["e2e_latency_ms"])
+            beside.append(head_latency(head))
             output, _ = reader.communicate(timeout=STEP_TIMEOUT_S)
         finally:
             reader.kill()
