@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from aerobee.errors import MalformedRecord, UsageError
+from aerobee.quick_init import quick_init
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB  # two-byte topic length, for topics of more than 127 bytes
@@ -81,6 +82,7 @@ _known_topics: set[str] = set()  # legal names: a producer has few topics and ma
 EMPTY_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
     """One queue of a topic at one broker. Sorts as RocketMQ sorts for rebalance."""
@@ -90,6 +92,7 @@ class MessageQueue:
     queue_id: int
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
     """What a producer sends. `body` is sent as is; compression is the producer's business.
@@ -119,17 +122,12 @@ class Message:
             if len(_known_topics) >= KNOWN_TOPICS_MAX:
                 _known_topics.clear()
             _known_topics.add(self.topic)
-        if not isinstance(self.body, (bytes, bytearray, memoryview)):
+        if type(self.body) is not bytes and not isinstance(self.body, (bytes, bytearray, memoryview)):
             raise UsageError(
                 f"a message body is bytes, this one is {type(self.body).__name__}: encode it first"
             )
-        if isinstance(self.keys, str):
-            raise UsageError(f"keys is a tuple of strings; write keys=({self.keys!r},)")
-        for key in self.keys:
-            if not key or " " in key:
-                raise UsageError(
-                    f"message key {key!r} is empty or holds a blank; keys are separated by blanks"
-                )
+        if self.keys != ():
+            self._check_keys()
         if self.deliver_at is not None or self.deliver_after is not None:
             self.timer_property()
         if not -1 <= self.priority <= PRIORITY_MAX:
@@ -145,6 +143,15 @@ class Message:
                     raise UsageError(
                         f"property {name!r}={value!r}: names and values are non-empty and without \\x01 and \\x02"
                     )
+
+    def _check_keys(self) -> None:
+        if isinstance(self.keys, str):
+            raise UsageError(f"keys is a tuple of strings; write keys=({self.keys!r},)")
+        for key in self.keys:
+            if not key or " " in key:
+                raise UsageError(
+                    f"message key {key!r} is empty or holds a blank; keys are separated by blanks"
+                )
 
     @property
     def is_delayed(self) -> bool:

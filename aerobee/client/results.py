@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aerobee.message import MessageQueue
+from aerobee.quick_init import quick_init
 
 
 class SendStatus(Enum):
@@ -21,6 +22,7 @@ class SendStatus(Enum):
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
+@quick_init
 @dataclass(slots=True, frozen=True)
 class SendResult:
     """Where a message is stored.

@@ -4,7 +4,7 @@
     floor 3   broker/   nameserver/
     floor 2   client/
     floor 1   remoting/ store/
-    floor 0   errors.py clock.py message.py network.py config.py
+    floor 0   errors.py clock.py message.py network.py config.py quick_init.py
 
 Imports only go down, packages on one floor do not import each other, and inside `aerobee` nothing imports through a
 package's `__init__`, except what only floor 4 and users see.
@@ -27,6 +27,7 @@ FLOORS: dict[str, int] = {
     "message": 0,
     "network": 0,
     "config": 0,
+    "quick_init": 0,
     "remoting": 1,
     "store": 1,
     "client": 2,
