@@ -24,6 +24,8 @@ from aerobee.remoting.body.topic_stats import TopicStatsTable
 from aerobee.remoting.codes import RequestCode
 
 CALLS_AT_ONCE = 32
+FOLLOW_WAIT_S = 5.0  # members commit what was pushed to them when they have let go of the queue
+FOLLOW_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ class OffsetCalls(AdminCalls):
     async def move_offsets(self, group: str, moves: Sequence[OffsetMove]) -> tuple[OffsetMove, ...]:
         """Carry out a plan; return where the group is now, asked again of the brokers.
 
-        Raises the first refusal. Queues that were moved before it stay moved: plan again and repeat.
+        A broker that pushes offsets knows of the move when its members commit: they get FOLLOW_WAIT_S for it, then the
+        move's `note` says that they have not. Raises the first refusal. Queues that were moved before it stay moved: plan again and repeat.
         """
         addresses: dict[str, str] = {}
         for topic in {move.queue.topic for move in moves}:
@@ -153,8 +156,9 @@ class OffsetCalls(AdminCalls):
         async def carry_out(move: OffsetMove) -> OffsetMove:
             async with gate:
                 await self._move(addresses[move.queue.broker_name], group, move)
-                now = await self._committed(group, move.queue)
-            return replace(move, after=move.after if now is None else now)
+                now = await self._followed(group, move)
+            note = "members were told, but have not committed" if now == move.before != move.after else move.note
+            return replace(move, after=move.after if now is None else now, note=note)
 
         return tuple(await asyncio.gather(*map(carry_out, moves)))
 
@@ -179,6 +183,15 @@ class OffsetCalls(AdminCalls):
                 f"broker {queue.broker_name} moved queue {queue.queue_id} of {queue.topic} to {moved.get(queue)} "
                 f"instead of {move.after}: brokers before 5.0 take times only"
             )
+
+    async def _followed(self, group: str, move: OffsetMove) -> int | None:
+        """The group's offset once it is no longer the one before the move, or when the wait for that is over."""
+        deadline = asyncio.get_running_loop().time() + FOLLOW_WAIT_S
+        while (now := await self._committed(group, move.queue)) == move.before != move.after:
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(FOLLOW_POLL_S)
+        return now
 
     async def _target_of(self, move: OffsetMove, target: OffsetTarget) -> int:
         if target.kind == "earliest":

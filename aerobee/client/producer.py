@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from aerobee.client.compression import compress
 from aerobee.client.config import ClientConfig, Compression, ProducerConfig
@@ -24,7 +24,7 @@ from aerobee.client.publish_routes import PublishRoutes, target_of
 from aerobee.client.recall import recall_message
 from aerobee.client.request_reply import PendingRequests
 from aerobee.client.request_reply_calls import RequestReplyCalls
-from aerobee.client.results import SendResult, SendStatus
+from aerobee.client.results import SendResult
 from aerobee.client.send_header import (
     check_properties,
     decode_batch_reply,
@@ -32,29 +32,25 @@ from aerobee.client.send_header import (
     encode_batch_entry,
     properties_text,
 )
+from aerobee.client.send_replies import take_send_replies
+from aerobee.client.send_tries import FirstTry, SendTries
 from aerobee.client.session import Session
+from aerobee.client.slots import Slots
 from aerobee.client.trace import Tracer, trace_client, trace_group
 from aerobee.clock import Clock
-from aerobee.errors import (
-    AerobeeError,
-    GoAway,
-    RemoteError,
-    SendFailed,
-    SystemBusy,
-    TransportError,
-    UsageError,
-)
+from aerobee.errors import AerobeeError, SendFailed, UsageError
 from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, check_group_name, java_hash
 from aerobee.network import Network
 from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
+# A first try that is on its way; its future has the SendResult, or an answer that the burst hook left.
+Begun = tuple["asyncio.Future[Any]", PublishInfo, MessageQueue, Target, Connection, str]
 
-# Answers after which RocketMQ's client tries another broker (retryResponseCodes).
-RETRIED_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
 NOT_SENDABLE = frozenset(
     {
         "SCHEDULE_TOPIC_XXXX",
@@ -66,10 +62,6 @@ NOT_SENDABLE = frozenset(
     }
 )
 CONNECT_TIMEOUT_S = 3.0
-BUSY_PAUSE_S = (
-    0.25  # before the first repeat at the only broker when it is busy; each further one waits longer
-)
-GO_AWAY_TRIES_MAX = 3  # repeats at brokers that shut down; they do not count as tries
 
 
 def by_key(queues: Sequence[MessageQueue], _message: Message, key: object) -> MessageQueue:
@@ -111,13 +103,18 @@ class Producer(RequestReplyCalls):
         self.group = group
         self.config = config or ProducerConfig()
         self._session = Session(
-            nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
+            nameservers,
+            config=client or ClientConfig(),
+            clock=clock,
+            network=network,
+            random=random,
+            burst=take_send_replies,
         )
+        self._connections = self._session.remoting.by_address
         self._clock = self._session.clock
         self._routes = PublishRoutes(self._session, group, self.config)
         self._publish = self._routes.known
-        self._slots = asyncio.Semaphore(self.config.in_flight_max)
-        self._in_flight = 0
+        self._slots = Slots(self.config.in_flight_max)
         self._tracer: Tracer | None = None
         if trace:
             sender = Producer(
@@ -138,8 +135,13 @@ class Producer(RequestReplyCalls):
         )
         self._request_routes: dict[str, PublishInfo] = {}  # topics whose brokers know us as a requester
         self._closing = False
-        self._drained: asyncio.Future[None] | None = None
-        self._faults = FaultAvoidance() if self.config.latency_fault else None
+        faults = FaultAvoidance() if self.config.latency_fault else None
+        self._tries = SendTries(self._routes, self.config, faults)
+        # Whether a first try needs no more than what send() itself does for it.
+        self._is_plain = not self._observers and faults is None and not self.config.retry_when_not_stored_ok
+        self._plain_bytes_max = self.config.body_bytes_max
+        if self.config.compression is not Compression.NONE:
+            self._plain_bytes_max = min(self._plain_bytes_max, self.config.compress_over_bytes)
 
     @property
     def client_id(self) -> str:
@@ -158,15 +160,14 @@ class Producer(RequestReplyCalls):
     async def close(self) -> None:
         """Wait for the sends that are on their way, at most one send time-out, then leave."""
         self._closing = True
-        if self._in_flight:
-            self._drained = asyncio.get_running_loop().create_future()
+        if self._slots.taken:
             try:
                 async with asyncio.timeout(self.config.send_timeout_s):
-                    await self._drained
+                    await self._slots.emptied()
             except TimeoutError:
                 log.warning(
                     "closed while %d sends wait for an answer: whether they are stored is unknown",
-                    self._in_flight,
+                    self._slots.taken,
                 )
         try:
             if self._tracer is not None:
@@ -211,44 +212,86 @@ class Producer(RequestReplyCalls):
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
-        deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
+        now = self._loop.time()
+        deadline = now + (timeout_s or self.config.send_timeout_s)
+        if not self._is_plain or queue is not None or selector is not None or key is not None:
+            return await self._send_observed(message, queue, selector, key, deadline)
+        slots = self._slots
+        if slots.is_full:
+            await slots.wait()
+            now = self._loop.time()
+        else:
+            slots.take()
+        try:
+            begun = self._begin(message, now, deadline)
+            if begun is None:
+                return await self._send_in_tries(message, None, deadline)
+            future, info, chosen, target, connection, unique_id = begun
+            try:
+                reply = await future
+                if type(reply) is SendResult:
+                    return reply
+                # The burst hook left it: a failure, or an answer of a rare form.
+                return self._read_reply(reply, chosen, unique_id, target, connection)
+            except AerobeeError as error:
+                first = FirstTry(info, target, now, error)
+            return await self._send_in_tries(message, None, deadline, unique_id=unique_id, first=first)
+        finally:
+            slots.give_back()
+
+    def _begin(self, message: Message, now: float, deadline: float) -> Begun | None:
+        """Begin the first try of an ordinary send: no coroutine, no timer, one future. `now` is the loop's time.
+
+        None, and nothing done, when something has to be waited for or looked at first.
+        """
+        info = self._publish.get(message.topic)
+        body = message.body
+        if (
+            info is None
+            or type(body) is not bytes
+            or len(body) > self._plain_bytes_max
+            or message.properties
+            or message.topic in NOT_SENDABLE
+        ):
+            return None
+        turn = info.turn + 1
+        chosen, target = info.choices[turn % len(info.choices)]
+        if target is None:
+            return None
+        connection = self._connections.get(target.address)
+        if connection is None or not connection.takes_calls:
+            return None
+        info.turn = turn
+        now_ms = self._clock.now_ms()
+        unique_id = self._ids.next_id(now_ms)
+        opaque = connection.next_opaque()
+        frame = target.send.frame(
+            opaque, chosen.queue_id, 0, now_ms, message.flag, properties_text(message, unique_id), body
+        )
+        note = (chosen, unique_id)
+        future = connection.begin_call(frame, opaque, now, deadline, "SEND_MESSAGE_V2", note)
+        return future, info, chosen, target, connection, unique_id
+
+    async def _send_observed(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        key: object,
+        deadline: float,
+    ) -> SendResult:
+        """A send with whatever a send may have."""
         if key is not None and selector is None:
             message = with_sharding_key(message, key)
         ended = None
         if self._observers:
             message, ended = begin_send(self._observers, message)
-        await self._slots.acquire()
-        self._in_flight += 1
+        await self._slots.wait()
         try:
-            info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
-            body, sys_flag = self._prepare(message)
-            unique_id = self._ids.next_id(self._clock.now_ms())
-            properties = properties_text(message, unique_id)
-            fixed = queue if selector is None and key is None else self._select(info, message, selector, key)
-
-            async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> SendResult:
-                remoting = self._session.remoting
-                connection = remoting.connection_to(target.address) or await remoting.connect(
-                    target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
-                )
-                if connection.congested:
-                    await connection.wait_writable(remaining_s, "SEND_MESSAGE_V2")
-                opaque = connection.next_opaque()
-                frame = target.send.frame(
-                    opaque=opaque,
-                    queue_id=chosen.queue_id,
-                    sys_flag=sys_flag,
-                    born_timestamp_ms=self._clock.now_ms(),
-                    flag=message.flag,
-                    properties=properties,
-                    body=body,
-                )
-                reply = await connection.call(frame, opaque, remaining_s, "SEND_MESSAGE_V2")
-                if reply.code == ResponseCode.GO_AWAY:
-                    remoting.leave(connection)
-                return decode_send_reply(reply, chosen, unique_id, target.address)
-
-            result = await self._try(message.topic, fixed, deadline, attempt)
+            if selector is not None or key is not None:
+                info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
+                queue = self._select(info, message, selector, key)
+            result = await self._send_in_tries(message, queue, deadline)
         except BaseException as error:
             if ended is not None:
                 ended(None, error)
@@ -258,13 +301,57 @@ class Producer(RequestReplyCalls):
                 ended(result, None)
             return result
         finally:
-            self._give_back()
+            self._slots.give_back()
 
-    def _give_back(self) -> None:
-        self._in_flight -= 1
-        self._slots.release()
-        if not self._in_flight and self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+    async def _send_in_tries(
+        self,
+        message: Message,
+        fixed: MessageQueue | None,
+        deadline: float,
+        *,
+        unique_id: str = "",
+        first: FirstTry | None = None,
+    ) -> SendResult:
+        """Send to `fixed` or to any queue. `first`: a try that was made under `unique_id` and failed."""
+        if first is None:
+            await self._routes.info(message.topic, deadline)
+        body, sys_flag = self._prepare(message)
+        unique_id = unique_id or self._ids.next_id(self._clock.now_ms())
+        properties = properties_text(message, unique_id)
+
+        async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> SendResult:
+            connection = await self._connection(target, remaining_s, "SEND_MESSAGE_V2")
+            opaque = connection.next_opaque()
+            frame = target.send.frame(
+                opaque, chosen.queue_id, sys_flag, self._clock.now_ms(), message.flag, properties, body
+            )
+            reply = await connection.call(frame, opaque, remaining_s, "SEND_MESSAGE_V2")
+            return self._read_reply(reply, chosen, unique_id, target, connection)
+
+        return await self._tries.run(message.topic, fixed, deadline, attempt, first=first)
+
+    async def _connection(self, target: Target, remaining_s: float, request: str) -> Connection:
+        """The connection to a broker, when it takes bytes."""
+        remoting = self._session.remoting
+        connection = remoting.connection_to(target.address) or await remoting.connect(
+            target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
+        )
+        if connection.congested:
+            await connection.wait_writable(remaining_s, request)
+        return connection
+
+    def _read_reply(
+        self,
+        reply: RemotingCommand,
+        chosen: MessageQueue,
+        unique_id: str,
+        target: Target,
+        connection: Connection,
+    ) -> SendResult:
+        """Raises what the answer says when the message is not stored."""
+        if reply.code == ResponseCode.GO_AWAY:
+            self._session.remoting.leave(connection)
+        return decode_send_reply(reply, chosen, unique_id, target.address)
 
     def _refuse_closed(self) -> None:
         self._session.check_open()
@@ -306,21 +393,16 @@ class Producer(RequestReplyCalls):
         elif queue is None:
             queue = info.next_queue()
         target = target_of(info, queue)
-        remoting = self._session.remoting
-        connection = remoting.connection_to(target.address) or await remoting.connect(
-            target.address, timeout_s=CONNECT_TIMEOUT_S
-        )
+        connection = await self._connection(target, self.config.send_timeout_s, "SEND_MESSAGE_V2")
         frame = target.send_oneway.frame(
-            opaque=connection.next_opaque(),
-            queue_id=queue.queue_id,
-            sys_flag=sys_flag,
-            born_timestamp_ms=now_ms,
-            flag=message.flag,
-            properties=properties_text(message, self._ids.next_id(now_ms)),
-            body=body,
+            connection.next_opaque(),
+            queue.queue_id,
+            sys_flag,
+            now_ms,
+            message.flag,
+            properties_text(message, self._ids.next_id(now_ms)),
+            body,
         )
-        if connection.congested:
-            await connection.wait_writable(self.config.send_timeout_s, "SEND_MESSAGE_V2")
         connection.write(frame)
 
     async def send_batch(
@@ -345,8 +427,7 @@ class Producer(RequestReplyCalls):
             batch[index], ended = begin_send(self._observers, message)
             ends.append(ended)
         results: dict[int, SendResult] = {}
-        await self._slots.acquire()
-        self._in_flight += 1
+        await self._slots.wait()
         try:
             for topic, indices, unique_ids, flag, body in self._split(batch):
                 stored = await self._send_one_batch(topic, unique_ids, flag, body, queue, deadline)
@@ -360,7 +441,7 @@ class Producer(RequestReplyCalls):
                 f"{len(results)} of the messages of this batch were stored, then: {error}", ()
             ) from error
         finally:
-            self._give_back()
+            self._slots.give_back()
         for index, ended in enumerate(ends):
             ended(results[index], None)
         return tuple(results[index] for index in range(len(results)))
@@ -374,30 +455,20 @@ class Producer(RequestReplyCalls):
         queue: MessageQueue | None,
         deadline: float,
     ) -> tuple[SendResult, ...]:
-        outer_id = self._ids.next_id(self._clock.now_ms())
+        properties = f"UNIQ_KEY\x01{self._ids.next_id(self._clock.now_ms())}\x02WAIT\x01true\x02"
 
         async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> tuple[SendResult, ...]:
-            connection = await self._session.remoting.connect(
-                target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
-            )
-            if connection.congested:
-                await connection.wait_writable(remaining_s, "SEND_BATCH_MESSAGE")
+            connection = await self._connection(target, remaining_s, "SEND_BATCH_MESSAGE")
             opaque = connection.next_opaque()
             frame = target.send_batch.frame(
-                opaque=opaque,
-                queue_id=chosen.queue_id,
-                sys_flag=0,
-                born_timestamp_ms=self._clock.now_ms(),
-                flag=flag,
-                properties=f"UNIQ_KEY\x01{outer_id}\x02WAIT\x01true\x02",
-                body=body,
+                opaque, chosen.queue_id, 0, self._clock.now_ms(), flag, properties, body
             )
             reply = await connection.call(frame, opaque, remaining_s, "SEND_BATCH_MESSAGE")
             if reply.code == ResponseCode.GO_AWAY:
                 self._session.remoting.leave(connection)
             return decode_batch_reply(reply, chosen, unique_ids, target.address)
 
-        return await self._try(topic, queue, deadline, attempt)
+        return await self._tries.run(topic, queue, deadline, attempt)
 
     def _split(self, messages: list[Message]) -> list[tuple[str, list[int], list[str], int, bytes]]:
         """Cut a list of messages into requests: (topic, places in the list, ids, flag, body)."""
@@ -439,67 +510,6 @@ class Producer(RequestReplyCalls):
             finish(topic)
         return requests
 
-    async def _try(
-        self,
-        topic: str,
-        fixed: MessageQueue | None,
-        deadline: float,
-        attempt: Callable[[Target, MessageQueue, float], Coroutine[Any, Any, T]],
-    ) -> T:
-        """Run `attempt` until it succeeds, fails for good, or tries or time are used up."""
-        attempts: list[tuple[str, BaseException]] = []
-        tries_left = 1 if fixed is not None else 1 + self.config.retry_count_max
-        go_aways = 0
-        avoid: str | None = None
-        began = self._loop.time()
-        now = began
-        while True:
-            try:
-                info = self._publish.get(topic) or await self._routes.info(topic, deadline)
-            except AerobeeError as error:
-                if not attempts:
-                    raise
-                attempts.append(("nameserver", error))
-                raise _send_failed(topic, attempts, self._loop.time() - began) from error
-            queue = fixed or info.next_queue(avoid=avoid, faults=self._faults, now_s=now)
-            target = target_of(info, queue)
-            remaining_s = deadline - now
-            try:
-                result = await attempt(target, queue, remaining_s)
-            except AerobeeError as error:
-                failure = error
-            else:
-                if self._faults is not None:
-                    ended = self._loop.time()
-                    self._faults.record(target.broker_name, (ended - now) * 1000, ended)
-                if (
-                    not self.config.retry_when_not_stored_ok
-                    or tries_left <= 1
-                    or not isinstance(result, SendResult)
-                    or result.status is SendStatus.SEND_OK
-                ):
-                    return result
-                failure = SendFailed(f"stored by {target.broker_name} with {result.status.value}")
-            now = self._loop.time()
-            if isinstance(failure, GoAway) and go_aways < GO_AWAY_TRIES_MAX:
-                go_aways += 1
-            else:
-                tries_left -= 1
-            if not _is_retried(failure):
-                raise failure
-            attempts.append((f"{target.broker_name} at {target.address}", failure))
-            if self._faults is not None:
-                self._faults.record_failure(target.broker_name, now)
-            if tries_left <= 0 or now >= deadline:
-                raise _send_failed(topic, attempts, now - began) from failure
-            avoid = target.broker_name
-            if isinstance(failure, SystemBusy) and len(info.targets) == 1:
-                # No other broker to go to: give this one the time that it asks for.
-                await asyncio.sleep(min(BUSY_PAUSE_S * len(attempts), max(0.0, deadline - now)))
-                now = self._loop.time()
-            if failure.route_stale:
-                await self._routes.refresh(topic, deadline)
-
     def _check(self, message: Message) -> None:
         if message.properties:
             check_properties(message)
@@ -529,18 +539,3 @@ class Producer(RequestReplyCalls):
         if queue not in info.queues:
             raise UsageError(f"the selector chose {queue}, which is not one of the queues that it was given")
         return queue
-
-
-def _is_retried(failure: AerobeeError) -> bool:
-    """True when another broker may do what this one did not."""
-    if isinstance(failure, RemoteError):
-        return failure.code in RETRIED_CODES
-    return isinstance(failure, (TransportError, SendFailed))
-
-
-def _send_failed(topic: str, attempts: list[tuple[str, BaseException]], elapsed_s: float) -> SendFailed:
-    tries = "; ".join(f"{place}: {failure}" for place, failure in attempts)
-    return SendFailed(
-        f"a message for topic {topic} was not stored in {len(attempts)} tries within {elapsed_s:.2f} s ({tries})",
-        tuple(attempts),
-    )

@@ -22,9 +22,13 @@ class Target:
 
 
 class PublishInfo:
-    """Queues of one topic, handed out in turn. Source: TopicPublishInfo, MQFaultStrategy."""
+    """Queues of one topic, handed out in turn. Source: TopicPublishInfo, MQFaultStrategy.
 
-    __slots__ = ("_turn", "created_from_template", "queues", "targets")
+    `choices` has with each queue its broker, None when that one takes no messages of the topic now. The next one is
+    choices[(turn + 1) % len(choices)]; who takes it counts `turn` up.
+    """
+
+    __slots__ = ("choices", "created_from_template", "queues", "targets", "turn")
 
     def __init__(
         self,
@@ -37,7 +41,8 @@ class PublishInfo:
         self.queues = tuple(queues)
         self.targets = targets
         self.created_from_template = created_from_template
-        self._turn = first_turn
+        self.turn = first_turn
+        self.choices = tuple((queue, targets.get(queue.broker_name)) for queue in self.queues)
 
     def next_queue(
         self, *, avoid: str | None = None, faults: FaultAvoidance | None = None, now_s: float = 0.0
@@ -45,19 +50,19 @@ class PublishInfo:
         """The next queue, of another broker than `avoid` and of one that answers well, where there is one."""
         queues = self.queues
         count = len(queues)
-        self._turn += 1
+        self.turn += 1
         if avoid is None and faults is None:
-            return queues[self._turn % count]
+            return queues[self.turn % count]
         for offset in range(count):
-            queue = queues[(self._turn + offset) % count]
+            queue = queues[(self.turn + offset) % count]
             if queue.broker_name != avoid and (
                 faults is None or faults.is_available(queue.broker_name, now_s)
             ):
-                self._turn += offset
+                self.turn += offset
                 return queue
         if faults is not None:
             names = sorted({queue.broker_name for queue in queues} - {avoid or ""}) or [avoid or ""]
             best = faults.first_back(names)
             own = [queue for queue in queues if queue.broker_name == best]
-            return own[self._turn % len(own)]
-        return queues[self._turn % count]
+            return own[self.turn % len(own)]
+        return queues[self.turn % count]

@@ -22,7 +22,7 @@ from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX
 
 RESERVED_PROPERTIES = frozenset({"UNIQ_KEY", "WAIT", "KEYS", "TAGS", "DELAY"})
-_STATUS = {
+STATUS = {
     0: SendStatus.SEND_OK,
     10: SendStatus.FLUSH_DISK_TIMEOUT,
     11: SendStatus.SLAVE_NOT_AVAILABLE,
@@ -104,7 +104,6 @@ class SendTemplate:
 
     def frame(
         self,
-        *,
         opaque: int,
         queue_id: int,
         sys_flag: int,
@@ -165,7 +164,7 @@ def decode_send_reply(
     reply: RemotingCommand, queue: MessageQueue, unique_id: str, address: str
 ) -> SendResult:
     """Turn an answer into a result. Raises the RemoteError of any code that does not mean "stored"."""
-    status = _STATUS.get(reply.code)
+    status = STATUS.get(reply.code)
     if status is None:
         raise remote_error(
             reply.code, reply.remark, address=address, request="SEND_MESSAGE", opaque=reply.opaque

@@ -28,7 +28,7 @@ from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.client import RemotingClient, checked, split_address
 from aerobee.remoting.codes import RequestCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.connection import Burst, Connection, Handler
 from aerobee.remoting.tls import ClientTls, TlsFiles
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,9 @@ class Session:
         network: Network | None = None,
         random: Random | None = None,
         id_suffix: str = "",
+        burst: Burst | None = None,
     ) -> None:
+        """`burst` takes answers out of each read of a connection, see remoting/connection.py."""
         addresses = parse_addresses(nameservers)
         self.config = config
         self.clock: Clock = clock or SystemClock()
@@ -65,6 +67,7 @@ class Session:
             handlers=self.handlers,
             tls=_tls(config),
             on_connect=self._connected,
+            burst=burst,
         )
         self.nameservers = Nameservers(addresses, remoting=self.remoting, random=self.random)
         self.routes = RouteCache(

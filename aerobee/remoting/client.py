@@ -16,7 +16,7 @@ from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost, UsageErro
 from aerobee.network import Network
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, ConnectionLimits, Endpoint, Handler
+from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint, Handler
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.tls import ClientTls, TlsPump
 
@@ -29,7 +29,8 @@ _LOG = logging.getLogger("aerobee.remoting")
 class RemotingClient:
     """`handlers` serve the requests that peers send over our connections (a broker notifies its consumers so).
 
-    `on_connect` is called with each new connection, `connections` holds all that are open.
+    `on_connect` is called with each new connection, `connections` holds all that are open, `by_address` those that new
+    calls use. `burst` takes responses out of each read (connection.py).
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class RemotingClient:
         tls: ClientTls | None = None,
         limits: ConnectionLimits | None = None,
         on_connect: Callable[[Connection], None] | None = None,
+        burst: Burst | None = None,
     ) -> None:
         limits = limits or ConnectionLimits()
         self._set = ConnectionSet(clock, limits.idle_close_s)
@@ -52,12 +54,12 @@ class RemotingClient:
         self._endpoint = Endpoint(
             {} if handlers is None else handlers,  # the caller may fill an empty one later
             default,
-            None,
+            burst,
             limits,
             on_made=self._set.made,
             on_lost=self._connection_lost,
         )
-        self._by_address: dict[str, Connection] = {}
+        self.by_address: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._is_closed = False
 
@@ -71,7 +73,7 @@ class RemotingClient:
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
-        connection = self._by_address.get(address)
+        connection = self.by_address.get(address)
         if connection is None or not connection.is_open:
             connection = await self._connect(address, timeout_s, request_name(command.code))
         response = await connection.invoke(command, timeout_s=timeout_s - (loop.time() - started))
@@ -103,7 +105,7 @@ class RemotingClient:
 
     def connection_to(self, address: str) -> Connection | None:
         """Return the open connection to an address, or None when there is none."""
-        connection = self._by_address.get(address)
+        connection = self.by_address.get(address)
         return connection if connection is not None and connection.is_open else None
 
     def leave(self, connection: Connection) -> None:
@@ -111,9 +113,9 @@ class RemotingClient:
 
         For a peer that answered GO_AWAY.
         """
-        for address, known in list(self._by_address.items()):
+        for address, known in list(self.by_address.items()):
             if known is connection:
-                del self._by_address[address]
+                del self.by_address[address]
         if connection.is_open:
             connection.close_when_answered(LEAVE_WAIT_S)
 
@@ -127,7 +129,7 @@ class RemotingClient:
         await self._set.close_all("this client was closed")
 
     async def _connect(self, address: str, timeout_s: float, request: str) -> Connection:
-        connection = self._by_address.get(address)
+        connection = self.by_address.get(address)
         if connection is not None and connection.is_open:
             return connection
         if self._is_closed:
@@ -189,7 +191,7 @@ class RemotingClient:
             raise ConnectFailed(text, address=address, elapsed_s=elapsed) from error
         if not connection.is_open:
             raise ConnectFailed(f"{address} closed the connection at once", address=address)
-        self._by_address[address] = connection
+        self.by_address[address] = connection
         self._set.start_sweeping()
         if self._on_connect is not None:
             try:
@@ -200,9 +202,9 @@ class RemotingClient:
 
     def _connection_lost(self, connection: Connection) -> None:
         self._set.lost(connection)
-        for address, known in list(self._by_address.items()):
+        for address, known in list(self.by_address.items()):
             if known is connection:
-                del self._by_address[address]
+                del self.by_address[address]
 
 
 def checked(response: RemotingCommand, *, address: str, request: str) -> RemotingCommand:

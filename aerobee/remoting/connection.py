@@ -84,12 +84,9 @@ class Endpoint:
     on_lost: Callable[[Connection], None] | None = None
 
 
-@dataclass(slots=True)
-class _Call:
-    future: asyncio.Future[RemotingCommand]
-    started: float
-    deadline: float
-    request: str
+# A call that waits for its response: (future, started, deadline, request, note). A tuple, for one is made with each
+# message that is sent. The future's result is the response, or what a burst hook made of it.
+Call = tuple["asyncio.Future[Any]", float, float, str, Any]
 
 
 class Connection(asyncio.Protocol):
@@ -130,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         self._write_paused = False
         self._reading_paused = False
-        self._pending: dict[int, _Call] = {}
+        self.pending: dict[int, Call] = {}  # by opaque; a burst hook may take out calls that it answers
         self._sweep: asyncio.TimerHandle | None = None
         self._sweep_at = 0.0
         self._leave_at: float | None = None
@@ -191,26 +188,54 @@ class Connection(asyncio.Protocol):
         The future fails with ConnectionLost, RequestTimeout (noticed up to CALL_SWEEP_S late) or, when
         pending_calls_max wait already, TransportError. Cancelling it gives the call up.
         """
-        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         now = self._loop.time()
         if not self.is_open:
+            future: asyncio.Future[RemotingCommand] = self._loop.create_future()
             future.set_exception(self._lost_error(request, 0.0))
             return future
-        if len(self._pending) >= self._limits.pending_calls_max:
+        if len(self.pending) >= self._limits.pending_calls_max:
+            future = self._loop.create_future()
             future.set_exception(
                 TransportError(
-                    f"{len(self._pending)} calls to {self._name} wait for an answer, no more are taken: "
+                    f"{len(self.pending)} calls to {self._name} wait for an answer, no more are taken: "
                     f"send slower, or raise pending_calls_max",
                     address=self._name,
                     request=request,
                 )
             )
             return future
-        self._pending[opaque] = _Call(future, now, now + timeout_s, request)
-        due = now + (timeout_s if timeout_s < CALL_SWEEP_S else CALL_SWEEP_S)
-        if self._sweep is None or due < self._sweep_at:
-            self._arm_sweep(due)
-        self.write(frame)
+        return self.begin_call(frame, opaque, now, now + timeout_s, request)
+
+    @property
+    def takes_calls(self) -> bool:
+        """True when begin_call() may be called now."""
+        return (
+            self.is_open
+            and not self._write_paused
+            and self._out_bytes <= self._limits.write_high_bytes
+            and len(self.pending) < self._limits.pending_calls_max
+        )
+
+    def begin_call(
+        self, frame: bytes, opaque: int, now: float, deadline: float, request: str, note: Any = None
+    ) -> asyncio.Future[Any]:
+        """As call(), for a caller who knows the loop's time and has seen takes_calls: only an open connection.
+
+        `note` is for the burst hook: it may take the call out of `pending` when it reads the response, and give the
+        future what it made of it instead of the RemotingCommand.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.pending[opaque] = (future, now, deadline, request, note)
+        # The sweep that is armed comes soon enough for all but the shortest time-outs.
+        if self._sweep is None or deadline < self._sweep_at:
+            self._arm_sweep(min(deadline, now + CALL_SWEEP_S))
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        if not self._flush_scheduled and not self._serving:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        if self._out_bytes > self._limits.write_max_bytes:
+            self._check_unsent()
         return future
 
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
@@ -435,10 +460,10 @@ class Connection(asyncio.Protocol):
     def _handle(self, command: RemotingCommand) -> None:
         flag = command.flag
         if flag & FLAG_RESPONSE:
-            call = self._pending.pop(command.opaque, None)
+            call = self.pending.pop(command.opaque, None)
             # A response that nobody waits for any more came after its time-out.
-            if call is not None and not call.future.done():
-                call.future.set_result(command)
+            if call is not None and not call[0].done():
+                call[0].set_result(command)
             return
         endpoint = self._endpoint
         if endpoint.going_away:
@@ -621,32 +646,30 @@ class Connection(asyncio.Protocol):
     def _sweep_calls(self) -> None:
         self._sweep = None
         now = self._loop.time()
-        ended = [
-            opaque for opaque, call in self._pending.items() if call.deadline <= now or call.future.done()
-        ]
+        ended = [opaque for opaque, call in self.pending.items() if call[2] <= now or call[0].done()]
         for opaque in ended:
-            call = self._pending.pop(opaque)
-            if not call.future.done():
-                elapsed = now - call.started
-                text = f"{self._name} did not answer {call.request or 'a request'} within {elapsed:.3f} s"
-                call.future.set_exception(
-                    RequestTimeout(text, address=self._name, request=call.request, elapsed_s=elapsed)
+            future, started, _, request, _ = self.pending.pop(opaque)
+            if not future.done():
+                elapsed = now - started
+                text = f"{self._name} did not answer {request or 'a request'} within {elapsed:.3f} s"
+                future.set_exception(
+                    RequestTimeout(text, address=self._name, request=request, elapsed_s=elapsed)
                 )
-        if self._leave_at is not None and (not self._pending or now >= self._leave_at):
+        if self._leave_at is not None and (not self.pending or now >= self._leave_at):
             self.close("the peer is shutting down")
             return
-        if self._pending:
-            nearest = min(call.deadline for call in self._pending.values())
+        if self.pending:
+            nearest = min(call[2] for call in self.pending.values())
             self._arm_sweep(min(max(nearest, now), now + CALL_SWEEP_S))
 
     def _fail_pending(self, cause: BaseException | None) -> None:
-        pending, self._pending = self._pending, {}
+        pending, self.pending = self.pending, {}
         now = self._loop.time()
-        for call in pending.values():
-            if not call.future.done():
-                error = self._lost_error(call.request, now - call.started)
+        for future, started, _, request, _ in pending.values():
+            if not future.done():
+                error = self._lost_error(request, now - started)
                 error.__cause__ = cause
-                call.future.set_exception(error)
+                future.set_exception(error)
         waiters, self._writable_waiters = self._writable_waiters, []
         for waiter in waiters:
             if not waiter.done():

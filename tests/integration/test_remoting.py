@@ -389,7 +389,7 @@ async def test_cancelled_calls_leave_nothing_behind() -> None:
             await call
         connection = caller.connection_to(harness.address)
         assert connection is not None
-        await eventually(lambda: not connection._pending)
+        await eventually(lambda: not connection.pending)
 
 
 async def test_pending_calls_are_bounded() -> None:

@@ -195,7 +195,7 @@ async def test_cancelled_send_leaves_nothing_behind(broker, until):
         with pytest.raises(asyncio.CancelledError):
             await task
         broker.silent = False
-        assert producer._in_flight == 0
+        assert producer._slots.taken == 0
         assert (await producer.send(Message("orders", b"next"))).status is SendStatus.SEND_OK
 
 
@@ -223,7 +223,7 @@ async def test_close_waits_for_sends_that_are_on_their_way(broker):
         await producer.queues("orders")
         sending = [asyncio.create_task(producer.send(Message("orders", b"x"))) for _ in range(50)]
         await asyncio.sleep(0)  # each of them runs up to its wait for the answer
-        assert producer._in_flight == 50
+        assert producer._slots.taken == 50
     assert {(await task).status for task in sending} == {SendStatus.SEND_OK}
 
 
