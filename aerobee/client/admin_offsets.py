@@ -145,8 +145,9 @@ class OffsetCalls(AdminCalls):
     async def move_offsets(self, group: str, moves: Sequence[OffsetMove]) -> tuple[OffsetMove, ...]:
         """Carry out a plan; return where the group is now, asked again of the brokers.
 
-        A broker that pushes offsets knows of the move when its members commit: they get FOLLOW_WAIT_S for it, then the
-        move's `note` says that they have not. Raises the first refusal. Queues that were moved before it stay moved: plan again and repeat.
+        A broker that pushes offsets knows of the move when its members commit: they get FOLLOW_WAIT_S for it, then
+        the move's `note` says that they have not. Raises the first refusal. Queues that were moved before it stay
+        moved: plan again and repeat.
         """
         addresses: dict[str, str] = {}
         for topic in {move.queue.topic for move in moves}:
@@ -157,8 +158,9 @@ class OffsetCalls(AdminCalls):
             async with gate:
                 await self._move(addresses[move.queue.broker_name], group, move)
                 now = await self._followed(group, move)
-            note = "members were told, but have not committed" if now == move.before != move.after else move.note
-            return replace(move, after=move.after if now is None else now, note=note)
+            if now == move.before != move.after:
+                return replace(move, after=move.before or 0, note="members were told, but have not committed")
+            return replace(move, after=move.after if now is None else now)
 
         return tuple(await asyncio.gather(*map(carry_out, moves)))
 

@@ -194,9 +194,17 @@ class QueuePull:
             return 0.0
         if code == ResponseCode.PULL_OFFSET_MOVED:
             next_offset = answer.integer("nextBeginOffset")
-            why = "the group was reset" if answer.remark == "OFFSET_RESET" else f"it is not there ({answer.remark})"
+            why = (
+                "the group was reset"
+                if answer.remark == "OFFSET_RESET"
+                else f"it is not there ({answer.remark})"
+            )
             log.warning(
-                "%s: not going on at offset %d, %s, but at %d", self.queue, process.next_offset, why, next_offset
+                "%s: not going on at offset %d, %s, but at %d",
+                self.queue,
+                process.next_offset,
+                why,
+                next_offset,
             )
             process.dropped = True
             self.process = ProcessQueue(next_offset)

@@ -126,6 +126,7 @@ def consume(
 
 def parse_start(text: str, now_ms: int) -> Start:
     """Raises UsageError saying which forms are taken."""
+    text = {"earliest": "first", "latest": "last"}.get(text, text)  # as `aerobee offset reset` calls them
     if text in ("first", "last"):
         return Start(text)
     if text.startswith("offset:"):

@@ -360,7 +360,7 @@ def reset_group(
     group: GroupArgument,
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
     to: Annotated[
-        str, typer.Option("--to", help="first, last, a time (2026-11-21T10:00:00, 15m), or offset:N.")
+        str, typer.Option("--to", help="earliest, latest, a time (2026-11-21T10:00:00, 15m), or offset:N.")
     ],
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only (with offset:N).")
@@ -410,9 +410,9 @@ async def require_group(admin: Admin, group: str) -> None:
 
 def reset_time(text: str) -> int:
     """The timestamp of a reset: 0 is the begin, -1 the end."""
-    if text == "first":
+    if text in ("earliest", "first"):
         return 0
-    if text == "last":
+    if text in ("latest", "last"):
         return -1
     return time_ms(text, time.time_ns() // 1_000_000)
 

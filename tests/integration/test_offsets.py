@@ -108,6 +108,36 @@ async def test_members_that_are_online_go_on_where_they_are_sent(server_side):
         assert [move.before for move in await admin.offsets("G", "orders")] == [5]
 
 
+async def test_what_is_shown_after_a_pushed_reset_is_what_the_members_committed():
+    async with (
+        LocalCluster(broker_config={"use_server_side_reset_offset": False}) as cluster,
+        cluster.admin() as admin,
+    ):
+        await fill(cluster)
+        await consume_all(cluster, "G", 10)
+        async with cluster.push_consumer("G", {"orders": "*"}, lambda _: None, config=FIRST):
+            plan = await admin.plan_offsets("G", "orders", OffsetTarget.offset(2))
+            done = await admin.move_offsets("G", plan)
+            assert places(done) == [(0, 5, 2), (1, 5, 2)]
+            assert [move.note for move in done] == ["", ""]
+
+
+async def test_members_that_do_not_follow_a_pushed_reset_are_told_of(monkeypatch):
+    monkeypatch.setattr("aerobee.client.admin_offsets.FOLLOW_WAIT_S", 0.1)
+    async with (
+        LocalCluster(broker_config={"use_server_side_reset_offset": False}) as cluster,
+        cluster.admin() as admin,
+    ):
+        await fill(cluster, queues=1)
+        await consume_all(cluster, "G", 5)
+        await cluster.create_topic("other")
+        async with cluster.push_consumer("G", {"other": "*"}, lambda _: None):
+            plan = await admin.plan_offsets("G", "orders", OffsetTarget.offset(2))
+            (move,) = await admin.move_offsets("G", plan)
+    assert move.after == 5
+    assert "not committed" in move.note
+
+
 async def test_a_member_that_starts_after_a_reset_begins_there_at_once():
     async with LocalCluster() as cluster, cluster.admin() as admin:
         await fill(cluster, queues=1)

@@ -47,6 +47,8 @@ def test_moment_is_shown_to_the_millisecond() -> None:
     ("text", "expected"),
     [
         ("first", Start("first")),
+        ("earliest", Start("first")),
+        ("latest", Start("last")),
         ("last", Start("last")),
         ("offset:12", Start("offset", 12)),
         ("1h", Start("time", NOW - 3_600_000)),
@@ -63,7 +65,7 @@ def test_start_that_is_none_is_refused(text: str) -> None:
 
 
 def test_reset_to_the_ends() -> None:
-    assert reset_time("first") == 0
+    assert reset_time("first") == reset_time("earliest") == 0
     assert reset_time("last") == -1
 
 
