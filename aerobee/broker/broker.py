@@ -20,6 +20,7 @@ from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
 from aerobee.broker.delay_level import delay_level_hook
+from aerobee.broker.deliveries import Deliveries
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.features import make_features
@@ -119,6 +120,7 @@ class Broker:
         self._client = RemotingClient(clock=self.clock, network=self._network)
         self.lane_choice = choose_lane(os.environ.get(VARIABLE, ""))
         self._lane: Lane | None = None
+        self._deliveries: Deliveries | None = None
         self._timers: dict[str, Timer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._config_writer = ThreadPoolExecutor(1, "aerobee-config")
@@ -235,6 +237,8 @@ class Broker:
             feature.close()
         if self._lane is not None:
             self._lane.close()
+        if self._deliveries is not None:
+            self._deliveries.close()
 
     def save(self) -> None:
         """Write every config file now, blocking. While the broker runs it does so by itself, elsewhere.
@@ -276,7 +280,15 @@ class Broker:
             client=self._client, topics=self.topics, identity=identity, live=self.live, clock=self.clock
         )
         self._duplicates.load(store.log)
-        parts = self._make_parts()
+        self._deliveries = Deliveries(
+            store=store,
+            topics=self.topics,
+            stats=self.stats,
+            waiting=self.parked.by_queue,
+            choice=self.lane_choice,
+        )
+        self.schedule.use(self._deliveries)
+        parts = self._make_parts(self._deliveries)
         self._features = make_features(parts)
         for feature in self._features:
             feature.load()
@@ -322,7 +334,7 @@ class Broker:
         for server in (self._server, self._vip_server):
             server.use_burst(self._lane.burst)
 
-    def _make_parts(self) -> BrokerParts:
+    def _make_parts(self, deliveries: Deliveries) -> BrokerParts:
         """What handlers and features share."""
         store, identity, expressions = self.store, self.identity, Expressions()
         return BrokerParts(
@@ -337,6 +349,7 @@ class Broker:
             locks=self.locks,
             stats=self.stats,
             schedule=self.schedule,
+            deliveries=deliveries,
             parked=self.parked,
             durable=DurableReplies(
                 store=store, clock=self.clock, timeout_ms=self._store_config.sync_flush_timeout

@@ -6,6 +6,8 @@ Fixed buckets, about 12 % apart, in two windows that take turns: a look shows be
 from __future__ import annotations
 
 import bisect
+from collections import Counter
+from collections.abc import Sequence
 
 WINDOW_S = 60.0
 
@@ -35,6 +37,14 @@ class DeliveryError:
         self._now[bisect.bisect_left(_BOUNDS_MS, late)] += 1
         self._max_now = max(self._max_now, late)
         self.count += 1
+
+    def add_all(self, late_ms: Sequence[int]) -> None:
+        """add() for each; deliveries of one pass are late by the same few numbers."""
+        for late, count in Counter(late_ms).items():
+            bucket = bisect.bisect_left(_BOUNDS_MS, max(0, late))
+            self._now[bucket] += count
+        self._max_now = max(self._max_now, *late_ms)
+        self.count += len(late_ms)
 
     def turn(self, monotonic_s: float) -> None:
         """Forget what is older than the window. Called now and then."""

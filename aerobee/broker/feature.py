@@ -19,6 +19,7 @@ from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.delivery_runs import DeliveryRuns
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
@@ -55,6 +56,7 @@ class BrokerParts:
     locks: LockTable
     stats: BrokerStats
     schedule: Schedule
+    deliveries: DeliveryRuns  # of due messages
     parked: ParkedPulls
     durable: DurableReplies
     overload: Overload

@@ -2,8 +2,8 @@
 
 A delayed message lies in queue level-1 of SCHEDULE_TOPIC_XXXX; the tags code of its queue entry is the time at which
 it is due. Each level is one queue in the order of its due times, so one timer a level is enough: it stands at the due
-time of the next entry. A due message is stored again under REAL_TOPIC and REAL_QID; its property text stays as it
-is. How far each level has come is kept in config/delayOffset.json:
+time of the next entry. A due message is stored again under REAL_TOPIC and REAL_QID, whole runs of them in one call
+(deliveries.py); its property text stays as it is. How far each level has come is kept in config/delayOffset.json:
 
     {"dataVersion": {...}, "offsetTable": {level: queue offset}, "aerobeeLogOffset": physical offset}
 
@@ -22,6 +22,7 @@ from typing import Protocol
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.delay_level import REAL_TOPIC
 from aerobee.broker.delivery_error import DeliveryError
+from aerobee.broker.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.redelivery import Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
@@ -29,11 +30,12 @@ from aerobee.clock import Clock, Timer
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.store.config import StoreConfig
+from aerobee.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from aerobee.store.delivery_mark import delivered_sources
 
 log = logging.getLogger(__name__)
 
-DELIVERIES_PER_PASS = 64  # then the event loop gets its turn
+DELIVERIES_PER_PASS = 64  # one by one; then the event loop gets its turn
 ERROR_PAUSE_S = 1.0
 SCAN_BYTES_MAX = 64 << 20  # a start after a crash looks at no more than this and 10 s of the log
 SAVE_INTERVAL_S = 10.0  # flushDelayOffsetInterval
@@ -88,6 +90,7 @@ class Schedule:
         """`run_blocking` runs a function in a thread where it may block, one after the other, and logs its failure."""
         self._store = store
         self._redelivery = Redelivery(store)
+        self._deliveries: DeliveryRuns | None = None
         self._file = file
         self._clock = clock
         self._stats = stats
@@ -97,12 +100,16 @@ class Schedule:
         self._due_ms: dict[int, int] = {}  # level -> for when its timer stands
         self._save_timer: Timer | None = None
         self._running = False
-        self._deliveries = 0
+        self._count = 0  # deliveries since the start
         self._saved: dict[int, int] = {}
         self._saved_end = 0
         self.error = DeliveryError()
         self.offsets: dict[int, int] = {}  # level -> next queue offset to deliver
         self.data_version = DataVersion(0, clock.now_ms(), 0)
+
+    def use(self, deliveries: DeliveryRuns) -> None:
+        """Deliver in runs. Without it messages are delivered one by one."""
+        self._deliveries = deliveries
 
     def start(self) -> None:
         """Begin with what is due. load() comes first."""
@@ -146,6 +153,9 @@ class Schedule:
         if queue is None:
             return
         offset = max(self.offsets.get(level, 0), queue.min_offset)
+        if self._run_at_once(level, queue, offset):
+            self._arm(level, self._clock.now_ms())
+            return
         try:
             for _ in range(DELIVERIES_PER_PASS):
                 if offset >= queue.readable_max:
@@ -169,6 +179,29 @@ class Schedule:
             return
         self._arm(level, self._clock.now_ms())
 
+    def _run_at_once(self, level: int, queue: ScheduleQueue, offset: int) -> bool:
+        """Deliver a run of what is due from `offset` on; returns whether there was any."""
+        deliveries = self._deliveries
+        count = min(RUN_MAX, queue.readable_max - offset)
+        if deliveries is None or count <= 0 or not isinstance(queue, ConsumeQueue):
+            return False
+        now = self._clock.now_ms()
+        latest = now + self._delays_ms[level - 1]
+        sources: list[int] = []
+        late: list[int] = []
+        for physical_offset, size, due_ms in queue.entries(offset, count):
+            if now < due_ms <= latest or size <= 0 or (size == FILLER_SIZE and not physical_offset):
+                break
+            sources.append(physical_offset)
+            late.append(now - due_ms)
+        delivered, _, fault = deliveries.run(sources)
+        if delivered:
+            self.error.add_all(late[:delivered])
+            self._advance(level, offset + delivered, delivered)
+        if fault is not None:
+            raise fault
+        return delivered > 0
+
     def _deliver(self, level: int, offset: int, physical_offset: int) -> None:
         data = self._store.read_record(physical_offset)
         if data is None:
@@ -184,10 +217,10 @@ class Schedule:
             return
         self._stats.topic_put(topic, 1, size)
 
-    def _advance(self, level: int, offset: int) -> None:
+    def _advance(self, level: int, offset: int, count: int = 1) -> None:
         self.offsets[level] = offset
-        self._deliveries += 1
-        if self._deliveries % VERSION_STEP == 0:
+        before, self._count = self._count, self._count + count
+        if before // VERSION_STEP != self._count // VERSION_STEP:
             self.data_version = self.data_version.next(self._clock.now_ms())
 
     # --- the file

@@ -11,9 +11,10 @@ What a checkpoint promises is on the disk before the checkpoint is: units, then 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from aerobee.errors import StoreFull
 from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.disk import Disk
 from aerobee.store.timer_checkpoint import TimerCheckpoint, TimerCheckpointFile
@@ -119,6 +120,33 @@ class TimerFiles:
         slot = self.wheel.get(slot_time)
         position = self.log.append(unit._replace(previous=slot.last if slot is not None else _NO_POSITION))
         self.wheel.add(slot_time, position, -1 if unit.magic & DELETE else 1)
+
+    def add_run(self, units: Sequence[TimerUnit]) -> int:
+        """add() for each unit, in the slot of its own time; units of one slot that follow one another are linked together.
+
+        Returns how many were added: fewer than all when space is missing, which add() of the next one tells.
+        """
+        self.wheel.make()
+        count = 0
+        while count < len(units):
+            slot_time = units[count].slot_time
+            end = count + 1
+            while end < len(units) and units[end].slot_time == slot_time:
+                end += 1
+            slot = self.wheel.get(slot_time)
+            previous = slot.last if slot is not None else _NO_POSITION
+            try:
+                positions = self.log.append_chain(units[count:end], previous)
+            except StoreFull:
+                break
+            added = units[count : count + len(positions)]
+            step = sum(-1 if unit.magic & DELETE else 1 for unit in added)
+            if slot is None:
+                self.wheel.put(slot_time, positions[0], positions[-1], step)
+            else:
+                self.wheel.put(slot_time, slot.first, positions[-1], slot.number + step)
+            count += len(added)
+        return count
 
     def slot(self, slot_time: int) -> TimerSlot | None:
         return self.wheel.get(slot_time)

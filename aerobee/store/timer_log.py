@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from aerobee.errors import ConfigError, StoreError, StoreFull
@@ -104,6 +104,29 @@ class TimerLog:
         UNIT.pack_into(file.mapped.buffer, at, UNIT_BYTES, *unit)
         self.end = position + UNIT_BYTES
         return position
+
+    def append_chain(self, units: Sequence[TimerUnit], previous: int) -> range:
+        """Write the first of `units`, each linked to the one before it, the first to `previous`; at least one, and as
+        many as the open file has room for. Returns their positions. Raises StoreFull; nothing has changed then.
+        """
+        file = self._files[-1] if self._files else None
+        position = self.end
+        room = (file.base + file.reserved - position) // UNIT_BYTES if file is not None else 0
+        if file is not None and position + UNIT_BYTES + BLANK.size > file.base + self._file_size:
+            room = 0
+        if file is None or room < 2:
+            position = self.append(units[0]._replace(previous=previous))
+            return range(position, position + 1)
+        count = min(room, len(units), (file.base + self._file_size - BLANK.size - position) // UNIT_BYTES)
+        pack = UNIT.pack
+        parts = []
+        end = position
+        for unit in units[:count]:
+            parts.append(pack(UNIT_BYTES, previous, *unit[1:]))
+            previous, end = end, end + UNIT_BYTES
+        file.mapped.buffer[position - file.base : end - file.base] = b"".join(parts)
+        self.end = end
+        return range(position, end, UNIT_BYTES)
 
     def _create(self, base: int) -> _File:
         path = os.path.join(self._directory, f"{base:020d}")

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::delayed::{Levels, Told};
+use crate::deliver::Due;
 use crate::field::{Fields, Name, Value};
 use crate::index::Index;
 use crate::pull::Grants;
@@ -206,6 +207,35 @@ impl LaneCore {
         let mut state = self.state().ok_or_else(|| PyValueError::new_err("the lane is busy"))?;
         state.levels = Some(Levels::new(topic, delays_ms));
         Ok(())
+    }
+
+    /// Deliver the records at `sources`, which are due: (count, puts, fault), as DeliveryCore does.
+    #[pyo3(signature = (sources, now_ms, *, readable_end, stamp))]
+    fn deliver<'py>(
+        &self,
+        py: Python<'py>,
+        sources: Vec<i64>,
+        now_ms: i64,
+        readable_end: i64,
+        stamp: Option<(i64, i64)>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let Some(mut state) = self.state() else {
+            return (0, PyList::empty(py), py.None()).into_pyobject(py);
+        };
+        state.deliver(py, now_ms, &Due { sources, readable_end, stamp })
+    }
+
+    /// What the timer has to know of the records at `sources`, as DeliveryCore.look.
+    #[pyo3(signature = (sources, *, readable_end, precision_ms))]
+    fn look<'py>(
+        &self,
+        py: Python<'py>,
+        sources: Vec<i64>,
+        readable_end: i64,
+        precision_ms: i64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let Some(mut state) = self.state() else { return Ok(PyList::empty(py)) };
+        state.look(py, &sources, readable_end, precision_ms)
     }
 
     /// Serve transaction frames from `position` on: (replies, used, held, puts), as TransactionLaneCore does.

@@ -8,6 +8,7 @@
 
 mod binary_header;
 mod delayed;
+mod deliver;
 mod field;
 mod index;
 mod json_header;
@@ -22,7 +23,7 @@ mod window;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.lane_core.LANE_VERSION: of the seam and of what a burst answers and writes.
-const LANE_VERSION: u32 = 2;
+const LANE_VERSION: u32 = 3;
 
 #[pymodule]
 fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

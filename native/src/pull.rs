@@ -64,10 +64,10 @@ struct Limits {
 }
 
 /// One segment of the log that this read looked into.
-struct Segment {
-    base: i64,
-    end: i64,
-    window: Window,
+pub struct Segment {
+    pub base: i64,
+    pub end: i64,
+    pub window: Window,
 }
 
 /// What a read found; the records are in a buffer beside it.
@@ -441,7 +441,7 @@ impl Reader<'_, '_> {
 }
 
 impl Segment {
-    fn find(log: &Bound<'_, PyAny>, physical_offset: i64) -> PyResult<Option<Self>> {
+    pub fn find(log: &Bound<'_, PyAny>, physical_offset: i64) -> PyResult<Option<Self>> {
         let py = log.py();
         let base: i64 = log.getattr(intern!(py, "base"))?.extract()?;
         if physical_offset >= base {

@@ -19,9 +19,12 @@ from typing import Any, cast
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.delay_level import delay_level_hook
+from aerobee.broker.deliveries import Deliveries
 from aerobee.broker.feature import BrokerParts
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.lane_choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.message_writer import MessageWriter
+from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.schedule import Schedule
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_feature import Timers
@@ -45,6 +48,7 @@ WINDOW_S = 6
 MAX_DELAY_MS = 25_000
 SLOTS = 64  # half of the wheel; it turns several times in a life
 LIVES = 4
+TWINS = [choose_lane(PYTHON)] + ([choose_lane(NATIVE)] if choose_lane().name == NATIVE else [])
 TOPIC = "orders"
 
 
@@ -120,12 +124,23 @@ class World:
             run_blocking=self._run_blocking,
         )
         self.schedule.load()
+        self.parked = ParkedPulls(clock=self.clock, call_soon=lambda work: None)
+        self.store.on_arrival(self.parked.arrived)
+        deliveries = Deliveries(
+            store=self.store,
+            topics=topics,
+            stats=stats,
+            waiting=self.parked.by_queue,
+            choice=self.rng.choice(TWINS),
+        )
+        self.schedule.use(deliveries)
         parts = SimpleNamespace(
             store=self.store,
             writer=self.writer,
             topics=topics,
             stats=stats,
             schedule=self.schedule,
+            deliveries=deliveries,
             live=live,
             identity=BrokerIdentity(
                 cluster="c",

@@ -49,6 +49,7 @@ class Timers(Feature):
             clock=parts.clock,
             stats=parts.stats,
             pending=pending,
+            runs=parts.deliveries,
             warm=self._warm,
         )
         self._metrics_path = store.config.path("config", "timermetrics")

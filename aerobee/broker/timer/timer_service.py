@@ -21,22 +21,24 @@ from typing import Protocol
 
 from aerobee.broker.delay_level import REAL_TOPIC
 from aerobee.broker.delivery_error import DeliveryError
+from aerobee.broker.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.redelivery import Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer import timer_properties as names
 from aerobee.broker.timer.pending_counts import PendingCounts
-from aerobee.broker.timer.waiting_slot import WaitingSlot
+from aerobee.broker.timer.waiting_slot import OFFSET_BITS, OFFSET_MASK, WaitingSlot
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock, Timer
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.message import encode_properties, java_hash
+from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.timer_files import TimerFiles
 from aerobee.store.timer_log import DEFAULT, DELETE, ROLL, TimerUnit
 
 log = logging.getLogger(__name__)
 
 ENQUEUES_PER_PASS = 256  # then the event loop gets its turn
-DELIVERIES_PER_PASS = 64
+DELIVERIES_PER_PASS = 64  # one by one
 LOADS_PER_PASS = 1_024
 EMPTY_SLOTS_PER_PASS = 512  # then the wheel is searched for the next one that is not
 ERROR_PAUSE_S = 1.0
@@ -76,11 +78,13 @@ class TimerService:
         clock: Clock,
         stats: BrokerStats,
         pending: PendingCounts,
+        runs: DeliveryRuns,
         warm: Callable[[list[int]], None] = lambda offsets: None,
     ) -> None:
         """`warm` is given the physical offsets of the next slot, to bring their records into memory."""
         self._store = store
         self._redelivery = Redelivery(store)
+        self._runs = runs
         self._files = files
         self._clock = clock
         self._stats = stats
@@ -165,6 +169,10 @@ class TimerService:
         if queue is None or not self._running:
             return
         self.queue_offset = max(self.queue_offset, queue.min_offset)
+        if isinstance(queue, ConsumeQueue) and self._enqueue_run(queue):
+            if self.queue_offset < queue.readable_max:
+                self._want_enqueue()
+            return
         for _ in range(ENQUEUES_PER_PASS):
             if self.queue_offset >= queue.readable_max:
                 return
@@ -185,6 +193,64 @@ class TimerService:
                 self._arm(self._clock.now_ms())
         self._want_enqueue()
 
+    def _enqueue_run(self, queue: ConsumeQueue) -> bool:
+        """Give a run of messages their units, as far as they are ordinary; returns whether there was any."""
+        count = min(ENQUEUES_PER_PASS, queue.readable_max - self.queue_offset)
+        if self._handled or count <= 0:
+            return False
+        entries = queue.entries(self.queue_offset, count)
+        looked = self._runs.look([entry[0] for entry in entries], self._precision_ms)
+        if not looked:
+            return False
+        now = self._clock.now_ms()
+        write_time = self._floor(now)
+        if self._slot is None:
+            self._enter(write_time)
+        units = []
+        for (physical_offset, size, _), (out_ms, due, cancels, _, topic_hash) in zip(
+            entries, looked, strict=False
+        ):
+            magic, slot_time = self._slot_for(out_ms, write_time)
+            if cancels:
+                magic |= DELETE
+            delay = max(-_DELAY_MAX, slot_time - write_time)
+            units.append(
+                TimerUnit(-1, magic, slot_time - delay, delay, physical_offset, size, topic_hash, due)
+            )
+        added = self._files.add_run(units)
+        first_due = self.read_time + self._precision_ms
+        counts: dict[str, int] = {}
+        for unit, (_, _, cancels, topic, _) in zip(units[:added], looked, strict=False):
+            if not cancels:
+                counts[topic] = counts.get(topic, 0) + 1
+            slot_time = unit.slot_time
+            for slot in (self._slot, self._next):
+                if slot is not None and slot.time_ms == slot_time:
+                    slot.add(unit)
+            if slot_time == self.read_time:
+                first_due = min(first_due, unit.due_ms) if unit.magic == DEFAULT else 0
+        for topic, number in counts.items():
+            self.pending.add(topic, number, now)
+        self.enqueued += added
+        before, self.queue_offset = self.queue_offset, self.queue_offset + added
+        if added:
+            self._is_full = False
+            self.is_changed = True
+            self._arm(max(now, first_due))
+        if before < self._needed_offset <= self.queue_offset:
+            self._arm(now)
+        return added > 0
+
+    def _slot_for(self, out_ms: int, write_time: int) -> tuple[int, int]:
+        """DEFAULT, with ROLL for a message beyond the window, and the slot in which it waits first."""
+        magic, slot_time = DEFAULT, self._floor(out_ms)
+        window = self._files.window_ms
+        if slot_time - write_time >= window:
+            magic |= ROLL
+            rest = slot_time - write_time - window
+            slot_time = self._floor(write_time + (window // 2 if rest < window // 3 else window))
+        return magic, max(slot_time, self.read_time)
+
     @property
     def _queue_end(self) -> int:
         queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
@@ -204,15 +270,9 @@ class TimerService:
         write_time = self._floor(now)
         if self._slot is None:
             self._enter(write_time)
-        magic, slot_time = DEFAULT, self._floor(out_ms)
-        window = self._files.window_ms
-        if slot_time - write_time >= window:
-            magic |= ROLL
-            rest = slot_time - write_time - window
-            slot_time = self._floor(write_time + (window // 2 if rest < window // 3 else window))
+        magic, slot_time = self._slot_for(out_ms, write_time)
         if names.DELETE_KEY in message.properties:
             magic |= DELETE
-        slot_time = max(slot_time, self.read_time)
         due = names.due_time(
             message.properties,
             out_ms,
@@ -343,6 +403,9 @@ class TimerService:
                 slot.rolls.pop()
                 budget -= 1
             while budget > 0 and (due := slot.next_due_ms) is not None and due <= now:
+                if self._deliver_run(slot, now):
+                    budget = 0
+                    break
                 self._deliver(slot, slot.next_offset, due, now)
                 slot.pop()
                 budget -= 1
@@ -373,6 +436,33 @@ class TimerService:
         following = self._next
         if following is not None and not following.is_loaded and following.load(LOADS_PER_PASS):
             self._warm(following.offsets())
+
+    def _deliver_run(self, slot: WaitingSlot, now: int) -> bool:
+        """Deliver a run of what is due; returns whether anything was done."""
+        if slot.deleted or self._handled:
+            return False  # each message is to be looked at
+        self.is_changed = self._is_slot_touched = True
+        waiting = slot.take_due(now, RUN_MAX)
+        count = settled = 0
+        try:
+            for topic, is_settled in self._settled.items():
+                wanted = [key for key in waiting if not is_settled(key & OFFSET_MASK)]
+                if len(wanted) < len(waiting):
+                    settled += len(waiting) - len(wanted)
+                    self.pending.add(topic, len(wanted) - len(waiting), now)
+                    waiting = wanted
+            sources = [key & OFFSET_MASK for key in waiting]
+            count, puts, fault = self._runs.run(sources, (self._precision_ms, now))
+        finally:
+            slot.put_back(waiting[count:])
+        self.dequeued += count + settled
+        if count:
+            self.error.add_all([now - (key >> OFFSET_BITS) for key in waiting[:count]])
+            for topic, number, _, _ in puts:
+                self.pending.add(topic, -number, now)
+        if fault is not None:
+            raise fault
+        return count + settled > 0
 
     def _deliver(self, slot: WaitingSlot, physical_offset: int, due: int, now: int) -> None:
         self.is_changed = self._is_slot_touched = True

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from aerobee.store.timer_log import DELETE, ROLL, TimerUnit
 
-_OFFSET_BITS = 64
-_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+OFFSET_BITS = 64
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
 Chain = Iterator[tuple[int, TimerUnit]]
 
 
@@ -67,7 +67,7 @@ class WaitingSlot:
                 self.deleted.add(key)
         else:
             due = unit.due_ms if 0 < unit.due_ms <= self._latest_ms else self._due_of(unit)
-            self._heap.append(min(due, self._latest_ms) << _OFFSET_BITS | unit.physical_offset)
+            self._heap.append(min(due, self._latest_ms) << OFFSET_BITS | unit.physical_offset)
 
     def add(self, unit: TimerUnit) -> None:
         """A message joined the slot after its chain was looked up."""
@@ -79,20 +79,33 @@ class WaitingSlot:
     @property
     def next_due_ms(self) -> int | None:
         """When the first waiting message is due."""
-        return self._heap[0] >> _OFFSET_BITS if self._heap else None
+        return self._heap[0] >> OFFSET_BITS if self._heap else None
 
     @property
     def next_offset(self) -> int:
         """Physical offset of the message that is due first."""
-        return self._heap[0] & _OFFSET_MASK
+        return self._heap[0] & OFFSET_MASK
 
     def pop(self) -> None:
         """The first one is delivered, or will never be."""
         heapq.heappop(self._heap)
 
+    def take_due(self, now_ms: int, count_max: int) -> list[int]:
+        """Take out what is due, the first due first: `due ms << 64 | physical offset`. put_back() undoes it."""
+        heap, limit = self._heap, (now_ms + 1) << OFFSET_BITS
+        taken: list[int] = []
+        while heap and heap[0] < limit and len(taken) < count_max:
+            taken.append(heapq.heappop(heap))
+        return taken
+
+    def put_back(self, keys: list[int]) -> None:
+        """What take_due() gave and nobody delivered."""
+        for key in keys:
+            heapq.heappush(self._heap, key)
+
     def offsets(self) -> list[int]:
         """Physical offsets of what waits, the first due first."""
-        return [key & _OFFSET_MASK for key in sorted(self._heap)]
+        return [key & OFFSET_MASK for key in sorted(self._heap)]
 
     def __len__(self) -> int:
         return len(self._heap)
