@@ -16,6 +16,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import Any
 
 from aerobee.client.give_back import GivesBack
@@ -86,36 +87,44 @@ class Consumption:
                 timeout_s,
             )
 
-    async def _run(self, work: Work) -> None:
-        pull, process, messages = work
-        if process.dropped:
-            return
-        try:
-            returned = self._handler(messages[0] if self._batch_size == 1 else messages)
-            if returned is not None and inspect.isawaitable(returned):
-                await returned
-        except (RetryLater, Reject) as error:
+    async def _run(self, take: Callable[[], Work | None]) -> None:
+        handler, is_single, now_ms = self._handler, self._batch_size == 1, self._session.clock.now_ms
+        while (work := take()) is not None:
+            pull, process, messages = work
+            if process.dropped:
+                continue
+            try:
+                returned = handler(messages[0] if is_single else messages)
+                if type(returned) is CoroutineType or (
+                    returned is not None and inspect.isawaitable(returned)
+                ):
+                    await returned
+            except asyncio.CancelledError:
+                if not self._was_overdue():
+                    raise
+                await self._failed(work, self._overdue_verdict(messages))
+                continue
+            except Exception as error:
+                # The outermost edge of the user's code: whatever it raises means "not consumed".
+                await self._raised(work, error)
+                continue
+            if self._overdue:
+                self._was_overdue()  # it ended by itself just then
+            self.consumed_count += len(messages)
+            for message in messages:
+                process.finish(message.queue_offset)
+            pull.last_consume_ms = now_ms()
+            if pull.room is not None:
+                pull.room_made()
+
+    async def _raised(self, work: Work, error: Exception) -> None:
+        messages = work[2]
+        if isinstance(error, (RetryLater, Reject)):
             log.info("group %s does not consume %s: %r", self._group, messages[0], error)
-            await self._failed(work, give_back_after(error))
-            return
-        except asyncio.CancelledError:
-            if not self._was_overdue():
-                raise
-            await self._failed(work, self._overdue_verdict(messages))
-            return
-        except Exception as error:
-            # The outermost edge of the user's code: whatever it raises means "not consumed".
-            log.exception("handler of group %s failed for %s", self._group, messages)
+        else:
+            log.error("handler of group %s failed for %s", self._group, messages, exc_info=error)
             self._was_overdue()  # what it raised may be its answer to the cancellation
-            await self._failed(work, give_back_after(error))
-            return
-        if self._overdue:
-            self._was_overdue()  # it ended by itself just then
-        self.consumed_count += len(messages)
-        for message in messages:
-            process.finish(message.queue_offset)
-        pull.last_consume_ms = self._session.clock.now_ms()
-        pull.room_made()
+        await self._failed(work, give_back_after(error))
 
     async def watch(self) -> None:
         """Cancel handler calls that take longer than the time-out, for ever."""

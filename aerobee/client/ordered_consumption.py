@@ -23,7 +23,7 @@ from aerobee.client.queue_pull import QueuePull
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.client.verdict import GiveBack, RetryLater, give_back_after
-from aerobee.client.worker_pool import WorkerPool
+from aerobee.client.worker_pool import WorkerPool, one_by_one
 from aerobee.clock import Timer
 from aerobee.message import MessageQueue
 
@@ -73,7 +73,9 @@ class OrderedConsumption:
         self._broadcasting = broadcasting
         self._local_retry_s = local_retry_s
         self._lines: dict[MessageQueue, _Line] = {}
-        self._pool: WorkerPool[_Line] = WorkerPool(session.tasks, self._work, concurrency=concurrency)
+        self._pool: WorkerPool[_Line] = WorkerPool(
+            session.tasks, one_by_one(self._work), concurrency=concurrency
+        )
         self._stopping = False
         self.consumed_count = 0
         self.failed_count = 0

@@ -21,7 +21,7 @@ from aerobee.client.session import Session
 from aerobee.client.subscription import Subscription
 from aerobee.client.tasks import Tasks
 from aerobee.client.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
-from aerobee.client.worker_pool import WorkerPool
+from aerobee.client.worker_pool import WorkerPool, one_by_one
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import MessageQueue
 
@@ -80,7 +80,7 @@ class PopPush:
         # Its own tasks: at the end popping stops first, and what runs may still acknowledge.
         self._tasks = Tasks()
         self._pool: WorkerPool[tuple[_Place, list[PoppedMessage]]] = WorkerPool(
-            self._tasks, self._run, concurrency=concurrency
+            self._tasks, one_by_one(self._run), concurrency=concurrency
         )
         self._paused = False
         self.consumed_count = 0

@@ -46,6 +46,8 @@ class PoppedMessage(ReceivedMessage):
             message._body,
             message._raw_properties,
             message._head,
+            message.size_bytes,
+            message.sys_flag,
         )
         self.handle = handle
         self.place = place

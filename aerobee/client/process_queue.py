@@ -9,6 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+
+class Placed(Protocol):
+    """What is used of a pulled message; `size_bytes` is that of its record."""
+
+    queue_offset: int
+    size_bytes: int
+
+
+P = TypeVar("P", bound=Placed)
 
 
 class ProcessQueue:
@@ -32,6 +43,22 @@ class ProcessQueue:
         self._next = offset + 1
         self.cached_bytes += size_bytes
         return True
+
+    def put_all(self, messages: list[P]) -> list[P]:
+        """Add what a pull brought; returns those that were not there already."""
+        added: list[P] = []
+        unfinished, order, following, total = self._unfinished, self._order, self._next, 0
+        for message in messages:
+            offset = message.queue_offset
+            if offset >= following:
+                following = offset + 1
+                size_bytes = unfinished[offset] = message.size_bytes
+                total += size_bytes
+                order.append(offset)
+                added.append(message)
+        self._next = following
+        self.cached_bytes += total
+        return added
 
     def finish(self, offset: int) -> bool:
         """Mark one message as done. False when it was not open."""

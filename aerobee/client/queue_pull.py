@@ -84,7 +84,7 @@ class QueuePull:
         self._broker_id = MASTER_ID
         self._paused = False
         self._failing = False
-        self._room: asyncio.Future[None] | None = None
+        self.room: asyncio.Future[None] | None = None  # set while room_made() would have somebody to wake
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -122,8 +122,8 @@ class QueuePull:
 
     def room_made(self) -> None:
         """Messages were finished: a pull that waits for room looks again."""
-        if self._room is not None and not self._room.done() and not self._must_wait():
-            self._room.set_result(None)
+        if self.room is not None and not self.room.done() and not self._must_wait():
+            self.room.set_result(None)
 
     def _must_wait(self) -> bool:
         settings = self._settings
@@ -137,8 +137,9 @@ class QueuePull:
         clock = self._session.clock
         while True:
             while self._must_wait():
-                self._room = asyncio.get_running_loop().create_future()
-                await self._room
+                self.room = asyncio.get_running_loop().create_future()
+                await self.room
+                self.room = None
             try:
                 pause_s = await self._pull()
                 if self._failing:
@@ -251,15 +252,14 @@ class QueuePull:
 
     def _found(self, answer: RemotingCommand) -> None:
         process = self.process
-        messages = decode_messages(answer.body, self.queue)
+        wanted = process.put_all(decode_messages(answer.body, self.queue))
         subscription = self._subscription()
-        wanted = []
-        for message in messages:
-            if process.put(message.queue_offset, message.size_bytes):
-                if not subscription.tags or subscription.wants(message.tag):
-                    wanted.append(message)
-                else:
-                    process.finish(message.queue_offset)
+        if subscription.tags:
+            # A broker filters by the hash of a tag, which others share.
+            process.finish_all(
+                message.queue_offset for message in wanted if not subscription.wants(message.tag)
+            )
+            wanted = [message for message in wanted if subscription.wants(message.tag)]
         process.pulled_up_to(answer.integer("nextBeginOffset"))
         self._broker_id = answer.integer("suggestWhichBrokerId", MASTER_ID)
         if wanted:

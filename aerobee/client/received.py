@@ -31,8 +31,9 @@ from aerobee.message import (
     offset_message_id,
 )
 
-_unpack_head = HEAD_V4.unpack_from
 _HEAD_BYTES = HEAD_V4.size
+# What decoding looks at: total size, magic, queue offset, sys_flag, body size. The rest is read when asked for.
+_unpack_parts = struct.Struct(">II12xq8xi44xi").unpack_from
 LIGHT_PREFIX = "%LMQ%"  # queue 0 of such a topic is a light queue
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
 _ENTRY_HEAD = struct.Struct(">iiiii")
@@ -64,6 +65,8 @@ class ReceivedMessage:
         "_settler",
         "queue",
         "queue_offset",
+        "size_bytes",
+        "sys_flag",
         "topic",
     )
 
@@ -74,11 +77,16 @@ class ReceivedMessage:
         queue_offset: int,
         body: bytes,
         raw_properties: bytes,
-        head: tuple[Any, ...],
+        head: tuple[Any, ...] | bytes,
+        size_bytes: int,
+        sys_flag: int,
     ) -> None:
+        """`head`: the fields of HEAD_V4, or their bytes. `size_bytes`: of the whole record."""
         self.topic = topic
         self.queue = queue
         self.queue_offset = queue_offset
+        self.size_bytes = size_bytes
+        self.sys_flag = sys_flag
         self._body = body
         self._raw_properties = raw_properties
         self._head = head
@@ -89,10 +97,10 @@ class ReceivedMessage:
     @property
     def body(self) -> bytes:
         """The body, decompressed. Raises MalformedRecord when it does not decompress."""
-        if not self._head[7] & COMPRESSED:
+        if not self.sys_flag & COMPRESSED:
             return self._body
         if self._plain is None:
-            self._plain = decompress(self._body, self._head[7])
+            self._plain = decompress(self._body, self.sys_flag)
         return self._plain
 
     @property
@@ -123,47 +131,46 @@ class ReceivedMessage:
     def offset_message_id(self) -> str:
         return offset_message_id(self.store_host, self.physical_offset)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the whole record."""
-        return int(self._head[0])
+    def _fields(self) -> tuple[Any, ...]:
+        """The fields of HEAD_V4, read when one of them is first asked for."""
+        head = self._head
+        if type(head) is bytes:
+            head = self._head = HEAD_V4.unpack(head)
+        assert type(head) is tuple
+        return head
 
     @property
     def flag(self) -> int:
-        return int(self._head[4])
+        return int(self._fields()[4])
 
     @property
     def physical_offset(self) -> int:
-        return int(self._head[6])
-
-    @property
-    def sys_flag(self) -> int:
-        return int(self._head[7])
+        return int(self._fields()[6])
 
     @property
     def born_timestamp(self) -> int:
-        return int(self._head[8])
+        return int(self._fields()[8])
 
     @property
     def born_host(self) -> tuple[str, int]:
-        return str(ipaddress.ip_address(self._head[9])), int(self._head[10])
+        return str(ipaddress.ip_address(self._fields()[9])), int(self._fields()[10])
 
     @property
     def store_timestamp(self) -> int:
-        return int(self._head[11])
+        return int(self._fields()[11])
 
     @property
     def store_host(self) -> tuple[str, int]:
-        return str(ipaddress.ip_address(self._head[12])), int(self._head[13])
+        return str(ipaddress.ip_address(self._fields()[12])), int(self._fields()[13])
 
     @property
     def reconsume_times(self) -> int:
         """How often it was handed out before; 0 at the first delivery."""
-        return int(self._head[14])
+        return int(self._fields()[14])
 
     @property
     def prepared_transaction_offset(self) -> int:
-        return int(self._head[15])
+        return int(self._fields()[15])
 
     def ack(self) -> None:
         """Consumed: its offset may be committed. Only for messages of `async for message in consumer`."""
@@ -203,7 +210,7 @@ def attach(message: ReceivedMessage, settler: Settles) -> None:
 
 def tried_again(message: ReceivedMessage) -> None:
     """Count one more delivery of a message that is handed out again by this process itself."""
-    head = message._head
+    head = message._fields()
     message._head = (*head[:14], head[14] + 1, *head[15:])
 
 
@@ -222,15 +229,14 @@ def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
     while at < end:
         if end - at < RECORD_BYTES_MIN:
             raise MalformedRecord(f"{end - at} bytes at {at} are less than the smallest record")
-        head = _unpack_head(data, at)
-        size = head[0]
+        size, magic, queue_offset, sys_flag, body_size = _unpack_parts(data, at)
         body_at = at + _HEAD_BYTES
-        topic_at = body_at + head[16]
+        topic_at = body_at + body_size
         topic_end = topic_at + 1 + topic_size
         if (
-            head[1] != MAGIC_V1
-            or head[7] & _HOSTS_V6
-            or head[16] < 0
+            magic != MAGIC_V1
+            or sys_flag & _HOSTS_V6
+            or body_size < 0
             or not RECORD_BYTES_MIN <= size <= end - at
             or topic_end + 2 > at + size
             or data[topic_at] != topic_size
@@ -240,25 +246,27 @@ def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
             # Not the ordinary record of this queue: the full decoder tells what it is, or what is wrong.
             record = decode_record(data, at, check_crc=False)
             message = _from_record(record, queue)
+            size, sys_flag = message.size_bytes, message.sys_flag
         else:
             message = ReceivedMessage(
                 queue_topic,
                 queue,
-                head[5],
+                queue_offset,
                 data[body_at:topic_at],
                 data[topic_end + 2 : at + size],
-                head,
+                data[at:body_at],
+                size,
+                sys_flag,
             )
-        if message.sys_flag & _INNER_BATCH == _INNER_BATCH:
+        at += size
+        if sys_flag & _INNER_BATCH == _INNER_BATCH:
             messages.extend(_unwrap(message))
-            at += message.size_bytes
             continue
         if is_retry:
             message.topic = message.properties.get("RETRY_TOPIC", message.topic)
         elif is_light:
             message.queue_offset = _light_offset(message)
         messages.append(message)
-        at += size
     return messages
 
 
@@ -291,7 +299,7 @@ def _unwrap(batch: ReceivedMessage) -> list[ReceivedMessage]:
         if body_end + 2 + int.from_bytes(data[body_end : body_end + 2], "big") != at + size:
             raise MalformedRecord(f"the properties of an entry at {at} of an inner batch do not fit it")
         offset = base + len(messages)
-        head = batch._head
+        head = batch._fields()
         own_head = (size, *head[1:4], flag, offset, head[6], head[7] & ~_INNER_BATCH, *head[8:16], body_size)
         messages.append(
             ReceivedMessage(
@@ -301,6 +309,8 @@ def _unwrap(batch: ReceivedMessage) -> list[ReceivedMessage]:
                 data[body_at:body_end],
                 data[body_end + 2 : at + size],
                 own_head,
+                size,
+                own_head[7],
             )
         )
         at += size
@@ -328,8 +338,9 @@ def _from_record(record: Record, queue: MessageQueue) -> ReceivedMessage:
         len(record.body),
     )
     text = "".join(f"{name}\x01{value}\x02" for name, value in record.properties.items())
+    raw = text.encode(errors="surrogateescape")
     return ReceivedMessage(
-        record.topic, queue, record.queue_offset, record.body, text.encode(errors="surrogateescape"), head
+        record.topic, queue, record.queue_offset, record.body, raw, head, record.total_size, record.sys_flag
     )
 
 

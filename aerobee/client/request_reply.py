@@ -113,7 +113,8 @@ def decode_reply(request: RemotingCommand) -> ReceivedMessage:
         len(request.body),
     )
     text = encode_properties(properties).encode(errors="surrogateescape")
-    return ReceivedMessage(topic, MessageQueue(topic, "", queue_id), 0, request.body, text, head)
+    queue = MessageQueue(topic, "", queue_id)
+    return ReceivedMessage(topic, queue, 0, request.body, text, head, len(request.body), head[7])
 
 
 def _host(text: str) -> tuple[bytes, int]:

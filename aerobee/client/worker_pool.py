@@ -24,8 +24,13 @@ ITEMS_BEFORE_YIELD = (
 class WorkerPool(Generic[T]):
     """A bounded number of workers over one line of work. The caller bounds the line."""
 
-    def __init__(self, tasks: Tasks, run: Callable[[T], Awaitable[None]], *, concurrency: int) -> None:
-        """`run` handles one item and raises nothing."""
+    def __init__(
+        self, tasks: Tasks, run: Callable[[Callable[[], T | None]], Awaitable[None]], *, concurrency: int
+    ) -> None:
+        """`run(take)` handles what take() gives it, item by item, until that is None; it raises nothing.
+
+        See one_by_one() for a function that handles one item.
+        """
         self._tasks = tasks
         self._run = run
         self._concurrency = concurrency
@@ -66,23 +71,30 @@ class WorkerPool(Generic[T]):
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
-        ready, current = self._ready, self._current
-        done = 0
+        ready, current, run = self._ready, self._current, self._run
+        left = 0  # until the event loop gets a turn
+
+        def take() -> T | None:
+            nonlocal left
+            if not ready or not left or self._stopped:
+                return None
+            left -= 1
+            item = current[task] = ready.popleft()
+            if ready and not self._waking:
+                self._wake_one()
+            return item
+
         while True:
             self._waking = False
             while ready and not self._stopped:
-                item = ready.popleft()
-                if ready:
-                    self._wake_one()
-                current[task] = item
+                left = ITEMS_BEFORE_YIELD
                 try:
-                    await self._run(item)
+                    await run(take)
                 finally:
-                    del current[task]
+                    current.pop(task, None)
                     if not current and self._quiet is not None and not self._quiet.done():
                         self._quiet.set_result(None)
-                done += 1
-                if done % ITEMS_BEFORE_YIELD == 0:
+                if not left:
                     await asyncio.sleep(0)
             idle: asyncio.Future[None] = loop.create_future()
             self._idle.append(idle)
@@ -101,3 +113,15 @@ class WorkerPool(Generic[T]):
         except TimeoutError:
             return False
         return True
+
+
+def one_by_one(
+    run: Callable[[T], Awaitable[None]],
+) -> Callable[[Callable[[], T | None]], Awaitable[None]]:
+    """A WorkerPool's `run` out of a function that handles one item and raises nothing."""
+
+    async def run_all(take: Callable[[], T | None]) -> None:
+        while (item := take()) is not None:
+            await run(item)
+
+    return run_all
