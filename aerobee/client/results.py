@@ -57,7 +57,11 @@ class QueueStats:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class QueueProgress:
-    """How far a group is in one queue. `client_id` is the member that owns it, empty when unknown."""
+    """How far a group is in one queue. `client_id` is the member that owns it, empty when unknown.
+
+    `consumer_offset` is what the group committed. `member_offset` is the first offset that its owner has not finished
+    with, as the owner says, -1 when it does not: it runs ahead of the commits, and is there before the first one.
+    """
 
     queue: MessageQueue
     broker_offset: int
@@ -65,10 +69,16 @@ class QueueProgress:
     pull_offset: int
     last_timestamp_ms: int
     client_id: str = ""
+    member_offset: int = -1
 
     @property
     def lag(self) -> int:
         return self.broker_offset - self.consumer_offset
+
+    @property
+    def reached(self) -> int:
+        """Where the group really is: by its commits, or further by what the owner says."""
+        return max(self.consumer_offset, self.member_offset)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

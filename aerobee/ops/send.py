@@ -245,6 +245,7 @@ async def _send_one(producer: Producer, nameserver: str, shape: Shape, body: byt
             "queue_id": result.queue.queue_id,
             "queue_offset": result.queue_offset,
             "duplicate": result.is_duplicate,
+            "stored_as": result.transaction_id if result.is_duplicate else result.message_id,
             "recall_handle": result.recall_handle,
             "ack": ack,
         },

@@ -6,6 +6,7 @@ gather() asks, why_rules.py concludes. Times are ms since the epoch. None means 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aerobee.client import Admin, ReceivedMessage
@@ -40,7 +41,7 @@ class TopicRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """A group at one moment. `topics`: what it subscribes to, or has offsets of, without retry topics."""
+    """A group at one moment. `topics`: what it subscribes to, or has offsets or locks of, without retry topics."""
 
     group: str
     now_ms: int
@@ -92,24 +93,29 @@ async def gather_group(admin: Admin, group: str, topic: str | None) -> GroupFact
     """Ask for all that concerns a group, or what concerns it in one topic."""
     settings = tuple(each for each in await admin.groups() if each.name == group)
     connections = await _connections(admin, group)
-    progress = await _progress(admin, group)
+    progress = (await _progress(admin, group)).queues
+    locks, invisible = await admin.queue_locks(group), await admin.invisible_messages(group)
     subscribed = {each.topic for each in connections.subscriptions} if connections is not None else set()
-    topics = {topic} if topic else subscribed | {each.queue.topic for each in progress.queues}
+    locked = {each.queue.topic for each in locks or ()}
+    topics = {topic} if topic else subscribed | locked | {each.queue.topic for each in progress}
     names = tuple(sorted(name for name in topics if not name.startswith(RETRY_PREFIX)))
     known = set(await admin.topics())
-    locks, invisible = await admin.queue_locks(group), await admin.invisible_messages(group, topic)
+    for name in sorted((subscribed & set(names) & known) - {each.queue.topic for each in progress}):
+        progress += (
+            await _progress(admin, group, name)
+        ).queues  # members at work that have committed nothing yet
     return GroupFacts(
         group=group,
         now_ms=time.time_ns() // 1_000_000,
         settings=settings,
         connections=connections,
         differences=await admin.subscription_differences(group),
-        progress=progress.queues,
+        progress=progress,
         topics=names,
         missing_topics=tuple(name for name in names if name not in known),
         rates={name: await _rates(admin, group, name) for name in names if name in known},
         locks=None if locks is None else tuple(each for each in locks if each.queue.topic in (*names, "")),
-        invisible=invisible,
+        invisible=invisible and tuple(each for each in invisible if _is_of(each.queue.topic, group, names)),
         dead_count=await _count(admin, DLQ_PREFIX + group) if DLQ_PREFIX + group in known else 0,
     )
 
@@ -148,6 +154,16 @@ async def gather_message(admin: Admin, facts: GroupFacts, message_id: str, topic
     )
 
 
+def _is_of(topic: str, group: str, topics: Sequence[str]) -> bool:
+    """Whether a topic is one of these, or the retry topic of the group, with pops or without, for one of them."""
+    retry = RETRY_PREFIX + group
+    return (
+        topic in topics
+        or topic == retry
+        or topic in {f"{retry}{mark}{name}" for name in topics for mark in "_+"}
+    )
+
+
 async def _connections(admin: Admin, group: str) -> GroupConnections | None:
     try:
         return await admin.consumer_connections(group)
@@ -155,9 +171,9 @@ async def _connections(admin: Admin, group: str) -> GroupConnections | None:
         return None
 
 
-async def _progress(admin: Admin, group: str) -> ConsumerProgress:
+async def _progress(admin: Admin, group: str, topic: str | None = None) -> ConsumerProgress:
     try:
-        return await admin.consumer_progress(group)
+        return await admin.consumer_progress(group, topic)
     except RemoteError:
         return ConsumerProgress(group=group, queues=(), consume_tps=0.0)  # a group without any offset
 

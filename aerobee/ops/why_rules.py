@@ -6,7 +6,7 @@ Each rule looks at the facts and yields findings. A finding says one thing in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,7 @@ def findings(group: GroupFacts, message: MessageFacts | None) -> list[Finding]:
     found: list[Finding] = []
     if message is not None:
         found += _of_message(group, message)
-    found += _of_group(group)
+    found += _of_group(group, {copy.queue for copy in message.stored} if message is not None else set())
     if not found:
         found.append(Finding("well", f"group {group.group} is up to date and nothing is in its way"))
     return sorted(found, key=lambda each: RANK.index(each.kind))
@@ -55,10 +55,10 @@ def findings(group: GroupFacts, message: MessageFacts | None) -> list[Finding]:
 # --- a group
 
 
-def _of_group(facts: GroupFacts) -> Iterator[Finding]:
+def _of_group(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Finding]:
     yield from _settings(facts)
     yield from _members(facts)
-    yield from _locks(facts)
+    yield from _locks(facts, asked)
     yield from _lag(facts)
     if facts.invisible:
         until = max(each.visible_at_ms for each in facts.invisible)
@@ -128,13 +128,15 @@ def _members(facts: GroupFacts) -> Iterator[Finding]:
         )
 
 
-def _locks(facts: GroupFacts) -> Iterator[Finding]:
-    """Orderly groups: a lock is ordinary; it matters when its holder is gone, or nothing moves behind it."""
+def _locks(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Finding]:
+    """Orderly groups: a lock is ordinary; it matters when its holder is gone, nothing moves behind it, or the message
+    that is asked about is behind it."""
     online = {each.client_id for each in facts.connections.connections} if facts.connections else set()
     for lock in facts.locks or ():
         progress = facts.progress_of(lock.queue)
         is_gone = lock.client_id not in online
-        if not is_gone and (progress is None or progress.lag <= 0 or lock.age_ms < STUCK_LOCK_MS):
+        is_idle = progress is None or progress.broker_offset <= progress.reached
+        if not is_gone and (is_idle or (lock.age_ms < STUCK_LOCK_MS and lock.queue not in asked)):
             continue
         holder = f"{lock.client_id}, which is not online" if is_gone else lock.client_id
         ends = f"; it ends in {_seconds(lock.lease_ms)} unless renewed" if lock.lease_ms > 0 else ""
@@ -160,10 +162,10 @@ def _lag(facts: GroupFacts) -> Iterator[Finding]:
     for topic, rows in sorted(by_topic.items()):
         if topic not in facts.topics and not topic.startswith("%RETRY%" + facts.group):
             continue
-        behind = [each for each in rows if each.lag > 0]
+        behind = [each for each in rows if each.broker_offset > each.reached]
         if not behind:
             continue
-        lag = sum(each.lag for each in behind)
+        lag = sum(each.broker_offset - each.reached for each in behind)
         rates = facts.rates.get(topic)
         since = min((each.last_timestamp_ms for each in behind if each.last_timestamp_ms > 0), default=0)
         yield Finding(
@@ -239,7 +241,7 @@ def _dead(facts: MessageFacts) -> Iterator[Finding]:
         error = properties.get("LAST_ERROR", "")
         yield Finding(
             "dead-letter",
-            f"it is in the dead letters since {time_text(copy.store_timestamp)}, after {tries} tries"
+            f"it is in the dead letters since {time_text(copy.store_timestamp)}, after {tries} {'try' if tries == '1' else 'tries'}"
             + (f": {reason}" if reason else "")
             + (f"; last error: {error}" if error else ""),
             {
@@ -348,10 +350,10 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     waiting = [each for each in facts.waiting if _is_for_retry(each) and each.due_ms > group.now_ms]
     if waiting:
         last = waiting[-1]
-        tries = last.copy.reconsume_times
+        copy, tries = last.copy, last.copy.reconsume_times
         yield Finding(
             "retry",
-            f"it failed {_plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due at "
+            f"it {_failed(copy)} {_plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due at "
             f"{time_text(last.due_ms)}, in {_seconds(last.due_ms - group.now_ms)}" + _error_text(last.copy),
             {"tries": tries, "tries_max": group.retry_count_max, "due": last.due_ms},
         )
@@ -361,11 +363,14 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     copy = facts.retried[-1]
     tries = copy.reconsume_times
     progress = group.progress_of(copy.queue)
-    if progress is not None and progress.consumer_offset <= copy.queue_offset:
-        before = copy.queue_offset - progress.consumer_offset
+    hidden = _invisible_entry(group, copy)
+    if hidden is not None:
+        yield _handed_out(copy, hidden, f"it {_failed(copy)} {_plural(tries, 'time')}; retry {tries}: ")
+    elif progress is not None and progress.reached <= copy.queue_offset:
+        before = copy.queue_offset - progress.reached
         yield Finding(
             "retry",
-            f"it failed {_plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due and waits in "
+            f"it {_failed(copy)} {_plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due and waits in "
             f"{_where(copy)}, {_plural(before, 'message')} before it" + _error_text(copy),
             {
                 "tries": tries,
@@ -377,7 +382,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     else:
         yield Finding(
             "passed",
-            f"it failed {_plural(tries, 'time')} and retry {tries} of {group.retry_count_max} was handed out after "
+            f"it {_failed(copy)} {_plural(tries, 'time')} and retry {tries} of {group.retry_count_max} was handed out after "
             f"{time_text(copy.store_timestamp)}: it did not fail again since" + _error_text(copy),
             {"tries": tries, "tries_max": group.retry_count_max, "handed_out_after": copy.store_timestamp},
         )
@@ -390,47 +395,43 @@ def _copy(group: GroupFacts, facts: MessageFacts, copy: ReceivedMessage, settled
         yield Finding("filtered", f"{_where(copy)}: {reason}", {"place": _where(copy)})
     hidden = _invisible_entry(group, copy)
     if hidden is not None:
-        yield Finding(
-            "invisible",
-            f"{_where(copy)}: handed out by POP to {hidden.client_id or 'a client'} at {time_text(hidden.popped_ms)}, "
-            f"invisible to others until {time_text(hidden.visible_at_ms)}",
-            {"place": _where(copy), "client_id": hidden.client_id, "until": hidden.visible_at_ms},
-        )
+        yield _handed_out(copy, hidden)
         return
     progress = group.progress_of(copy.queue)
     if progress is None or progress.consumer_offset < 0:
         yield Finding(
             "no-offset",
             f"{_where(copy)}: stored at {time_text(copy.store_timestamp)}, but group {group.group} has no offset in that "
-            "queue: it never consumed from it",
+            "queue: it has never finished a message of it",
             {"place": _where(copy), "stored": copy.store_timestamp},
         )
-    elif progress.consumer_offset <= copy.queue_offset:
+    elif progress.reached <= copy.queue_offset:
         yield _not_yet(group, copy, progress)
     elif not settled and not reason and not any(each.success for each in _ends(facts, group.group)):
         yield Finding(
             "passed",
-            f"{_where(copy)}: the group's offset is {progress.consumer_offset}, behind this message, so a member has "
+            f"{_where(copy)}: the group is at offset {progress.reached} of that queue, past this message, so a member has "
             "handled it or its offset was set past it; who and when only a trace tells (trace=True, Java: "
             "enableMsgTrace)",
-            {"place": _where(copy), "consumer_offset": progress.consumer_offset},
+            {"place": _where(copy), "consumer_offset": progress.reached},
         )
 
 
 def _not_yet(group: GroupFacts, copy: ReceivedMessage, progress: QueueProgress) -> Finding:
-    before = copy.queue_offset - progress.consumer_offset
+    before = copy.queue_offset - progress.reached
     shared = {
         "place": _where(copy),
         "stored": copy.store_timestamp,
-        "consumer_offset": progress.consumer_offset,
+        "consumer_offset": progress.reached,
         "before": before,
         "client_id": progress.client_id,
     }
     if progress.pull_offset > copy.queue_offset and progress.client_id:
         return Finding(
             "in-progress",
-            f"{_where(copy)}: {progress.client_id} has pulled it and not finished with it (stored "
-            f"{_seconds(group.now_ms - copy.store_timestamp)} ago, the group's offset is {progress.consumer_offset})",
+            f"{_where(copy)}: {progress.client_id} has pulled it and not finished with it"
+            + (f", nor with {_plural(before, 'message')} before it" if before else "")
+            + f" (stored {_seconds(group.now_ms - copy.store_timestamp)} ago)",
             shared,
         )
     rates = group.rates.get(copy.queue.topic)
@@ -440,9 +441,18 @@ def _not_yet(group: GroupFacts, copy: ReceivedMessage, progress: QueueProgress) 
     owner = f", owned by {progress.client_id}" if progress.client_id else ""
     return Finding(
         "behind",
-        f"{_where(copy)}: not consumed yet. The group is at offset {progress.consumer_offset} of that queue{owner}, "
+        f"{_where(copy)}: not consumed yet. The group is at offset {progress.reached} of that queue{owner}, "
         f"{_plural(before, 'message')} before it{when}",
         shared | {"handed_out_per_s": rates.handed_out if rates else None},
+    )
+
+
+def _handed_out(copy: ReceivedMessage, hidden: InvisibleMessage, before: str = "") -> Finding:
+    return Finding(
+        "invisible",
+        f"{before}{_where(copy)}: handed out by POP to {hidden.client_id or 'a client'} at "
+        f"{time_text(hidden.popped_ms)}, invisible to others until {time_text(hidden.visible_at_ms)}",
+        {"place": _where(copy), "client_id": hidden.client_id, "until": hidden.visible_at_ms},
     )
 
 
@@ -497,6 +507,11 @@ def _tag_reason(subscription: SubscriptionInfo, copy: ReceivedMessage) -> str:
 
 def _is_for_retry(waiting: Waiting) -> bool:
     return waiting.for_topic.startswith("%RETRY%")
+
+
+def _failed(copy: ReceivedMessage) -> str:
+    """What came back from a pop was not acknowledged, for whatever reason."""
+    return "was popped and not acknowledged" if "1ST_POP_TIME" in copy.properties else "failed"
 
 
 def _error_text(copy: ReceivedMessage) -> str:

@@ -249,6 +249,37 @@ async def test_a_lock_of_a_member_that_is_gone(cluster: LocalCluster) -> None:
     assert "is locked by 1.2.3.4@vanished, which is not online" in found[0].text
 
 
+async def test_a_group_at_work_that_has_committed_nothing_yet(cluster: LocalCluster) -> None:
+    first, second = await send(cluster), await send(cluster)
+    may_end = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        await may_end.wait()
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, orderly=True)
+    async with cluster.push_consumer("billing", {"orders": "*"}, handle, config=config) as consumer:
+        found = await why_until(cluster, "in-progress", first)
+        assert "has pulled it and not finished with it (stored" in found[0].text
+        found = await why_until(cluster, "in-progress", second)
+        assert "has pulled it and not finished with it, nor with 1 message before it" in found[0].text
+        (lock,) = [each for each in found if each.kind == "lock"]
+        assert f"is locked by {consumer.client_id}, for" in lock.text
+        (lag,) = [each for each in await why(cluster) if each.kind == "lag"]
+        assert lag.facts["lag"] == 2
+        may_end.set()
+        found = await why_until(cluster, "passed", first)  # the member says so before it commits
+        assert "the group is at offset" in found[0].text
+
+
+async def test_a_lock_left_by_a_member_that_never_committed(cluster: LocalCluster) -> None:
+    message_id = await send(cluster)
+    queue = MessageQueue("orders", cluster.broker_names[0], 0)
+    cluster.broker().locks.lock("billing", "1.2.3.4@vanished", (queue,))
+    found = await why(cluster, message_id=message_id)
+    assert found[0].kind == "no-offset"
+    assert "is locked by 1.2.3.4@vanished, which is not online" in found[-1].text
+
+
 async def test_handed_out_by_pop_and_invisible(cluster: LocalCluster) -> None:
     message_id = await send(cluster)
     client = RemotingClient(clock=cluster.clock, network=cluster.network)

@@ -248,5 +248,18 @@ def test_invisible_until_and_consumed_by_another_group_only() -> None:
     assert kinds(group(), message(stored=(copy(),), trace=(mine,)))[0] == "consumed"
 
 
+def test_popped_again_from_the_retry_topic() -> None:
+    queue = MessageQueue("%RETRY%billing_orders", "broker-a", 0)
+    hidden = InvisibleMessage(
+        queue=queue, offset=0, popped_ms=NOW - 10, visible_at_ms=NOW + 9000, client_id=MEMBER, ordered=False
+    )
+    again = copy(0, queue, 1, **{"1ST_POP_TIME": "1"})
+    (found, *_) = findings(group(invisible=(hidden,)), message(stored=(copy(),), retried=(again,)))
+    assert found.kind == "invisible"
+    assert found.text.startswith(
+        "it was popped and not acknowledged 1 time; retry 1: %RETRY%billing_orders broker-a/0"
+    )
+
+
 def test_a_message_that_is_stored_twice() -> None:
     assert "stored-twice" in kinds(group(), message(stored=(copy(3), copy(4))))
