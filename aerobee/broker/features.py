@@ -17,7 +17,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     """Make every feature of one broker."""
     timers = Timers(parts)
     return (
-        Transactions(parts),  # before all that look at delays: a half message has none
+        Transactions(parts, timers=timers),  # before all that look at delays: a half message has none
         timers,
         RequestReply(parts),
         OrderlyLocks(parts),

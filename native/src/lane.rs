@@ -202,10 +202,20 @@ impl LaneCore {
         state.burst(py, &bytes, 0, position, born_host, now_ms)
     }
 
-    /// From now on `transactions` serves messages with a delay level, too. `topic` is the config of the schedule topic.
-    fn serve_levels(&self, topic: Py<PyAny>, delays_ms: Vec<i64>) -> PyResult<()> {
+    /// From now on `transactions` serves messages with a delay level or a time, too. `topic` and `timer_topic` are the
+    /// configs of the schedule and the timer topic.
+    #[pyo3(signature = (topic, delays_ms, *, timer_topic, broker_name, special_properties))]
+    fn serve_levels(
+        &self,
+        topic: Py<PyAny>,
+        delays_ms: Vec<i64>,
+        timer_topic: Py<PyAny>,
+        broker_name: String,
+        special_properties: HashSet<String>,
+    ) -> PyResult<()> {
         let mut state = self.state().ok_or_else(|| PyValueError::new_err("the lane is busy"))?;
-        state.levels = Some(Levels::new(topic, delays_ms));
+        let special = NameSet::new(special_properties);
+        state.levels = Some(Levels::new(topic, delays_ms, timer_topic, broker_name, special));
         Ok(())
     }
 
@@ -242,9 +252,10 @@ impl LaneCore {
     ///
     /// `by_key` are the open transactions; `began`, `committed` and `rolled_back` are called for each that a frame
     /// begins or decides, after its record is in the log. `half_queue` is the ConsumeQueue of half messages. `arrived`
-    /// is called with (queue id, its new end, due time) for a delay level that gets messages.
+    /// is called with (queue id, its new end, due time) for a delay level that gets messages, `timer_arrived` when the timer
+    /// does; `timer_limits` are its precision and its longest delay, ms, None leaves its messages to the handlers.
     #[pyo3(signature = (data, position, born_host, now_ms, *, takes_halves, takes_levels, by_key, half_topic, half_queue,
-        began, committed, rolled_back, arrived))]
+        began, committed, rolled_back, arrived, timer_arrived, timer_limits))]
     #[allow(clippy::too_many_arguments)]
     fn transactions<'py>(
         &self,
@@ -262,13 +273,16 @@ impl LaneCore {
         committed: Bound<'py, PyAny>,
         rolled_back: Bound<'py, PyAny>,
         arrived: Bound<'py, PyAny>,
+        timer_arrived: Bound<'py, PyAny>,
+        timer_limits: Option<(i64, i64)>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let Some(mut state) = self.state() else {
             let nothing = PyBytes::new(py, b"");
             return (nothing.clone(), position, nothing, PyList::empty(py)).into_pyobject(py);
         };
         let half = state.half(&half_topic, half_queue)?;
-        let told = Told { arrived, levels: Cell::new(0) };
+        let told =
+            Told { arrived, levels: Cell::new(0), timer_arrived, timer: Cell::new(false), timer_limits };
         let turn = Turn { takes_halves, takes_levels, by_key, half, began, committed, rolled_back, told };
         if let Ok(bytes) = data.cast::<PyBytes>() {
             return state.transactions(py, bytes.as_bytes(), position, 0, born_host, now_ms, &turn);

@@ -23,7 +23,7 @@ mod window;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.lane_core.LANE_VERSION: of the seam and of what a burst answers and writes.
-const LANE_VERSION: u32 = 3;
+const LANE_VERSION: u32 = 4;
 
 #[pymodule]
 fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

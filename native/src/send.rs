@@ -32,6 +32,7 @@ pub struct Scratch {
     pub record: Vec<u8>,
     pub message_ids: Vec<u8>,
     pub unique_key: Vec<u8>,
+    pub recall_handle: Vec<u8>, // of a timer message, else empty
     pub body: Vec<u8>,
     pub replies: Vec<u8>,
 }
@@ -379,7 +380,7 @@ impl State {
     pub fn reply(&mut self, burst: &mut Burst<'_>, form: Form, opaque: i64, answer: &Answer) {
         let out = if answer.waits { &mut burst.held } else { &mut burst.replies };
         let queue = &self.queues[answer.queue];
-        let Scratch { message_ids, unique_key, .. } = &self.scratch;
+        let Scratch { message_ids, unique_key, recall_handle, .. } = &self.scratch;
         if form == Form::Json {
             let start = out.len();
             out.extend_from_slice(&[0; 8]);
@@ -390,6 +391,10 @@ impl State {
             out.extend_from_slice(&self.reply_fields);
             out.push(b'"');
             write_decimal(out, answer.queue_offset);
+            if !recall_handle.is_empty() {
+                out.extend_from_slice(b"\",\"recallHandle\":\"");
+                out.extend_from_slice(recall_handle);
+            }
             out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
             write_decimal(out, opaque);
             out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");

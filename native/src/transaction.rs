@@ -134,6 +134,7 @@ impl State {
                 if flag == 0 {
                     self.reply(burst, Form::Json, opaque, &answer);
                 }
+                self.scratch.recall_handle.clear();
                 Ok(())
             }
             _ => Err(Stop::Slow),

@@ -9,7 +9,7 @@ from typing import Any
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.timer_calls import TimerCalls
-from aerobee.broker.timer.timer_hook import TimerHook
+from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
@@ -153,6 +153,17 @@ class Timers(Feature):
         first, before the message is read, then is_wanted(tag, body).
         """
         self._service.set_filter(topic, is_wanted, is_settled)
+
+    def messages_came(self) -> None:
+        """There are new messages in the timer topic; they may be readable only after this."""
+        self._service.messages_came()
+
+    def limits(self) -> tuple[int, int] | None:
+        """Precision and longest delay, ms; None while each message is to be looked at."""
+        config = self._store.config
+        if not self._is_enabled or config.timer_congest_num_each_slot != NO_LIMIT:
+            return None
+        return config.timer_precision_ms, config.timer_max_delay_sec * 1000
 
     def delivered_until(self) -> int:
         """Everything that was due before this time, ms, is delivered."""

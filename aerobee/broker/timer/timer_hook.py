@@ -20,6 +20,7 @@ from aerobee.remoting.codes import ResponseCode
 from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import StoredMessage
 
+NO_LIMIT = 2**31 - 1  # of messages in a slot
 _NOT_FOR_THE_TIMER = frozenset({WHEEL_TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC})
 
 
@@ -89,7 +90,7 @@ class TimerHook:
     def _check_room(self, config: StoreConfig, out_ms: int) -> None:
         """Refuse some of the messages for a slot above its number, and all above twice of it."""
         limit = config.timer_congest_num_each_slot
-        if limit == 2**31 - 1:
+        if limit == NO_LIMIT:
             return
         count = self._count_in_slot(out_ms)
         if count > limit and self._chance() < (count - limit) / limit:

@@ -154,7 +154,12 @@ class TimerService:
 
     def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable; of interest are those of the timer topic."""
-        if topic == WHEEL_TIMER_TOPIC and self._running:
+        if topic == WHEEL_TIMER_TOPIC:
+            self.messages_came()
+
+    def messages_came(self) -> None:
+        """There are new messages in the timer topic; they may be readable only after this."""
+        if self._running:
             self._want_enqueue()
 
     def _want_enqueue(self, delay_s: float = 0.0) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import orjson
 
-from aerobee.broker.lane_core import LaneCore, Put
+from aerobee.broker.lane_core import Put
+from aerobee.broker.lane_delayed import DelayedLane
 from aerobee.broker.lane_pull import number
 from aerobee.broker.lane_topic import LaneQueue, LaneTopic
 from aerobee.broker.topic_table import HALF_TOPIC
@@ -71,8 +72,11 @@ def special_properties(ordinary: frozenset[str]) -> frozenset[str]:
     return (ordinary - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
 
 
-class TransactionLaneCore(LaneCore):
-    """Serves the transaction frames of a burst. `opened` is told of each transaction that begins."""
+class TransactionLaneCore(DelayedLane):
+    """Serves the frames of a burst that belong to transactions, and messages for later (lane_delayed.py).
+
+    `opened` is told of each transaction that begins.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class TransactionLaneCore(LaneCore):
         half_topic: TopicConfig,
         **shared: Any,
     ) -> None:
-        """`is_allowed`: half messages are taken as they come. `shared` are the arguments of LaneCore."""
+        """`is_allowed`: half messages are taken as they come. `shared` are the arguments of DelayedLane."""
         super().__init__(**shared)
         self._ledger = ledger
         self._opened = opened
@@ -104,7 +108,8 @@ class TransactionLaneCore(LaneCore):
         held: list[str] = []
         at, size, ended = position, len(data), 0
         unpack, loads = _WORDS.unpack_from, orjson.loads
-        takes_halves = self._is_allowed()
+        takes_halves, takes_delayed = self._is_allowed(), self._delayed.is_allowed()
+        self._told.clear()
         try:
             while size - at >= 8:
                 length, word = unpack(data, at)
@@ -119,6 +124,10 @@ class TransactionLaneCore(LaneCore):
                 elif takes_halves and head.startswith(_SEND_START) and _HALF_MARK in head:
                     header = loads(head)
                     text, waits = self._prepare(header, data[body_at:end], born_host)
+                    if text:
+                        (held if waits else replies).append(text)
+                elif takes_delayed and head.startswith(_SEND_START) and _HALF_MARK not in head:
+                    text, waits = self._store_for_later(loads(head), data[body_at:end])
                     if text:
                         (held if waits else replies).append(text)
                 else:

@@ -1,7 +1,7 @@
 """The hot path of transactions with the native lane: TransactionLaneCore (lane_core.py) is its definition.
 
-Messages with a delay level, which the lane leaves to this one as well, are stored as send.py stores them
-(native/src/delayed.rs); the Python lane leaves them to it.
+Messages with a delay level or a time, which the lane leaves to this one as well, are stored by native/src/delayed.rs, the
+twin of broker/lane_delayed.py.
 
 The records are read and written by the native twin (native/src/transaction.rs). Which transactions are open stays in the
 book: the twin looks into `by_key`, and calls back for each that a frame begins or decides as soon as its record is in
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from aerobee.broker.delay_level import DELAY
 from aerobee.broker.lane_core import Put
+from aerobee.broker.lane_delayed import DelayedSends, delayed_special_properties
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.lane_core import special_properties
@@ -35,22 +35,24 @@ class NativeTransactionLane:
         ledger: Ledger,
         opened: Callable[[OpenTransaction], None],
         is_allowed: Callable[[], bool],
-        takes_levels: Callable[[], bool],
         half_topic: TopicConfig,
-        schedule_topic: TopicConfig,
-        arrived: Callable[[str, int, int, int], None],
+        delayed: DelayedSends,
         store: MessageStore,
         **shared: Any,
     ) -> None:
-        """`make` makes the native twin of LaneCore, `shared` are its other arguments.
-
-        `arrived` is told of the first message of a burst in each queue of the schedule topic, as by the store.
-        """
-        shared["special_properties"] = special_properties(shared["special_properties"]) - {DELAY}
+        """`make` makes the native twin of LaneCore, `shared` are its other arguments."""
+        ordinary = shared["special_properties"]
+        shared["special_properties"] = special_properties(ordinary)
         self._core = make(store=store, **shared)
-        self._core.serve_levels(schedule_topic, list(store.config.delay_levels_ms()))
-        self._takes_levels = takes_levels
-        self._arrived = partial(arrived, SCHEDULE_TOPIC)
+        self._core.serve_levels(
+            delayed.schedule_topic,
+            list(delayed.delays_ms),
+            timer_topic=delayed.timer_topic,
+            broker_name=delayed.broker_name,
+            special_properties=delayed_special_properties(ordinary),
+        )
+        self._delayed = delayed
+        self._level_arrived = partial(delayed.arrived, SCHEDULE_TOPIC)
         self._store = store
         self._ledger = ledger
         self._opened = opened
@@ -70,7 +72,7 @@ class NativeTransactionLane:
         half_queue = self._store.queue(HALF_TOPIC, 0)
         if type(half_queue) is not ConsumeQueue:
             return b"", position, b"", []
-        ledger = self._ledger
+        ledger, delayed = self._ledger, self._delayed
         self._now_ms, self._first = now_ms, None
         decided = ledger.decided_count
         try:
@@ -80,14 +82,16 @@ class NativeTransactionLane:
                 born_host,
                 now_ms,
                 takes_halves=self._is_allowed(),
-                takes_levels=self._takes_levels(),
+                takes_levels=delayed.is_allowed(),
                 by_key=ledger.book.by_key,
                 half_topic=self._half_topic,
                 half_queue=half_queue,
                 began=self._began,
                 committed=ledger.committed,
                 rolled_back=ledger.rolled_back,
-                arrived=self._arrived,
+                arrived=self._level_arrived,
+                timer_arrived=delayed.timer_arrived,
+                timer_limits=delayed.timer_limits(),
             )
         finally:
             if self._first is not None:

@@ -20,10 +20,13 @@ from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.feature import BrokerParts, Feature, SecondLane
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane_choice import NATIVE, LaneChoice
+from aerobee.broker.lane_delayed import DelayedSends
+from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.topic_table import (
     HALF_TOPIC,
     OP_TOPIC,
     SCHEDULE_TOPIC,
+    WHEEL_TIMER_TOPIC,
     TopicTable,
 )
 from aerobee.broker.transaction.book import OpenTransaction
@@ -45,6 +48,7 @@ from aerobee.broker.transaction.operator_calls import TransactionOperatorCalls
 from aerobee.broker.transaction.recovery import Source, recover
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
+from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.connection import Handler
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
@@ -58,7 +62,9 @@ class Transactions(Feature):
 
     name = "transactions"
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerParts, *, timers: Timers | None = None) -> None:
+        """With `timers` the hot path takes their messages, too."""
+        self._timers = timers
         self._store: MessageStore = parts.store
         self._topics: TopicTable = parts.topics
         self._offsets: ConsumerOffsets = parts.offsets
@@ -141,15 +147,18 @@ class Transactions(Feature):
             "is_allowed": self._takes_halves,
             "half_topic": self._topics.create_internal(HALF_TOPIC),
         }
+        own["delayed"] = DelayedSends(
+            schedule_topic=self._topics.create_internal(SCHEDULE_TOPIC),
+            timer_topic=TopicConfig(WHEEL_TIMER_TOPIC, 1, 1),
+            broker_name=self._identity.name,
+            delays_ms=self._store.config.delay_levels_ms(),
+            is_allowed=lambda: not self._live.value.enable_topic_message_type_check,
+            arrived=self._schedule.arrived,
+            timer_arrived=self._timers.messages_came if self._timers is not None else lambda: None,
+            timer_limits=self._timers.limits if self._timers is not None else lambda: None,
+        )
         if choice.name == NATIVE:
-            return NativeTransactionLane(
-                make=choice.make,
-                takes_levels=lambda: not self._live.value.enable_topic_message_type_check,
-                schedule_topic=self._topics.create_internal(SCHEDULE_TOPIC),
-                arrived=self._schedule.arrived,
-                **own,
-                **shared,
-            )
+            return NativeTransactionLane(make=choice.make, **own, **shared)
         return TransactionLaneCore(**own, **shared)
 
     def _takes_halves(self) -> bool:
