@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aerobee.client.allocation import Allocation
 from aerobee.client.broker_calls import first_answer
+from aerobee.client.complaints import Complaints
 from aerobee.client.pop_calls import query_assignment
 from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.session import Session
@@ -53,6 +54,7 @@ class Rebalancer:
         self._apply = apply
         self._interval_s = interval_s
         self._wanted = asyncio.Event()
+        self._complaints = Complaints(log)
 
     def wake(self) -> None:
         """Run a round as soon as the present one is over."""
@@ -83,8 +85,11 @@ class Rebalancer:
                 await self._apply(topic, frozenset())
             except AerobeeError as error:
                 # What is owned stays owned: nobody knows better at the moment.
-                log.warning("rebalance of topic %s in group %s: %s", topic, self._group, error)
                 balanced = False
+                if self._session.is_open:  # brokers forget a member that leaves before it stops asking
+                    self._complaints.about(
+                        topic, f"rebalance of topic {topic} in group {self._group}: {error}"
+                    )
             except Exception:
                 # The edge of the user's code: an allocation of their own may raise anything.
                 log.exception("allocation of topic %s in group %s failed", topic, self._group)
@@ -108,9 +113,14 @@ class Rebalancer:
             await self._session.heartbeat()
             ids = await first_answer(self._session, self._group, addresses)
         if own_id not in ids:
-            log.warning("no broker lists %s as a member of %s: others share its queues", own_id, self._group)
+            if self._session.is_open:
+                self._complaints.about(
+                    "", f"no broker lists {own_id} as a member of {self._group}: others share its queues"
+                )
             await self._apply(topic, frozenset())
             return False
+        self._complaints.over(topic)
+        self._complaints.over("")
         share = frozenset(self._allocation(own_id, queues, ids))
         return await self._apply(topic, share.intersection(queues))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from random import Random
 
+from aerobee.client.complaints import Complaints
 from aerobee.client.config import ClientConfig
 from aerobee.client.nameservers import Nameservers, parse_addresses
 from aerobee.client.publish_route import TopicRoute
@@ -84,6 +85,7 @@ class Session:
         self._producer_groups: list[str] = []
         self._consumers: dict[str, ConsumerEntry] = {}
         self._greeted: set[str] = set()  # addresses that know us
+        self._complaints = Complaints(log)
         self._beating = asyncio.Lock()
         self._beating_now: set[str] = set()
         self._ids: UniqueIds | None = None
@@ -170,9 +172,10 @@ class Session:
         try:
             await self.invoke(address, request)
             self._greeted.add(address)
+            self._complaints.over(address)
         except AerobeeError as error:
             self._greeted.discard(address)
-            log.warning("heartbeat to broker %s: %s", address, error)
+            self._complaints.about(address, f"heartbeat to broker {address}: {error}")
         finally:
             self._beating_now.discard(address)
 
