@@ -28,6 +28,7 @@ from aerobee.store.consume_queue import ConsumeQueue
 LEVEL_MAX = 128
 _WISHES = frozenset({DELAY, *names.WISHES})
 _DIGITS_MAX = 18
+_NOT_BATCH = frozenset({"false", "0", 0})
 _ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
 
 
@@ -72,7 +73,9 @@ class DelayedLane(LaneCore):
         """
         flag, opaque, ext = header["flag"], header["opaque"], header["extFields"]
         topic = self._topics.get(ext["b"]) or self._admit(ext["b"])
-        queue_text, properties = ext["e"], ext["i"]
+        queue_text, properties, born_timestamp = ext["e"], ext["i"], ext["g"]
+        if type(queue_text) is not str:
+            queue_text = str(number(queue_text))
         lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
         parts = properties.replace("\x02", "\x01").split("\x01")
         names_and_values = iter(parts)
@@ -85,7 +88,7 @@ class DelayedLane(LaneCore):
             or not self._delayed_special.isdisjoint(pairs)
             or not (unique_key.isalnum() and unique_key.isascii())
             or sys_flag & ~_ORDINARY_SYS_FLAG
-            or ext["m"] not in ("false", "0")
+            or ext["m"] not in _NOT_BATCH
             or (flag and flag != FLAG_ONEWAY)
             or type(opaque) is not int
         ):
@@ -107,9 +110,10 @@ class DelayedLane(LaneCore):
             tag_code, tag_hash = stored.tag(tag)
             hashes.append(tag_hash)
             code = code if level else tag_code
+        is_plain = len(born_timestamp) < 20 and born_timestamp.isdigit() and born_timestamp.isascii()
         queue_offset, offset = self._append(
             stored, self._stored_queue(stored, level), body, text, hashes, code, number(ext["h"]), sys_flag,
-            number(ext["g"]), number(ext["j"]),
+            int(born_timestamp) if is_plain else number(born_timestamp), number(ext["j"]),
         )  # fmt: skip
         self._count_for(stored, topic, self._log.end - offset)
         if level not in self._told:
