@@ -60,6 +60,10 @@ def note_death(
         _set(properties, DEAD_LETTER_REASON, told_reason or reason)
 
 
+def tries_failed(tries: int) -> str:
+    return f"{tries} {'try' if tries == 1 else 'tries'} failed"
+
+
 def _told(request: RemotingCommand | None, name: str) -> str:
     """What a consumer says in a field: bounded, and without separators."""
     text = (request.field(name) if request is not None else None) or ""

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from aerobee.broker.batch_queue import as_inner_batch, is_batch_topic
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
-from aerobee.broker.dead_letter import note_death
+from aerobee.broker.dead_letter import note_death, tries_failed
 from aerobee.broker.delay_level import DELAY
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
@@ -369,7 +369,7 @@ class SendCalls:
             topic=properties.get("RETRY_TOPIC", header.topic),
             message_id=properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", ""),
             tries=tries,
-            reason=f"{tries} tries failed",
+            reason=tries_failed(tries),
         )
         properties[DELAY] = "-1"
         header.topic = DLQ_PREFIX + group_name

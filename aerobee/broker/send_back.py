@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aerobee.broker.config import PERM_WRITE, LiveConfig
-from aerobee.broker.dead_letter import note_death, note_error
+from aerobee.broker.dead_letter import note_death, note_error, tries_failed
 from aerobee.broker.delay_level import DELAY
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.group_table import GroupTable
@@ -24,6 +24,7 @@ from aerobee.broker.timer.timer_properties import DELAY_MS, DEQUEUE_MS, ENQUEUE_
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import MalformedRecord, StoreError
 from aerobee.message import Record, decode_record, encode_properties, pack_host
+from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -127,7 +128,7 @@ class SendBackCalls:
     ) -> tuple[StoredMessage, dict[str, str]]:
         """The message for the retry topic or the dead letters, and its properties."""
         properties = dict(record.properties)
-        properties.setdefault("RETRY_TOPIC", record.topic)
+        properties.setdefault("RETRY_TOPIC", topic_before_retry(record.topic, group.group_name))
         properties.setdefault("ORIGIN_MESSAGE_ID", record.offset_message_id)
         properties["WAIT"] = "false"
         level = request.integer("delayLevel", 0)
@@ -142,7 +143,7 @@ class SendBackCalls:
                 topic=properties["RETRY_TOPIC"],
                 message_id=properties.get("UNIQ_KEY", properties["ORIGIN_MESSAGE_ID"]),
                 tries=tries,
-                reason="the consumer asked for it" if level < 0 else f"{tries} tries failed",
+                reason="the consumer asked for it" if level < 0 else tries_failed(tries),
                 request=request,
             )
             topic = self._topics.create_dead_letter_topic(group.group_name)

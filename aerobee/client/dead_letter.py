@@ -19,6 +19,7 @@ from aerobee.message import (
     LAST_ERROR,
     RETRY_PREFIX,
 )
+from aerobee.remoting.body.pop_handle import topic_before_retry
 
 REDRIVEN_FROM = "REDRIVEN_FROM"  # the place in the log of the dead letter that was sent again
 REDRIVE_COUNT = "REDRIVE_COUNT"
@@ -49,6 +50,7 @@ class DeadLetter:
         """The topic that it was sent to first; empty when the letter does not say."""
         properties = self.message.properties
         topic = properties.get(DLQ_ORIGIN_TOPIC) or properties.get("RETRY_TOPIC", "")
+        topic = topic_before_retry(topic, self.group)  # RocketMQ's brokers name POP's retry topic
         return "" if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else topic
 
     @property

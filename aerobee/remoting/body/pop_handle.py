@@ -28,6 +28,13 @@ def retry_topic_v2(group: str, topic: str) -> str:
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
+def topic_before_retry(topic: str, group: str) -> str:
+    """The topic that messages of a group's pop retry topic were sent to; any other topic as it is."""
+    prefix = RETRY_PREFIX + group
+    is_retry = topic.startswith((prefix + "_", prefix + "+")) and len(topic) > len(prefix) + 1
+    return topic[len(prefix) + 1 :] if is_retry else topic
+
+
 def real_topic(topic: str, group: str, retry: str) -> str:
     """The topic where a message of a handle lies, from the topic that the consumer subscribes to."""
     if retry == RETRY_V1:

@@ -156,6 +156,22 @@ async def test_a_dead_letter_is_readable(cluster: LocalCluster) -> None:
     assert dead.properties["RETRY_TOPIC"] == TOPIC
 
 
+@pytest.mark.parametrize("v2", [False, True])
+async def test_a_dead_letter_of_a_later_try_names_the_topic_that_it_was_sent_to(v2: bool) -> None:
+    async with LocalCluster(broker_config={"enable_retry_topic_v2": v2}) as cluster:
+        await cluster.create_topic(TOPIC)
+        await send(cluster, 1)
+        async with cluster.simple_consumer("readers", {TOPIC: "*"}) as consumer:
+            (message,) = await consumer.receive()
+            await consumer.change_invisible(message, 0)
+            (again,) = await consumer.receive(wait_s=10)
+            assert again.reconsume_times == 1
+            await consumer.dead_letter(again, "cannot be parsed")
+        async with cluster.admin() as admin:
+            (letter,) = [each async for each in admin.dead_letters("readers")]
+    assert (letter.topic, letter.message_id, letter.tries) == (TOPIC, message.message_id, 2)
+
+
 async def test_mistakes_are_told(cluster: LocalCluster) -> None:
     with pytest.raises(UsageError, match="at least one topic"):
         cluster.simple_consumer("readers", {})

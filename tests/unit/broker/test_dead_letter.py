@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.broker.dead_letter import CAUSE_CHARS_MAX, note_death, note_error
+from aerobee.broker.dead_letter import CAUSE_CHARS_MAX, note_death, note_error, tries_failed
 from aerobee.message import PROPERTIES_BYTES_MAX, encode_properties
 from aerobee.remoting.command import RemotingCommand
 
@@ -36,6 +36,10 @@ def test_what_the_consumer_says_goes_before_what_the_broker_knows() -> None:
         "ValueError: x",
         "7",
     )
+
+
+def test_one_try_is_not_tries() -> None:
+    assert (tries_failed(1), tries_failed(17)) == ("1 try failed", "17 tries failed")
 
 
 def test_text_of_a_peer_is_bounded_and_cannot_make_properties_of_its_own() -> None:
