@@ -16,7 +16,7 @@ delivered of the slots from `read_time` on lies in the commit log behind `scan_f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aerobee.broker.delay_level import REAL_TOPIC
@@ -205,56 +205,67 @@ class TimerService:
             return False
         entries = queue.entries(self.queue_offset, count)
         looked = self._runs.look([entry[0] for entry in entries], self._precision_ms)
-        if not looked:
-            return False
         now = self._clock.now_ms()
+        units = [
+            self._unit(now, out_ms, due_ms, cancels, physical_offset, size, topic_hash)
+            for (physical_offset, size, _), (out_ms, due_ms, cancels, _, topic_hash) in zip(
+                entries, looked, strict=False
+            )
+        ]
+        added = self._files.add_run(units) if units else 0
+        if not added:
+            return False
+        self._note(units[:added], [look[3] for look in looked], now)
+        before, self.queue_offset = self.queue_offset, self.queue_offset + added
+        self._is_full = False
+        self.is_changed = True
+        if before < self._needed_offset <= self.queue_offset:
+            self._arm(now)
+        return True
+
+    def _unit(
+        self,
+        now: int,
+        out_ms: int,
+        due_ms: int,
+        cancels: bool,
+        physical_offset: int,
+        size: int,
+        topic_hash: int,
+    ) -> TimerUnit:
+        """The unit of one message, in the slot in which it waits first."""
         write_time = self._floor(now)
         if self._slot is None:
             self._enter(write_time)
-        units = []
-        for (physical_offset, size, _), (out_ms, due, cancels, _, topic_hash) in zip(
-            entries, looked, strict=False
-        ):
-            magic, slot_time = self._slot_for(out_ms, write_time)
-            if cancels:
-                magic |= DELETE
-            delay = max(-_DELAY_MAX, slot_time - write_time)
-            units.append(
-                TimerUnit(-1, magic, slot_time - delay, delay, physical_offset, size, topic_hash, due)
-            )
-        added = self._files.add_run(units)
-        first_due = self.read_time + self._precision_ms
-        counts: dict[str, int] = {}
-        for unit, (_, _, cancels, topic, _) in zip(units[:added], looked, strict=False):
-            if not cancels:
-                counts[topic] = counts.get(topic, 0) + 1
-            slot_time = unit.slot_time
-            for slot in (self._slot, self._next):
-                if slot is not None and slot.time_ms == slot_time:
-                    slot.add(unit)
-            if slot_time == self.read_time:
-                first_due = min(first_due, unit.due_ms) if unit.magic == DEFAULT else 0
-        for topic, number in counts.items():
-            self.pending.add(topic, number, now)
-        self.enqueued += added
-        before, self.queue_offset = self.queue_offset, self.queue_offset + added
-        if added:
-            self._is_full = False
-            self.is_changed = True
-            self._arm(max(now, first_due))
-        if before < self._needed_offset <= self.queue_offset:
-            self._arm(now)
-        return added > 0
-
-    def _slot_for(self, out_ms: int, write_time: int) -> tuple[int, int]:
-        """DEFAULT, with ROLL for a message beyond the window, and the slot in which it waits first."""
         magic, slot_time = DEFAULT, self._floor(out_ms)
         window = self._files.window_ms
         if slot_time - write_time >= window:
             magic |= ROLL
             rest = slot_time - write_time - window
             slot_time = self._floor(write_time + (window // 2 if rest < window // 3 else window))
-        return magic, max(slot_time, self.read_time)
+        if cancels:
+            magic |= DELETE
+        slot_time = max(slot_time, self.read_time)
+        delay = max(-_DELAY_MAX, slot_time - write_time)
+        return TimerUnit(-1, magic, slot_time - delay, delay, physical_offset, size, topic_hash, due_ms)
+
+    def _note(self, units: Sequence[TimerUnit], topics: Sequence[str], now: int) -> None:
+        """These units are in the wheel: count them, and have them delivered in time."""
+        self.enqueued += len(units)
+        first_due = self.read_time + self._precision_ms
+        counts: dict[str, int] = {}
+        for unit, topic in zip(units, topics, strict=False):
+            if not unit.magic & DELETE:
+                counts[topic] = counts.get(topic, 0) + 1
+            slot_time = unit.slot_time
+            for slot in (self._slot, self._next):
+                if slot is not None and slot.time_ms == slot_time:
+                    slot.add(unit)
+            if slot_time == self.read_time:
+                first_due = min(first_due, unit.due_ms) if unit.magic == DEFAULT else now
+        for topic, number in counts.items():
+            self.pending.add(topic, number, now)
+        self._arm(max(now, first_due))
 
     @property
     def _queue_end(self) -> int:
@@ -271,13 +282,6 @@ class TimerService:
         if out_ms is None:
             log.error("the timer message at %d has no %s; it is skipped", physical_offset, names.OUT_MS)
             return
-        now = self._clock.now_ms()
-        write_time = self._floor(now)
-        if self._slot is None:
-            self._enter(write_time)
-        magic, slot_time = self._slot_for(out_ms, write_time)
-        if names.DELETE_KEY in message.properties:
-            magic |= DELETE
         due = names.due_time(
             message.properties,
             out_ms,
@@ -285,18 +289,11 @@ class TimerService:
             precision_ms=self._precision_ms,
         )
         topic = message.properties.get(REAL_TOPIC, "")
-        delay = max(-_DELAY_MAX, slot_time - write_time)
-        unit = TimerUnit(-1, magic, slot_time - delay, delay, physical_offset, size, java_hash(topic), due)
-        self._files.add(slot_time, unit)
-        self.enqueued += 1
-        if not magic & DELETE:
-            self.pending.add(topic, 1, now)
-        for slot in (self._slot, self._next):
-            if slot is not None and slot.time_ms == slot_time:
-                slot.add(unit)
-        if slot_time == self.read_time or self._timer is None:
-            end = self.read_time + self._precision_ms
-            self._arm(now if magic != DEFAULT else min(due, end))
+        cancels = names.DELETE_KEY in message.properties
+        now = self._clock.now_ms()
+        unit = self._unit(now, out_ms, due, cancels, physical_offset, size, java_hash(topic))
+        self._files.add(unit.slot_time, unit)
+        self._note((unit,), (topic,), now)
 
     def _read(self, physical_offset: int) -> WaitingMessage | None:
         data = self._store.read_record(physical_offset)
