@@ -39,7 +39,7 @@ class MessageCalls(AdminCalls):
                     raise
         if topic is None:
             raise UsageError(
-                f"{message_id} names no broker of this cluster: it is an id that a client gave, so say the topic too"
+                f"{message_id} names no broker of this cluster: it is an id that a client gave, so name its topic (--topic)"
             )
         found = await self.messages_by_unique_key(topic, message_id)
         if not found:

@@ -118,7 +118,7 @@ def by_offset(
             if not first <= offset < end:
                 holds = f"holds {first} to {end - 1}" if end > first else "is empty"
                 raise NotFound(
-                    f"queue {place.broker_name}/{place.queue_id} of topic {topic} {holds}, not offset {offset}"
+                    f"queue {place.broker_name}/{place.queue_id} of topic {topic} {holds}: nothing is at offset {offset}"
                 )
             message = await admin.message_at(place, offset)
         show_message(out, message)

@@ -19,7 +19,12 @@ Properties = Annotated[
 ]
 Queue = Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue.")]
 OrderKey = Annotated[str | None, typer.Option("--order-key", help="Equal keys go to the same queue.")]
-DelayLevel = Annotated[int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: 1 to 18.")]
+DelayLevel = Annotated[
+    int,
+    typer.Option(
+        "--delay-level", min=0, help="Deliver later: 1 to 18, or as the broker's messageDelayLevel says."
+    ),
+]
 DeliverAfter = Annotated[
     float | None, typer.Option("--deliver-after", min=0, metavar="SECONDS", help="Deliver so much later.")
 ]
