@@ -126,7 +126,7 @@ class Message:
             raise UsageError(
                 f"a message body is bytes, this one is {type(self.body).__name__}: encode it first"
             )
-        if self.keys != ():
+        if self.keys or type(self.keys) is not tuple:
             self._check_keys()
         if self.deliver_at is not None or self.deliver_after is not None:
             self.timer_property()

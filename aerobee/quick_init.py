@@ -13,6 +13,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+_open_twins: dict[type, type] = {}
+
+
+def open_twin(cls: type) -> type:
+    """The class with the slots of `cls`, which quick_init decorated, that is not frozen.
+
+    Who makes one, stores every field and then assigns `__class__` has made an object of `cls`.
+    """
+    return _open_twins[cls]
+
+
 def quick_init(cls: type[T]) -> type[T]:
     """Decorate a dataclass(frozen=True, slots=True). Arguments, defaults and __post_init__ stay as they are.
 
@@ -23,9 +34,10 @@ def quick_init(cls: type[T]) -> type[T]:
         raise TypeError(f"quick_init takes no class with keyword-only fields: {cls.__name__}")
     names = tuple(member.name for member in members)
     made_by_dataclass: Any = cls.__init__
+    twin = _open_twins[cls] = type(f"_Open{cls.__name__}", (), {"__slots__": names})
     scope: dict[str, Any] = {
         "_cls": cls,
-        "_open": type(f"_Open{cls.__name__}", (), {"__slots__": names}),
+        "_open": twin,
         "_set": object.__setattr__,
         "_plain": made_by_dataclass,
         "_missing": MISSING,

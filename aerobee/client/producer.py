@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from aerobee.client.compression import compress
 from aerobee.client.config import ClientConfig, Compression, ProducerConfig
@@ -32,7 +32,6 @@ from aerobee.client.send_header import (
     encode_batch_entry,
     properties_text,
 )
-from aerobee.client.send_replies import take_send_replies
 from aerobee.client.send_tries import FirstTry, SendTries
 from aerobee.client.session import Session
 from aerobee.client.slots import Slots
@@ -48,8 +47,6 @@ from aerobee.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
-# A first try that is on its way; its future has the SendResult, or an answer that the burst hook left.
-Begun = tuple["asyncio.Future[Any]", PublishInfo, MessageQueue, Target, Connection, str]
 
 NOT_SENDABLE = frozenset(
     {
@@ -62,6 +59,7 @@ NOT_SENDABLE = frozenset(
     }
 )
 CONNECT_TIMEOUT_S = 3.0
+SEND = RequestCode.SEND_MESSAGE_V2.name
 
 
 def by_key(queues: Sequence[MessageQueue], _message: Message, key: object) -> MessageQueue:
@@ -108,7 +106,6 @@ class Producer(RequestReplyCalls):
             clock=clock,
             network=network,
             random=random,
-            burst=take_send_replies,
         )
         self._connections = self._session.remoting.by_address
         self._clock = self._session.clock
@@ -217,16 +214,29 @@ class Producer(RequestReplyCalls):
         if not self._is_plain or queue is not None or selector is not None or key is not None:
             return await self._send_observed(message, queue, selector, key, deadline)
         slots = self._slots
-        if slots.is_full:
+        if slots.taken < slots.count_max:
+            slots.taken += 1
+        else:
             await slots.wait()
             now = self._loop.time()
-        else:
-            slots.take()
         try:
-            begun = self._begin(message, now, deadline)
-            if begun is None:
+            info = self._publish.get(message.topic)
+            if info is None or not self._is_ordinary(message):
                 return await self._send_in_tries(message, None, deadline)
-            future, info, chosen, target, connection, unique_id = begun
+            # The first try, without a coroutine and a timer of its own.
+            turn = info.turn + 1
+            chosen, target = info.choices[turn % len(info.choices)]
+            connection = None if target is None else self._connections.get(target.address)
+            if target is None or connection is None:
+                return await self._send_in_tries(message, None, deadline)
+            info.turn = turn
+            opaque = connection.next_opaque()
+            frame, unique_id = target.send.begin(
+                self._ids, opaque, chosen.queue_id, self._clock.now_ms(), message
+            )
+            future = connection.try_call(frame, opaque, now, deadline, SEND, (chosen, unique_id))
+            if future is None:
+                return await self._send_in_tries(message, None, deadline, unique_id=unique_id)
             try:
                 reply = await future
                 if type(reply) is SendResult:
@@ -237,40 +247,20 @@ class Producer(RequestReplyCalls):
                 first = FirstTry(info, target, now, error)
             return await self._send_in_tries(message, None, deadline, unique_id=unique_id, first=first)
         finally:
-            slots.give_back()
+            if slots.is_watched:
+                slots.give_back()
+            else:
+                slots.taken -= 1
 
-    def _begin(self, message: Message, now: float, deadline: float) -> Begun | None:
-        """Begin the first try of an ordinary send: no coroutine, no timer, one future. `now` is the loop's time.
-
-        None, and nothing done, when something has to be waited for or looked at first.
-        """
-        info = self._publish.get(message.topic)
+    def _is_ordinary(self, message: Message) -> bool:
+        """True for a message that travels as it is and was checked when it was made."""
         body = message.body
-        if (
-            info is None
-            or type(body) is not bytes
-            or len(body) > self._plain_bytes_max
-            or message.properties
-            or message.topic in NOT_SENDABLE
-        ):
-            return None
-        turn = info.turn + 1
-        chosen, target = info.choices[turn % len(info.choices)]
-        if target is None:
-            return None
-        connection = self._connections.get(target.address)
-        if connection is None or not connection.takes_calls:
-            return None
-        info.turn = turn
-        now_ms = self._clock.now_ms()
-        unique_id = self._ids.next_id(now_ms)
-        opaque = connection.next_opaque()
-        frame = target.send.frame(
-            opaque, chosen.queue_id, 0, now_ms, message.flag, properties_text(message, unique_id), body
+        return (
+            type(body) is bytes
+            and len(body) <= self._plain_bytes_max
+            and not message.properties
+            and message.topic not in NOT_SENDABLE
         )
-        note = (chosen, unique_id)
-        future = connection.begin_call(frame, opaque, now, deadline, "SEND_MESSAGE_V2", note)
-        return future, info, chosen, target, connection, unique_id
 
     async def _send_observed(
         self,
@@ -320,12 +310,12 @@ class Producer(RequestReplyCalls):
         properties = properties_text(message, unique_id)
 
         async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> SendResult:
-            connection = await self._connection(target, remaining_s, "SEND_MESSAGE_V2")
+            connection = await self._connection(target, remaining_s, SEND)
             opaque = connection.next_opaque()
             frame = target.send.frame(
                 opaque, chosen.queue_id, sys_flag, self._clock.now_ms(), message.flag, properties, body
             )
-            reply = await connection.call(frame, opaque, remaining_s, "SEND_MESSAGE_V2")
+            reply = await connection.call(frame, opaque, remaining_s, SEND)
             return self._read_reply(reply, chosen, unique_id, target, connection)
 
         return await self._tries.run(message.topic, fixed, deadline, attempt, first=first)
@@ -393,7 +383,7 @@ class Producer(RequestReplyCalls):
         elif queue is None:
             queue = info.next_queue()
         target = target_of(info, queue)
-        connection = await self._connection(target, self.config.send_timeout_s, "SEND_MESSAGE_V2")
+        connection = await self._connection(target, self.config.send_timeout_s, SEND)
         frame = target.send_oneway.frame(
             connection.next_opaque(),
             queue.queue_id,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from aerobee.client.codec import Template
 from aerobee.client.fault_avoidance import FaultAvoidance
-from aerobee.client.send_header import SendTemplate
 from aerobee.message import MessageQueue
 
 
@@ -16,9 +16,9 @@ class Target:
 
     broker_name: str
     address: str
-    send: SendTemplate
-    send_batch: SendTemplate
-    send_oneway: SendTemplate
+    send: Template
+    send_batch: Template
+    send_oneway: Template
 
 
 class PublishInfo:

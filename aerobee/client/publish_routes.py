@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from aerobee.client.codec import Template
 from aerobee.client.config import ProducerConfig
 from aerobee.client.publish_info import PublishInfo, Target
 from aerobee.client.publish_route import TopicRoute, from_template, publish_queues
@@ -81,8 +82,8 @@ class PublishRoutes:
             )
         config = self._config
 
-        def template(code: RequestCode, broker_name: str, oneway: bool = False) -> SendTemplate:
-            return SendTemplate(
+        def template(code: RequestCode, broker_name: str, oneway: bool = False) -> Template:
+            definition = SendTemplate(
                 code=code.value,
                 group=self._group,
                 queue=MessageQueue(route.topic, broker_name, 0),
@@ -90,6 +91,7 @@ class PublishRoutes:
                 default_queue_count=config.default_topic_queue_count,
                 oneway=oneway,
             )
+            return self._session.codec.template(definition)
 
         targets = {
             broker.broker_name: Target(

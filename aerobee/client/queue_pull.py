@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.client.process_queue import ProcessQueue
-from aerobee.client.received import ReceivedMessage, decode_messages
+from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.client.subscription import Subscription
 from aerobee.errors import AerobeeError, RouteError, remote_error
@@ -252,7 +252,7 @@ class QueuePull:
 
     def _found(self, answer: RemotingCommand) -> None:
         process = self.process
-        wanted = process.put_all(decode_messages(answer.body, self.queue))
+        wanted = process.put_all(self._session.codec.decode_messages(answer.body, self.queue))
         subscription = self._subscription()
         if subscription.tags:
             # A broker filters by the hash of a tag, which others share.

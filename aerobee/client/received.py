@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from aerobee.client.compression import decompress
@@ -214,10 +214,17 @@ def tried_again(message: ReceivedMessage) -> None:
     message._head = (*head[:14], head[14] + 1, *head[15:])
 
 
-def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
+# take(ReceivedMessage, data, queue, topic): the messages of the ordinary records at the front, and where they end
+TakeRecords = Callable[[type[ReceivedMessage], bytes, MessageQueue, str], tuple[list[ReceivedMessage], int]]
+
+
+def decode_messages(
+    data: bytes, queue: MessageQueue, *, take_records: TakeRecords | None = None
+) -> list[ReceivedMessage]:
     """Decode the records of an answer that all came from `queue`.
 
-    Raises MalformedRecord for anything that is not whole records back to back.
+    `take_records`: the native twin, for what it takes of an ordinary queue. Raises MalformedRecord for anything that
+    is not whole records back to back.
     """
     messages: list[ReceivedMessage] = []
     end = len(data)
@@ -226,6 +233,8 @@ def decode_messages(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
     expected = queue_topic.encode()
     topic_size = len(expected)
     is_retry, is_light = queue_topic.startswith(RETRY_PREFIX), queue_topic.startswith(LIGHT_PREFIX)
+    if take_records is not None and not is_retry and not is_light:
+        messages, at = take_records(ReceivedMessage, data, queue, queue_topic)
     while at < end:
         if end - at < RECORD_BYTES_MIN:
             raise MalformedRecord(f"{end - at} bytes at {at} are less than the smallest record")

@@ -20,9 +20,8 @@ from aerobee.client.request_reply import (
     request_properties,
 )
 from aerobee.client.results import SendResult
-from aerobee.client.send_header import SendTemplate, decode_send_reply, properties_text
+from aerobee.client.send_header import Ids, SendTemplate, decode_send_reply, properties_text
 from aerobee.client.session import Session
-from aerobee.client.unique_id import UniqueIds
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, TransportError
 from aerobee.message import Message, MessageQueue
@@ -42,7 +41,7 @@ class RequestReplyCalls:
     _session: Session
     _clock: Clock
     _loop: asyncio.AbstractEventLoop
-    _ids: UniqueIds
+    _ids: Ids
     _routes: PublishRoutes
     _publish: dict[str, PublishInfo]
     _requests: PendingRequests

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Protocol
 
 import orjson
 
@@ -30,6 +31,12 @@ STATUS = {
 }
 _BATCH_HEAD = struct.Struct(">iiiii")
 _FRAME_HEAD = struct.Struct(">II")
+
+
+class Ids(Protocol):
+    """UniqueIds of either twin (codec.py)."""
+
+    def next_id(self, now_ms: int) -> str: ...
 
 
 def properties_text(message: Message, unique_id: str) -> str:
@@ -64,7 +71,7 @@ def check_properties(message: Message) -> None:
 class SendTemplate:
     """The parts of a send header that stay the same for one group, topic and broker."""
 
-    __slots__ = ("_after_opaque", "_after_properties", "_before_queue")
+    __slots__ = ("after_opaque", "after_properties", "before_queue")
 
     def __init__(
         self,
@@ -83,14 +90,14 @@ class SendTemplate:
 
         batch = b"true" if code == RequestCode.SEND_BATCH_MESSAGE else b"false"
         limit = b"" if reconsume_times_max is None else b'"l":"%d",' % reconsume_times_max
-        self._before_queue = b'{"code":%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"' % (
+        self.before_queue = b'{"code":%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"' % (
             code,
             text(group),
             text(queue.topic),
             text(default_topic),
             default_queue_count,
         )
-        self._after_properties = (
+        self.after_properties = (
             b',"j":"%d","k":"false",%b"m":"%b","n":%b},"flag":%d,"language":"PYTHON","opaque":'
             % (
                 reconsume_times,
@@ -100,7 +107,16 @@ class SendTemplate:
                 2 if oneway else 0,
             )
         )
-        self._after_opaque = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
+        self.after_opaque = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
+
+    def begin(self, ids: Ids, opaque: int, queue_id: int, now_ms: int, message: Message) -> tuple[bytes, str]:
+        """Give `message`, whose body is bytes and travels as it is, an id; return its frame and the id.
+
+        Raises UsageError when the properties cannot be stored.
+        """
+        unique_id = ids.next_id(now_ms)
+        properties = properties_text(message, unique_id)
+        return self.frame(opaque, queue_id, 0, now_ms, message.flag, properties, message.body), unique_id
 
     def frame(
         self,
@@ -113,24 +129,24 @@ class SendTemplate:
         body: bytes,
     ) -> bytes:
         """Return the whole frame. Raises UsageError when the properties cannot be stored."""
-        if len(properties) > PROPERTIES_BYTES_MAX // 4 and len(properties.encode()) > PROPERTIES_BYTES_MAX:
-            raise UsageError(
-                f"the properties take {len(properties.encode())} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
-            )
         try:
             text = orjson.dumps(properties)
         except TypeError as error:
             raise UsageError(f"a property holds text that is not Unicode: {error}") from error
+        if len(properties) > PROPERTIES_BYTES_MAX // 4 and len(properties.encode()) > PROPERTIES_BYTES_MAX:
+            raise UsageError(
+                f"the properties take {len(properties.encode())} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
+            )
         header = b'%b%d","f":"%d","g":"%d","h":"%d","i":%b%b%d%b' % (
-            self._before_queue,
+            self.before_queue,
             queue_id,
             sys_flag,
             born_timestamp_ms,
             flag,
             text,
-            self._after_properties,
+            self.after_properties,
             opaque,
-            self._after_opaque,
+            self.after_opaque,
         )
         header_size = len(header)
         if header_size + len(body) > FRAME_BYTES_MAX - 8:

@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from random import Random
 
+from aerobee.client.codec import choose_codec
 from aerobee.client.complaints import Complaints
 from aerobee.client.config import ClientConfig
 from aerobee.client.nameservers import Nameservers, parse_addresses
 from aerobee.client.publish_route import TopicRoute
 from aerobee.client.route_cache import RouteCache
+from aerobee.client.send_header import Ids
 from aerobee.client.tasks import Tasks
 from aerobee.client.unique_id import UniqueIds
 from aerobee.clock import Clock, SystemClock
@@ -29,7 +31,7 @@ from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.client import RemotingClient, checked, split_address
 from aerobee.remoting.codes import RequestCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.remoting.connection import Burst, Connection, Handler
+from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.tls import ClientTls, TlsFiles
 
 log = logging.getLogger(__name__)
@@ -53,14 +55,13 @@ class Session:
         network: Network | None = None,
         random: Random | None = None,
         id_suffix: str = "",
-        burst: Burst | None = None,
     ) -> None:
-        """`burst` takes answers out of each read of a connection, see remoting/connection.py."""
         addresses = parse_addresses(nameservers)
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.random = random or Random()
         self.tasks = Tasks()
+        self.codec = choose_codec()
         self.handlers: dict[int, Handler] = {}
         self.remoting = RemotingClient(
             clock=self.clock,
@@ -68,7 +69,7 @@ class Session:
             handlers=self.handlers,
             tls=_tls(config),
             on_connect=self._connected,
-            burst=burst,
+            burst=self.codec.take_send_replies,
         )
         self.nameservers = Nameservers(addresses, remoting=self.remoting, random=self.random)
         self.routes = RouteCache(
@@ -88,7 +89,7 @@ class Session:
         self._complaints = Complaints(log)
         self._beating = asyncio.Lock()
         self._beating_now: set[str] = set()
-        self._ids: UniqueIds | None = None
+        self._ids: Ids | None = None
 
     async def start(self) -> None:
         """Find our address and begin the periodic work. Opens no connection yet."""
@@ -129,15 +130,16 @@ class Session:
         """`entry` returns the group's part of a heartbeat (ConsumerData)."""
         self._consumers[group] = entry
 
-    def unique_ids(self) -> UniqueIds:
+    def unique_ids(self) -> Ids:
         """Message ids of this client. Call after start()."""
         if self._ids is None:
-            self._ids = UniqueIds(
+            ids = UniqueIds(
                 ip=self.client_ip,
                 process_id=os.getpid(),
                 salt=self.random.getrandbits(32),
                 counter=self.random.getrandbits(16),
             )
+            self._ids = self.codec.ids(ids)
         return self._ids
 
     def _targets(self) -> list[str]:

@@ -15,13 +15,13 @@ import struct
 class UniqueIds:
     """Gives ids that differ as long as fewer than 65,536 are asked for in one millisecond."""
 
-    __slots__ = ("_counter", "_head", "_head_ms", "_month_end_ms", "_month_start_ms", "_prefix")
+    __slots__ = ("_head", "_head_ms", "_month_end_ms", "_month_start_ms", "counter", "prefix")
 
     def __init__(self, *, ip: str, process_id: int, salt: int, counter: int = 0) -> None:
         """`salt`: 32 random bits that tell two clients of one process apart."""
         packed = ipaddress.ip_address(ip).packed
-        self._prefix = (packed + struct.pack(">HI", process_id & 0xFFFF, salt & 0xFFFFFFFF)).hex().upper()
-        self._counter = counter
+        self.prefix = (packed + struct.pack(">HI", process_id & 0xFFFF, salt & 0xFFFFFFFF)).hex().upper()
+        self.counter = counter
         self._head = ""  # of an id of `_head_ms`: all but the counter
         self._head_ms = -1
         self._month_start_ms = 0
@@ -32,14 +32,14 @@ class UniqueIds:
         if now_ms != self._head_ms:
             self._head = self._head_of(now_ms)
             self._head_ms = now_ms
-        self._counter = counter = (self._counter + 1) & 0xFFFF
+        self.counter = counter = (self.counter + 1) & 0xFFFF
         return self._head + "%04X" % counter  # noqa: UP031  half of what a format string takes
 
     def _head_of(self, now_ms: int) -> str:
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._month_start_ms, self._month_end_ms = month_bounds_ms(now_ms)
         # A month has at most 2,678,400,000 ms, which passes 2**31: the upper days wrap to negative, as in Java.
-        return f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}"
+        return f"{self.prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}"
 
 
 def month_bounds_ms(now_ms: int) -> tuple[int, int]:

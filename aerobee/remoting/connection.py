@@ -189,12 +189,12 @@ class Connection(asyncio.Protocol):
         pending_calls_max wait already, TransportError. Cancelling it gives the call up.
         """
         now = self._loop.time()
+        if self.is_open and len(self.pending) < self._limits.pending_calls_max:
+            return self._begin_call(frame, opaque, now, now + timeout_s, request, None)
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         if not self.is_open:
-            future: asyncio.Future[RemotingCommand] = self._loop.create_future()
             future.set_exception(self._lost_error(request, 0.0))
-            return future
-        if len(self.pending) >= self._limits.pending_calls_max:
-            future = self._loop.create_future()
+        else:
             future.set_exception(
                 TransportError(
                     f"{len(self.pending)} calls to {self._name} wait for an answer, no more are taken: "
@@ -203,30 +203,27 @@ class Connection(asyncio.Protocol):
                     request=request,
                 )
             )
-            return future
-        return self.begin_call(frame, opaque, now, now + timeout_s, request)
+        return future
 
-    @property
-    def takes_calls(self) -> bool:
-        """True when begin_call() may be called now."""
-        return (
-            self.is_open
-            and not self._write_paused
-            and self._out_bytes <= self._limits.write_high_bytes
-            and len(self.pending) < self._limits.pending_calls_max
-        )
-
-    def begin_call(
-        self, frame: bytes, opaque: int, now: float, deadline: float, request: str, note: Any = None
-    ) -> asyncio.Future[Any]:
-        """As call(), for a caller who knows the loop's time and has seen takes_calls: only an open connection.
+    def try_call(
+        self, frame: bytes, opaque: int, now: float, deadline: float, request: str, note: Any
+    ) -> asyncio.Future[Any] | None:
+        """As call(), for a caller who knows the loop's time; None, and nothing done, when that would fail or wait.
 
         `note` is for the burst hook: it may take the call out of `pending` when it reads the response, and give the
         future what it made of it instead of the RemotingCommand.
         """
+        limits = self._limits
+        if (
+            self._write_paused
+            or not self.is_open
+            or self._out_bytes > limits.write_high_bytes
+            or len(self.pending) >= limits.pending_calls_max
+        ):
+            return None
+        # As _begin_call() and write(), without calling them.
         future: asyncio.Future[Any] = self._loop.create_future()
         self.pending[opaque] = (future, now, deadline, request, note)
-        # The sweep that is armed comes soon enough for all but the shortest time-outs.
         if self._sweep is None or deadline < self._sweep_at:
             self._arm_sweep(min(deadline, now + CALL_SWEEP_S))
         self._out.append(frame)
@@ -234,8 +231,17 @@ class Connection(asyncio.Protocol):
         if not self._flush_scheduled and not self._serving:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
-        if self._out_bytes > self._limits.write_max_bytes:
-            self._check_unsent()
+        return future
+
+    def _begin_call(
+        self, frame: bytes, opaque: int, now: float, deadline: float, request: str, note: Any
+    ) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.pending[opaque] = (future, now, deadline, request, note)
+        # The sweep that is armed comes soon enough for all but the shortest time-outs.
+        if self._sweep is None or deadline < self._sweep_at:
+            self._arm_sweep(min(deadline, now + CALL_SWEEP_S))
+        self.write(frame)
         return future
 
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:

@@ -1,5 +1,6 @@
 //! The native twin of Aerobee's lane. aerobee/broker/lane_core.py and lane_pull.py say what it does; the same tests
-//! and a differential fuzz (tests/fuzz/lane_differential.py) hold both.
+//! and a differential fuzz (tests/fuzz/lane_differential.py) hold both. And of the client's codec: client*.rs, the twin of
+//! aerobee/client/codec.py's parts, held by tests/fuzz/client_differential.py.
 //!
 //! It does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched
 //! through `window.rs` alone, the only file with unsafe code.
@@ -7,6 +8,9 @@
 #![deny(unsafe_code)]
 
 mod binary_header;
+mod client;
+mod client_record;
+mod client_reply;
 mod delayed;
 mod deliver;
 mod field;
@@ -25,9 +29,17 @@ use pyo3::prelude::*;
 /// The same number as aerobee.broker.lane_core.LANE_VERSION: of the seam and of what a burst answers and writes.
 const LANE_VERSION: u32 = 4;
 
+/// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
+const CODEC_VERSION: u32 = 1;
+
 #[pymodule]
 fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LANE_VERSION", LANE_VERSION)?;
+    module.add("CODEC_VERSION", CODEC_VERSION)?;
+    module.add_class::<client::SendTemplate>()?;
+    module.add_class::<client::UniqueIds>()?;
+    module.add_class::<client_reply::SendReplies>()?;
+    module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
     module.add_class::<pull::RecordFilter>()?;
     module.add_class::<lane::LaneCore>()
 }

@@ -17,22 +17,22 @@ async def started(work: asyncio.Task[None]) -> asyncio.Task[None]:
 async def test_a_slot_that_is_given_back_goes_to_who_waits_longest() -> None:
     slots = Slots(1)
     await slots.wait()
-    assert slots.is_full
+    assert slots.taken == 1
     first = await started(asyncio.create_task(slots.wait()))
     second = await started(asyncio.create_task(slots.wait()))
     slots.give_back()
-    assert slots.is_full  # it is the first waiter's already, nobody gets in between
+    assert slots.taken == 1  # it is the first waiter's already, nobody gets in between
     await first
     assert not second.done()
     slots.give_back()
     await second
     slots.give_back()
-    assert (slots.taken, slots.is_full) == (0, False)
+    assert (slots.taken, slots.is_watched) == (0, False)
 
 
 async def test_a_cancelled_waiter_keeps_no_slot() -> None:
     slots = Slots(1)
-    slots.take()
+    slots.taken += 1
     waiting = await started(asyncio.create_task(slots.wait()))
     last = await started(asyncio.create_task(slots.wait()))
     waiting.cancel()
@@ -45,7 +45,7 @@ async def test_a_cancelled_waiter_keeps_no_slot() -> None:
 
 async def test_a_waiter_cancelled_when_its_turn_has_come_hands_the_slot_on() -> None:
     slots = Slots(1)
-    slots.take()
+    slots.taken += 1
     waiting = await started(asyncio.create_task(slots.wait()))
     last = await started(asyncio.create_task(slots.wait()))
     slots.give_back()
@@ -54,14 +54,14 @@ async def test_a_waiter_cancelled_when_its_turn_has_come_hands_the_slot_on() -> 
         await waiting
     await last
     slots.give_back()
-    assert (slots.taken, slots.is_full) == (0, False)
+    assert (slots.taken, slots.is_watched) == (0, False)
 
 
 async def test_emptied_returns_with_the_last_slot() -> None:
     slots = Slots(2)
     await slots.emptied()
-    slots.take()
-    slots.take()
+    slots.taken += 1
+    slots.taken += 1
     emptied = await started(asyncio.create_task(slots.emptied()))
     slots.give_back()
     await asyncio.sleep(0)

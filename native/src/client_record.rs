@@ -1,0 +1,78 @@
+//! Records of a pull answer as received messages. aerobee/client/received.py is the definition: it says which records are
+//! ordinary. This one takes those at the front and stops at the first that is not.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+
+const MAGIC_V1: u32 = 0xDAA3_20A7;
+const HEAD_BYTES: usize = 88;
+const RECORD_BYTES_MIN: usize = HEAD_BYTES + 1 + 2;
+const HOSTS_V6: u32 = 0x30;
+const INNER_BATCH: u32 = 0xC0;
+
+/// Decode from the start of `data` the ordinary records of `queue`; return the messages and where it stopped.
+/// `message` is the class ReceivedMessage.
+#[pyfunction]
+pub fn take_records<'py>(
+    py: Python<'py>,
+    message: &Bound<'py, PyAny>,
+    data: &Bound<'py, PyBytes>,
+    queue: &Bound<'py, PyAny>,
+    topic: &Bound<'py, PyString>,
+) -> PyResult<(Bound<'py, PyList>, usize)> {
+    let bytes = data.as_bytes();
+    let wanted = topic.to_str()?.as_bytes();
+    let messages = PyList::empty(py);
+    let mut at = 0;
+    while let Some(record) = Record::ordinary(&bytes[at..], wanted) {
+        let arguments = (
+            topic,
+            queue,
+            record.queue_offset,
+            PyBytes::new(py, record.body),
+            PyBytes::new(py, record.properties),
+            PyBytes::new(py, &bytes[at..at + HEAD_BYTES]),
+            record.size,
+            record.sys_flag,
+        );
+        messages.append(message.call1(arguments)?)?;
+        at += record.size;
+    }
+    Ok((messages, at))
+}
+
+struct Record<'a> {
+    size: usize,
+    queue_offset: i64,
+    sys_flag: i32,
+    body: &'a [u8],
+    properties: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The record at the start of `bytes`, None when it is not one of topic `wanted` with two IPv4 hosts.
+    fn ordinary(bytes: &'a [u8], wanted: &[u8]) -> Option<Self> {
+        let head = bytes.get(..HEAD_BYTES)?;
+        let word = |at: usize| -> Option<u32> { Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?)) };
+        let size = word(0)? as usize;
+        let sys_flag = word(36)?;
+        if word(4)? != MAGIC_V1
+            || sys_flag & HOSTS_V6 != 0
+            || sys_flag & INNER_BATCH == INNER_BATCH
+            || size < RECORD_BYTES_MIN
+        {
+            return None;
+        }
+        let record = bytes.get(..size)?;
+        let body_size = usize::try_from(word(84)? as i32).ok()?;
+        let (body, rest) = record[HEAD_BYTES..].split_at_checked(body_size)?;
+        let (topic_size, rest) = rest.split_first()?;
+        let (topic, rest) = rest.split_at_checked(usize::from(*topic_size))?;
+        let (properties_size, properties) = rest.split_first_chunk::<2>()?;
+        if topic != wanted || usize::from(u16::from_be_bytes(*properties_size)) != properties.len() {
+            return None;
+        }
+        let queue_offset = i64::from_be_bytes(head[20..28].try_into().ok()?);
+        Some(Self { size, queue_offset, sys_flag: sys_flag as i32, body, properties })
+    }
+}
