@@ -25,7 +25,10 @@ INVISIBLE_MAX = 1_000
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class QueueLock:
-    """A queue that one member of an orderly group has for itself. `since_ms` is when it got it."""
+    """A queue that one member of an orderly group has for itself.
+
+    `since_ms` is when it got it, `age_ms` how long ago it renewed its lock, which lapses when that reaches `lease_ms`.
+    """
 
     queue: MessageQueue
     client_id: str

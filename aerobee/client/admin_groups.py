@@ -177,7 +177,7 @@ class GroupCalls(AdminCalls):
         found: dict[MessageQueue, QueueProgress] = {}
         tps = 0.0
         owners = await self._owners(group)
-        nobody = ("", -1)
+        nobody = ("", -1, 0)
         for address in await self._group_addresses(group):
             answer = await self._call(address, RequestCode.GET_CONSUME_STATS, dict(fields))
             stats = ConsumeStats.decode(answer.body)
@@ -191,26 +191,30 @@ class GroupCalls(AdminCalls):
                     last_timestamp_ms=offsets.last_timestamp,
                     client_id=owners.get(queue, nobody)[0],
                     member_offset=owners.get(queue, nobody)[1],
+                    member_worked_ms=owners.get(queue, nobody)[2],
                 )
         return ConsumerProgress(
             group=group, queues=tuple(found[queue] for queue in sorted(found)), consume_tps=tps
         )
 
-    async def _owners(self, group: str) -> dict[MessageQueue, tuple[str, int]]:
-        """Which member owns which queue and where it is in it, as far as the members say so."""
+    async def _owners(self, group: str) -> dict[MessageQueue, tuple[str, int, int]]:
+        """Which member owns which queue, where it is in it and when it last worked on it, as far as members say."""
         try:
             members = await self.consumer_connections(group)
         except RemoteError:
             return {}
 
-        async def owned_by(client_id: str) -> dict[MessageQueue, tuple[str, int]]:
+        async def owned_by(client_id: str) -> dict[MessageQueue, tuple[str, int, int]]:
             try:
                 info = await self.running_info(group, client_id)
             except AerobeeError:
                 return {}  # a client of another language may not answer; its queues stay without an owner
-            return {queue: (client_id, process.commit_offset) for queue, process in info.mq_table.items()}
+            return {
+                queue: (client_id, process.commit_offset, process.last_consume_timestamp)
+                for queue, process in info.mq_table.items()
+            }
 
-        owners: dict[MessageQueue, tuple[str, int]] = {}
+        owners: dict[MessageQueue, tuple[str, int, int]] = {}
         for part in await asyncio.gather(*(owned_by(item.client_id) for item in members.connections)):
             owners.update(part)
         return owners

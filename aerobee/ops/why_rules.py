@@ -136,13 +136,16 @@ def _locks(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Findi
         progress = facts.progress_of(lock.queue)
         is_gone = lock.client_id not in online
         is_idle = progress is None or progress.broker_offset <= progress.reached
-        if not is_gone and (is_idle or (lock.age_ms < STUCK_LOCK_MS and lock.queue not in asked)):
+        moved_ms = max(lock.since_ms, progress.member_worked_ms if progress is not None else 0)
+        is_stuck = facts.now_ms - moved_ms >= STUCK_LOCK_MS
+        if not is_gone and (is_idle or not (is_stuck or lock.queue in asked)):
             continue
+        held_ms, left_ms = facts.now_ms - lock.since_ms, lock.lease_ms - lock.age_ms
         holder = f"{lock.client_id}, which is not online" if is_gone else lock.client_id
-        ends = f"; it ends in {_seconds(lock.lease_ms)} unless renewed" if lock.lease_ms > 0 else ""
+        ends = f"; it ends in {_seconds(left_ms)} unless renewed" if left_ms > 0 else ""
         yield Finding(
             "lock",
-            f"queue {_place(lock.queue)} is locked by {holder}, for {_seconds(lock.age_ms)}{ends}: in an orderly group "
+            f"queue {_place(lock.queue)} is locked by {holder}, for {_seconds(held_ms)}{ends}: in an orderly group "
             "nobody else consumes it meanwhile",
             {
                 "topic": lock.queue.topic,
@@ -150,7 +153,8 @@ def _locks(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Findi
                 "queue_id": lock.queue.queue_id,
                 "client_id": lock.client_id,
                 "online": not is_gone,
-                "age_ms": lock.age_ms,
+                "held_ms": held_ms,
+                "renewed_ms_ago": lock.age_ms,
             },
         )
 
@@ -406,7 +410,8 @@ def _copy(group: GroupFacts, facts: MessageFacts, copy: ReceivedMessage, settled
             {"place": _where(copy), "stored": copy.store_timestamp},
         )
     elif progress.reached <= copy.queue_offset:
-        yield _not_yet(group, copy, progress)
+        if not reason:
+            yield _not_yet(group, copy, progress)
     elif not settled and not reason and not any(each.success for each in _ends(facts, group.group)):
         yield Finding(
             "passed",

@@ -153,12 +153,16 @@ def test_a_disabled_group() -> None:
 
 
 def test_locks_matter_when_nothing_moves_or_their_holder_is_gone() -> None:
-    lock = QueueLock(queue=QUEUE, client_id=MEMBER, since_ms=NOW - 90_000, age_ms=90_000, lease_ms=30_000)
+    lock = QueueLock(queue=QUEUE, client_id=MEMBER, since_ms=NOW - 90_000, age_ms=10_000, lease_ms=30_000)
     assert kinds(group(locks=(lock,))) == ["well"], "nothing waits behind it"
     assert "lock" in kinds(group(locks=(lock,), progress=(progress(1, 5),)))
-    assert "lock" not in kinds(group(locks=(replace(lock, age_ms=5000),), progress=(progress(1, 5),)))
+    behind = progress(1, 5)
+    assert "lock" not in kinds(group(locks=(replace(lock, since_ms=NOW - 5000),), progress=(behind,)))
+    at_work = replace(behind, member_worked_ms=NOW - 5000)
+    assert "lock" not in kinds(group(locks=(lock,), progress=(at_work,))), "its holder works on it"
+    assert "lock" in kinds(group(locks=(lock,), progress=(at_work,)), message(stored=(copy(3),)))
     (found,) = findings(group(locks=(replace(lock, client_id="gone"),)), None)
-    assert "gone, which is not online, for 90.0 s; it ends in 30.0 s unless renewed" in found.text
+    assert "gone, which is not online, for 90.0 s; it ends in 20.0 s unless renewed" in found.text
 
 
 def test_behind_in_work_passed_and_never_consumed_from() -> None:
@@ -183,6 +187,8 @@ def test_filters_of_each_kind() -> None:
     assert kinds(with_expression("paid", "TAG"), tagged)[0] == "filtered"
     assert kinds(with_expression("price > 2", "SQL92"), tagged)[0] == "passed"
     assert kinds(with_expression("price > 5", "SQL92"), tagged)[0] == "filtered"
+    waiting = replace(with_expression("paid", "TAG"), progress=(progress(3, 5),))
+    assert "behind" not in kinds(waiting, tagged)
     assert "cannot be read" in findings(with_expression("price >", "SQL92"), tagged)[0].text
 
 
