@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.client.codec import choose_codec
 from aerobee.client.compression import decompress
-from aerobee.client.received import decode_messages, decode_stored_messages
+from aerobee.client.received import decode_stored_messages
 from aerobee.client.send_header import (
     SendTemplate,
     decode_batch_reply,
@@ -16,7 +17,7 @@ from aerobee.client.send_header import (
     encode_batch_entry,
     properties_text,
 )
-from aerobee.errors import MalformedFrame, MalformedRecord, SystemBusy, UsageError
+from aerobee.errors import ConfigError, MalformedFrame, MalformedRecord, SystemBusy, UsageError
 from aerobee.message import Message, MessageQueue, encode_record, pack_host
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame
@@ -29,10 +30,18 @@ FRAMES = [
 SENDS = [(name, frame) for name, frame in FRAMES if frame.code in (310, 320)]
 
 
+@pytest.fixture(params=["python", "native"])
+def codec(request):
+    try:
+        return choose_codec(request.param)
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize(("name", "java"), SENDS, ids=[f"{name}-{n}" for n, (name, _) in enumerate(SENDS)])
-def test_send_header_equals_the_captured_one(name, java):
+def test_send_header_equals_the_captured_one(name, java, codec):
     ext = java.ext
-    template = SendTemplate(
+    definition = SendTemplate(
         code=java.code,
         group=ext["a"],
         queue=MessageQueue(ext["b"], ext["n"], 0),
@@ -42,7 +51,7 @@ def test_send_header_equals_the_captured_one(name, java):
         reconsume_times_max=int(ext["l"]) if "l" in ext else None,
         oneway=java.is_oneway,
     )
-    frame = template.frame(
+    frame = codec.template(definition).frame(
         opaque=java.opaque,
         queue_id=int(ext["e"]),
         sys_flag=int(ext["f"]),
@@ -137,13 +146,16 @@ def test_batch_answer_gives_each_message_its_place():
     ]
 
 
-def test_properties_that_cannot_be_stored_are_refused():
-    template = SendTemplate(group="g", queue=QUEUE, default_topic="TBW102", default_queue_count=4)
+def test_properties_that_cannot_be_stored_are_refused(codec):
+    template = codec.template(
+        SendTemplate(group="g", queue=QUEUE, default_topic="TBW102", default_queue_count=4)
+    )
     rest = {"opaque": 1, "queue_id": 0, "sys_flag": 0, "born_timestamp_ms": 0, "flag": 0, "body": b""}
     with pytest.raises(UsageError, match="32767"):
         template.frame(properties="x" * 32_768, **rest)
-    with pytest.raises(UsageError, match="Unicode"):
-        template.frame(properties="\ud800", **rest)
+    for text in ("\ud800", "\ud800" + "x" * 40_000):
+        with pytest.raises(UsageError, match="Unicode"):
+            template.frame(properties=text, **rest)
 
 
 def record(topic="orders", host="10.0.0.1", properties="TAGS\x01a\x02UNIQ_KEY\x01U\x02", **fields):
@@ -164,9 +176,9 @@ def record(topic="orders", host="10.0.0.1", properties="TAGS\x01a\x02UNIQ_KEY\x0
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "fe80::1"])
 @pytest.mark.parametrize("topic", ["orders", "another"])
-def test_records_are_read_by_the_short_way_and_by_the_long_one_alike(host, topic):
+def test_records_are_read_by_the_short_way_and_by_the_long_one_alike(host, topic, codec):
     queue = MessageQueue("orders", "b", 1)
-    (message,) = decode_messages(record(topic, host, flag=3, reconsume_times=2), queue)
+    (message,) = codec.decode_messages(record(topic, host, flag=3, reconsume_times=2), queue)
     assert message.topic == topic
     assert message.queue == queue
     assert (message.queue_offset, message.physical_offset, message.body) == (5, 1000, b"body")
@@ -179,16 +191,16 @@ def test_records_are_read_by_the_short_way_and_by_the_long_one_alike(host, topic
         message.ack()
 
 
-def test_records_back_to_back_and_of_several_topics():
+def test_records_back_to_back_and_of_several_topics(codec):
     data = record("a") + record("b")
     assert [m.topic for m in decode_stored_messages(data, "broker")] == ["a", "b"]
-    assert [m.topic for m in decode_messages(data, MessageQueue("a", "broker", 1))] == ["a", "b"]
+    assert [m.topic for m in codec.decode_messages(data, MessageQueue("a", "broker", 1))] == ["a", "b"]
 
 
-def test_captured_inner_batches_come_as_single_messages():
+def test_captured_inner_batches_come_as_single_messages(codec):
     answer = decode_frame(bytes.fromhex((DATA.parent / "java_batch_queue_pull.hex").read_text()))
     queue = MessageQueue("StoreBcq", "broker-a", 0)
-    messages = decode_messages(answer.body, queue)
+    messages = codec.decode_messages(answer.body, queue)
     assert [message.queue_offset for message in messages] == list(range(8))
     assert [message.body for message in messages[2:4]] == [b"bcq batch 0 body 2", b"bcq batch 1 body 0"]
     assert [message.keys for message in messages] == [
@@ -202,20 +214,20 @@ def test_captured_inner_batches_come_as_single_messages():
     for value in (b"\x00\x00\x00\x01", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"):
         for at in (start, start + 16):
             with pytest.raises(MalformedRecord):
-                decode_messages(outer[:at] + value + outer[at + 4 :], queue)
+                codec.decode_messages(outer[:at] + value + outer[at + 4 :], queue)
 
 
-def test_any_cut_and_any_changed_byte_is_refused_or_read_but_never_an_accident():
+def test_any_cut_and_any_changed_byte_is_refused_or_read_but_never_an_accident(codec):
     whole = record()
     queue = MessageQueue("orders", "b", 1)
     for cut in range(1, len(whole)):
         with pytest.raises(MalformedRecord):
-            decode_messages(whole[:cut], queue)
+            codec.decode_messages(whole[:cut], queue)
     for at in range(len(whole)):
         for value in (0x00, 0x7F, 0x80, 0xFF):
             changed = whole[:at] + bytes([value]) + whole[at + 1 :]
             try:
-                messages = decode_messages(changed, queue)
+                messages = codec.decode_messages(changed, queue)
             except MalformedRecord:
                 continue
             assert len(messages) == 1

@@ -18,6 +18,7 @@ from aerobee.client import (
     machine_room_nearby,
 )
 from aerobee.client.allocation import ring_hash
+from aerobee.client.codec import choose_codec
 from aerobee.client.compression import compress, decompress
 from aerobee.client.config import ConsumerConfig, ProducerConfig
 from aerobee.client.fault_avoidance import FaultAvoidance, unavailable_ms
@@ -176,23 +177,30 @@ class TestProcessQueue:
 class TestUniqueIds:
     NOW = 1_795_219_597_826
 
+    @pytest.fixture(params=["python", "native"], autouse=True)
+    def twin(self, request):
+        try:
+            self.ids = choose_codec(request.param).ids
+        except ConfigError as error:
+            pytest.skip(str(error))
+
     def test_has_the_layout_of_rocketmq(self):
-        ids = UniqueIds(ip="10.0.0.1", process_id=0x13F9E, salt=0x4E0E2F2A, counter=41)
+        ids = self.ids(UniqueIds(ip="10.0.0.1", process_id=0x13F9E, salt=0x4E0E2F2A, counter=41))
         text = ids.next_id(self.NOW)
         assert text[:20] == "0A0000013F9E4E0E2F2A"
         assert int(text[20:28], 16) == self.NOW - month_bounds_ms(self.NOW)[0]
         assert text[28:] == "002A"
 
     def test_ids_differ_within_one_millisecond(self):
-        ids = UniqueIds(ip="10.0.0.1", process_id=1, salt=1)
+        ids = self.ids(UniqueIds(ip="10.0.0.1", process_id=1, salt=1))
         assert len({ids.next_id(self.NOW) for _ in range(65_536)}) == 65_536
 
     def test_ipv6_makes_56_digits(self):
-        assert len(UniqueIds(ip="::1", process_id=1, salt=1).next_id(self.NOW)) == 56
+        assert len(self.ids(UniqueIds(ip="::1", process_id=1, salt=1)).next_id(self.NOW)) == 56
 
     def test_month_begins_anew(self):
         end = int(datetime.datetime(2026, 12, 1, tzinfo=datetime.UTC).timestamp() * 1000)
-        ids = UniqueIds(ip="10.0.0.1", process_id=1, salt=1)
+        ids = self.ids(UniqueIds(ip="10.0.0.1", process_id=1, salt=1))
         assert ids.next_id(end - 1)[20:28] != "00000000"
         assert ids.next_id(end)[20:28] == "00000000"
 
