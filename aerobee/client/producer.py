@@ -26,6 +26,7 @@ from aerobee.client.request_reply import PendingRequests
 from aerobee.client.request_reply_calls import RequestReplyCalls
 from aerobee.client.results import SendResult
 from aerobee.client.send_header import (
+    RESERVED_PROPERTIES,
     check_properties,
     decode_batch_reply,
     decode_send_reply,
@@ -36,6 +37,7 @@ from aerobee.client.send_tries import FirstTry, SendTries
 from aerobee.client.session import Session
 from aerobee.client.slots import Slots
 from aerobee.client.trace import Tracer, trace_client, trace_group
+from aerobee.client.transaction import TRAN_MSG
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, SendFailed, UsageError
 from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, check_group_name, java_hash
@@ -58,6 +60,8 @@ NOT_SENDABLE = frozenset(
         "OFFSET_MOVED_EVENT",
     }
 )
+# Properties that are refused, or make the message another kind (TransactionProducer._prepare).
+NOT_PLAIN = RESERVED_PROPERTIES | {TRAN_MSG}
 CONNECT_TIMEOUT_S = 3.0
 SEND = RequestCode.SEND_MESSAGE_V2.name
 
@@ -220,10 +224,16 @@ class Producer(RequestReplyCalls):
             await slots.wait()
             now = self._loop.time()
         try:
-            info = self._publish.get(message.topic)
-            if info is None or not self._is_ordinary(message):
+            info, body = self._publish.get(message.topic), message.body
+            if (
+                info is None
+                or type(body) is not bytes
+                or len(body) > self._plain_bytes_max
+                or (message.properties and not NOT_PLAIN.isdisjoint(message.properties))
+                or message.topic in NOT_SENDABLE
+            ):
                 return await self._send_in_tries(message, None, deadline)
-            # The first try, without a coroutine and a timer of its own.
+            # An ordinary message. The first try, without a coroutine and a timer of its own:
             turn = info.turn + 1
             chosen, target = info.choices[turn % len(info.choices)]
             connection = None if target is None else self._connections.get(target.address)
@@ -251,16 +261,6 @@ class Producer(RequestReplyCalls):
                 slots.give_back()
             else:
                 slots.taken -= 1
-
-    def _is_ordinary(self, message: Message) -> bool:
-        """True for a message that travels as it is and was checked when it was made."""
-        body = message.body
-        return (
-            type(body) is bytes
-            and len(body) <= self._plain_bytes_max
-            and not message.properties
-            and message.topic not in NOT_SENDABLE
-        )
 
     async def _send_observed(
         self,

@@ -8,7 +8,9 @@ import zlib
 import pytest
 
 from aerobee.client import ClientConfig, Compression, Producer, ProducerConfig, SendStatus
+from aerobee.client.codec import choose_codec
 from aerobee.errors import (
+    ConfigError,
     ConnectFailed,
     MessageIllegal,
     RequestTimeout,
@@ -16,7 +18,7 @@ from aerobee.errors import (
     SendFailed,
     UsageError,
 )
-from aerobee.message import Message
+from aerobee.message import Message, decode_properties
 
 
 async def test_send_returns_where_the_message_is_stored(broker):
@@ -250,3 +252,37 @@ async def test_slow_broker_is_left_alone_with_latency_fault(broker):
         broker.fail_next = [2]
         result = await producer.send(Message("orders", b"x"))
         assert result.status is SendStatus.SEND_OK  # the only broker is used all the same
+
+
+async def test_a_repeated_send_keeps_its_id_and_its_slot(broker):
+    async with Producer(broker.address, "PG") as producer:
+        await producer.send(Message("orders", b"the route and the connection are there from now on"))
+        before = len(broker.seen(310))
+        broker.fail_next = [2]
+        result = await producer.send(Message("orders", b"x", tag="a", properties={"own": "b"}))
+        assert producer._slots.taken == 0
+    ids = [decode_properties(request.ext["i"])["UNIQ_KEY"] for request in broker.seen(310)[before:]]
+    assert ids == [result.message_id] * 2
+
+
+async def test_a_property_that_the_client_sets_is_refused_at_a_known_route_too(broker):
+    async with Producer(broker.address, "PG") as producer:
+        await producer.send(Message("orders", b"x"))
+        with pytest.raises(UsageError, match="KEYS"):
+            await producer.send(Message("orders", b"x", properties={"KEYS": "mine"}))
+
+
+@pytest.mark.parametrize("codec", ["python", "native"])
+async def test_a_burst_of_sends_gets_each_its_own_result(broker, codec, monkeypatch):
+    try:
+        choose_codec(codec)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("AEROBEE_CLIENT_CODEC", codec)
+    async with Producer(broker.address, "PG") as producer:
+        bodies = [b"%d" % number for number in range(200)]
+        results = await asyncio.gather(*(producer.send(Message("orders", body)) for body in bodies))
+    assert len({result.message_id for result in results}) == 200
+    places = {(result.queue, result.queue_offset) for result in results}
+    assert len(places) == 200
+    assert sorted(broker.bodies("orders")) == sorted(bodies)
