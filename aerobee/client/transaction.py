@@ -48,8 +48,9 @@ _CODES = {
 class TransactionResult:
     """How sending in a transaction ended.
 
-    `state` is what the broker was told. `confirmed`: it answered that it did so; otherwise it will ask. `error` is what
-    the local work raised.
+    `state` is what the broker was told. `confirmed`: it answered that it did so; otherwise it will ask, or refused because
+    somebody else, an operator or the checker of another process, decided otherwise before. `error` is what the local
+    work raised.
     """
 
     send: SendResult

@@ -40,11 +40,11 @@ from aerobee.client.transaction import (
     physical_offset_of,
 )
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, ConfigError, MalformedFrame, SendFailed, UsageError
+from aerobee.errors import AerobeeError, ConfigError, MalformedFrame, RemoteError, SendFailed, UsageError
 from aerobee.message import TRANSACTION_PREPARED, Message, MessageQueue
 from aerobee.network import Network
 from aerobee.remoting.client import checked
-from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.connection import Connection
 
@@ -199,7 +199,8 @@ class TransactionProducer(Producer):
     # --- ending
 
     async def _end(self, half: Message, sent: SendResult, state: TransactionState) -> bool:
-        """Tell the broker; True when it confirmed. A failure is logged: the broker asks later."""
+        """Tell the broker; True when it confirmed. A failure is logged: the broker asks later, or the transaction
+        was decided otherwise before."""
         fields = end_fields(
             group=self.group,
             topic=half.topic,
@@ -223,11 +224,10 @@ class TransactionProducer(Producer):
             )
             checked(answer, address=address, request="END_TRANSACTION")
         except AerobeeError as error:
+            is_refused = isinstance(error, RemoteError) and error.code == ResponseCode.ILLEGAL_OPERATION
+            what = "refused" if is_refused else "did not confirm, and will ask about,"
             log.warning(
-                "transaction %s: the broker did not confirm %s, it will ask: %s",
-                fields["transactionId"],
-                state.name,
-                error,
+                "transaction %s: the broker %s %s: %s", fields["transactionId"], what, state.name, error
             )
             return False
         return True

@@ -232,6 +232,20 @@ async def test_what_cannot_be_a_transaction_message_is_refused_by_the_client(clu
     assert await bodies(cluster) == [b"plain"]
 
 
+async def test_what_an_operator_decided_is_final_for_the_producer_whose_block_still_runs(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster.transaction_producer(
+        "PG", checker=lambda message: TransactionState.UNKNOWN
+    ) as producer:
+        async with producer.transaction(Message("orders", b"order")) as transaction, cluster.admin() as admin:
+            await admin.resolve_transaction(transaction.transaction_id, "commit")
+            transaction.rollback()
+        assert not transaction.result.confirmed
+        assert "the broker refused ROLLBACK" in caplog.text
+        assert "was committed before" in caplog.text
+
+
 async def test_open_transactions_survive_a_kill_and_decided_ones_stay_decided(cluster: LocalCluster) -> None:
     async with cluster.transaction_producer("PG", checker=no_checks) as producer:
         for number, state in enumerate((COMMIT, ROLLBACK, UNKNOWN)):
