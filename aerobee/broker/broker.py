@@ -44,7 +44,6 @@ from aerobee.broker.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.unique_key import UniqueKeys
-from aerobee.broker.unread_replies import UnreadReplies
 from aerobee.clock import Clock, SystemClock, Timer
 from aerobee.config import merge_properties
 from aerobee.errors import AerobeeError, StoreError, UsageError
@@ -54,8 +53,10 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, ConnectionLimits, Handler, Reply
+from aerobee.remoting.direct import DirectNetwork
 from aerobee.remoting.server import Listener, RemotingServer
 from aerobee.remoting.tls import ServerTls
+from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.disk import Disk, RealDisk
 from aerobee.store.message_store import MessageStore
@@ -115,10 +116,13 @@ class Broker:
         )
         self._duplicates = SendDuplicates(live=self.live, clock=self.clock)
         self._handlers: dict[int, Handler] = {}
+        self.lane_choice = choose_lane(os.environ.get(VARIABLE, ""))
+        is_real = type(self._network) is AsyncioNetwork
+        make_sockets = self.lane_choice.make_sockets if is_real else None
+        self._direct = DirectNetwork(make_sockets) if make_sockets is not None else None
         self._server = self._make_server(tls)
         self._vip_server = self._make_server(tls)
         self._client = RemotingClient(clock=self.clock, network=self._network)
-        self.lane_choice = choose_lane(os.environ.get(VARIABLE, ""))
         self._lane: Lane | None = None
         self._deliveries: Deliveries | None = None
         self._timers: dict[str, Timer] = {}
@@ -333,6 +337,8 @@ class Broker:
         )
         for server in (self._server, self._vip_server):
             server.use_burst(self._lane.burst)
+        if self._direct is not None:
+            self._direct.receive = self._lane.receive
 
     def _make_parts(self, deliveries: Deliveries) -> BrokerParts:
         """What handlers and features share."""
@@ -398,7 +404,7 @@ class Broker:
     def _make_server(self, tls: ServerTls | None) -> RemotingServer:
         return RemotingServer(
             clock=self.clock,
-            network=self._network,
+            network=self._direct or self._network,
             handlers=self._handlers,
             default=self._unknown,
             tls=tls,

@@ -34,6 +34,7 @@ from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, 
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.direct import NativeSockets, Received
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
@@ -86,6 +87,7 @@ class Lane:
         self._make_second = second
         self._second: SecondLane | None = None
         self._core = self._make_core()
+        self._direct_core: LaneTwin | None = self._core
         topics.on_change(lambda _: self._forget_topics())
         groups.on_change(lambda: self._core.forget_grants())
         consumers.on_change(lambda: self._core.forget_grants())
@@ -97,18 +99,9 @@ class Lane:
         born_host = connection.lane
         if born_host is None:
             born_host = connection.lane = pack_host(*connection.peer)
-        store = self._store
-        if (
-            self._is_slave
-            or self._overload.reason
-            or not store.is_writable
-            or (self._opens_ms and self._is_closed())
-        ):
+        if not self._is_open():
             return position
-        # As MessageStore.store_time_now, without its calls.
-        now_ms, last_ms = self._now_ms(), store.last_store_timestamp
-        if now_ms < last_ms:
-            now_ms = last_ms
+        now_ms = self._store_time_now()
         while True:
             replies, used, slow, held, puts, gets = self._core.burst(data, position, born_host, now_ms)
             if puts:
@@ -126,6 +119,36 @@ class Lane:
                 self._stored(connection, puts, held)
             if replies:
                 connection.write(replies)
+
+    def receive(self, sockets: NativeSockets) -> Received:
+        """Serve what has arrived at all connections whose bytes the native lane reads; return what is for others."""
+        core = self._direct_core if self._is_open() else None
+        ready, puts, gets, held, events = sockets.receive(core, self._store_time_now())
+        if puts:
+            for topic, count, size, requests in puts:
+                self._stats.topic_put(topic, count, size, requests)
+            self._store.burst_done()
+        for connection, frames in held:
+            self._durable.hold(connection, self._store.log.end, frames)
+        for connection, pulled in gets:
+            self._note(pulled, connection)
+        for transport, rest in sockets.send_replies():
+            transport.not_taken(rest)
+        return ready, events
+
+    def _is_open(self) -> bool:
+        """Whether messages can be taken; while not, send.py says why."""
+        return not (
+            self._is_slave
+            or self._overload.reason
+            or not self._store.is_writable
+            or (self._opens_ms and self._is_closed())
+        )
+
+    def _store_time_now(self) -> int:
+        """As MessageStore.store_time_now, without its calls."""
+        now_ms, last_ms = self._now_ms(), self._store.last_store_timestamp
+        return now_ms if now_ms > last_ms else last_ms
 
     def _stored(self, connection: Connection, puts: list[Put], held: bytes) -> None:
         for topic, count, size, requests in puts:
@@ -180,7 +203,7 @@ class Lane:
         The native twin is unknown to Python's garbage collection: as long as it is held here, nothing of a broker that
         has stopped is freed.
         """
-        self._core, self._second = _ClosedCore(), None
+        self._core, self._second, self._direct_core = _ClosedCore(), None, None
         self._make_second = None
 
     def _forget_topics(self) -> None:
@@ -190,7 +213,7 @@ class Lane:
 
     def _settings_changed(self) -> None:
         if not isinstance(self._core, _ClosedCore):
-            self._core = self._make_core()
+            self._core = self._direct_core = self._make_core()
 
     def _find_ordinary(self, name: str) -> TopicConfig | None:
         config = self._topics.get(name)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from aerobee.broker.lane_core import LANE_VERSION, LaneCore, Put
 from aerobee.broker.lane_pull import Got
 from aerobee.errors import ConfigError
+from aerobee.remoting.direct import NativeSockets
 
 try:
     import aerobee_native as native
@@ -42,6 +43,7 @@ class LaneChoice:
     name: str
     why: str
     make: Callable[..., LaneTwin]
+    make_sockets: Callable[[], NativeSockets] | None = None  # None: the event loop reads and writes
 
 
 def choose_lane(wanted: str = "") -> LaneChoice:
@@ -52,9 +54,10 @@ def choose_lane(wanted: str = "") -> LaneChoice:
         return LaneChoice(PYTHON, f"{VARIABLE}={PYTHON}", LaneCore)
     missing = _what_is_missing(native)
     if not missing:
+        why = f"{VARIABLE}={NATIVE}" if wanted else "aerobee-native is there"
         return LaneChoice(
-            NATIVE, f"{VARIABLE}={NATIVE}" if wanted else "aerobee-native is there", native.LaneCore
-        )
+            NATIVE, why, native.LaneCore, getattr(native, "Sockets", None)
+        )  # only Linux has them
     if wanted == NATIVE:
         raise ConfigError(f"{VARIABLE} is {NATIVE}, but {missing}: run `make native`, or unset {VARIABLE}")
     return LaneChoice(PYTHON, missing, LaneCore)

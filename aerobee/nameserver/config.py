@@ -39,7 +39,9 @@ IGNORED_KEYS = frozenset(
 )
 
 # Changing these in a running NameServer would have no effect.
-START_ONLY_KEYS = frozenset({"listenPort", "bindAddress", "listeners", "serverChannelMaxIdleTimeSeconds"})
+START_ONLY_KEYS = frozenset(
+    {"listenPort", "bindAddress", "listeners", "pendingReplyBytesMax", "serverChannelMaxIdleTimeSeconds"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,7 @@ class NameServerConfig:
     wait_seconds_for_service: int = 45
     scan_not_active_broker_interval: int = 5_000  # ms between looks for brokers that fell silent
     server_channel_max_idle_time_seconds: int = 120
+    pending_reply_bytes_max: int = 256 * 1024 * 1024  # answers that peers have not read yet, all connections
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
 
     def __post_init__(self) -> None:
@@ -79,6 +82,7 @@ class NameServerConfig:
         for key, value in (
             ("scanNotActiveBrokerInterval", self.scan_not_active_broker_interval),
             ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
+            ("pendingReplyBytesMax", self.pending_reply_bytes_max),
         ):
             if value <= 0:
                 raise ConfigError(f"{key} is {value}, must be above 0")

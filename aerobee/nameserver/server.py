@@ -26,10 +26,12 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.connection import Connection, ConnectionLimits, Handler
 from aerobee.remoting.server import Listener, RemotingServer, parse_listeners
 from aerobee.remoting.tls import ServerTls
+from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.disk import Disk, RealDisk
 
 log = logging.getLogger("aerobee.nameserver")
 DEFAULT_LISTENER = "default"
+UNREAD_LOOK_S = 1.0  # between looks for peers that do not read their answers
 
 
 class NameServer:
@@ -63,7 +65,10 @@ class NameServer:
             tls=tls,
             limits=ConnectionLimits(idle_close_s=self._config.value.server_channel_max_idle_time_seconds),
         )
-        self._scan: asyncio.Task[None] | None = None
+        self._unread = UnreadReplies(
+            lambda: self._server.connections, limit_bytes=self._config.value.pending_reply_bytes_max
+        )
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def config(self) -> NameServerConfig:
@@ -96,14 +101,17 @@ class NameServer:
         """Listen. Raises StoreError for an unreadable kvConfig.json, OSError when an address cannot be bound."""
         await asyncio.to_thread(self._kv_config.load)
         await self._server.start(self._listeners)
-        self._scan = asyncio.create_task(self._scan_brokers(), name="nameserver-scan")
+        self._tasks = [
+            asyncio.create_task(self._scan_brokers(), name="nameserver-scan"),
+            asyncio.create_task(self._look_for_unread(), name="nameserver-unread"),
+        ]
 
     async def stop(self) -> None:
         """Finish the answers under way and close everything. A second call does nothing."""
-        if self._scan is not None:
-            self._scan.cancel()
-            await asyncio.gather(self._scan, return_exceptions=True)
-            self._scan = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         await self._server.stop(drain_s=self._config.value.shutdown_wait_time_seconds)
         await self._notices.close()
         await self._client.close()
@@ -159,6 +167,11 @@ class NameServer:
                 shared = any(other.connection is connection for other in self.table.live.values())
                 if isinstance(connection, Connection) and not shared:
                     connection.close("the broker gave no sign of life")
+
+    async def _look_for_unread(self) -> None:
+        while True:
+            await self._clock.sleep(UNREAD_LOOK_S)
+            self._unread.look()
 
 
 def _listeners(config: NameServerConfig) -> tuple[Listener, ...]:

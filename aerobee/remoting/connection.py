@@ -113,6 +113,8 @@ class Connection(asyncio.Protocol):
         self.touched = False  # a byte moved since the last sweep for idle connections
         self.idle_since = 0.0  # the clock's monotonic time of that sweep
         self.ready: asyncio.Future[None] | None = None  # set by a client that waits for the TLS handshake
+        # Set by a transport that gives reads to the burst hook itself: from this call on they all come here again.
+        self.end_bursts: Callable[[], None] | None = None
         self._endpoint = endpoint
         self._limits = endpoint.limits
         self._loop = asyncio.get_running_loop()
@@ -144,6 +146,20 @@ class Connection(asyncio.Protocol):
     def congested(self) -> bool:
         """True while the peer takes its replies slower than they are made: serve nothing more now."""
         return self._write_paused or self._out_bytes > self._limits.write_high_bytes
+
+    @property
+    def takes_bursts(self) -> bool:
+        """Whether what arrives next may go to the burst hook without passing here: nothing waits before it."""
+        endpoint = self._endpoint
+        return (
+            self.is_open
+            and endpoint.burst is not None
+            and not endpoint.going_away
+            and self._first_byte_seen
+            and self._tls is None
+            and not self._reading_paused
+            and not self._decoder.buffer
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -357,7 +373,7 @@ class Connection(asyncio.Protocol):
             try:
                 used = burst(self, data, 0)
             except Exception:
-                self._fault()
+                self.failed()
                 return
             finally:
                 self._serving = False
@@ -452,15 +468,15 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             self._refuse(error)
         except Exception:
-            self._fault()
+            self.failed()
         finally:
             self._serving = False
         self._flush()
         self._set_reading()
 
-    def _fault(self) -> None:
-        """In the handler of an exception that is ours: log it and close."""
-        _LOG.exception("serving %s failed", self._name)
+    def failed(self, error: BaseException | None = None) -> None:
+        """An exception that is ours, that of the handler one is in when none is given: log it and close."""
+        _LOG.error("serving %s failed", self._name, exc_info=error or True)
         self.close("a fault of ours, see the log")
 
     def _handle(self, command: RemotingCommand) -> None:

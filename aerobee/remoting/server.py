@@ -106,6 +106,10 @@ class RemotingServer:
         self._set.stop_sweeping()
         if self.connections:
             self._endpoint.going_away = go_away
+            if go_away:
+                for connection in list(self.connections):
+                    if connection.end_bursts is not None:
+                        connection.end_bursts()
             try:
                 async with asyncio.timeout(drain_s):
                     await asyncio.sleep(GO_AWAY_LINGER_S if go_away else 0)

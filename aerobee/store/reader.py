@@ -48,7 +48,7 @@ class _Collected:
         self.config = config
         self.memory_bytes = memory_bytes
         self.count_max = count_max
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | bytearray] = []
         self.bytes = 0
         self.count = 0
         self.last_offset = -1
@@ -187,6 +187,10 @@ class MessageReader:
         The inner loop is what a pull costs: it does what is_full() and take() do, without a call a message.
         """
         config = self._config
+        if tag_codes is None and accept is None and not isinstance(queue, ExtendedQueue):
+            taken_all = self._collect_plain(queue, offset, found)
+            if taken_all:
+                return offset + taken_all
         budget = max(config.max_filter_message_size // ENTRY_BYTES, found.count_max)
         at, stop = offset, min(queue.readable_max, offset + budget)
         hot_from = self._log.end - found.memory_bytes
@@ -244,6 +248,40 @@ class MessageReader:
                     found.bytes = taken_bytes = taken_bytes + size
                     found.last_offset = physical_offset
         return at
+
+    def _collect_plain(self, queue: ConsumeQueue, offset: int, found: _Collected) -> int:
+        """Take as many records as are asked for when all are young, in one file and what their entries say.
+
+        That is most pulls; list by list they cost a third of what they do one by one. Returns how many there were, 0, and
+        nothing taken, for whatever needs a closer look.
+        """
+        config, log = self._config, self._log
+        count_max = min(found.count_max, config.max_transfer_count_on_message_in_memory)
+        entries = queue.read_entries(offset, min(count_max, queue.readable_max - offset))
+        if not entries:
+            return 0
+        numbers = struct.unpack(f">{'qiq' * (len(entries) // ENTRY_BYTES)}", entries)
+        offsets, sizes = numbers[::3], numbers[1::3]
+        first, last = offsets[0], offsets[-1]
+        segment = log.segment_at(first)
+        if segment is None or not log.end - found.memory_bytes <= first <= last < segment.end:
+            return 0
+        base, buffer = segment.base, segment.file.buffer
+        records = [
+            buffer[place : place + size]
+            for place, size in zip([o - base for o in offsets], sizes, strict=True)
+        ]
+        try:
+            said = list(map(_OWN_PLACE.unpack_from, records))
+        except struct.error:
+            return 0  # one is too short to be a record
+        total = sum(sizes)
+        if said != list(zip(sizes, offsets, strict=True)) or total > min(
+            RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory
+        ):
+            return 0
+        found.parts, found.bytes, found.count, found.last_offset = records, total, len(records), last
+        return len(records)
 
     def _collect_batches(
         self,

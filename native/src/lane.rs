@@ -31,8 +31,8 @@ pub const SEND_MESSAGE_V2: i64 = 310;
 const SEND_BATCH_MESSAGE: i64 = 320;
 const LITE_PULL_MESSAGE: i64 = 361;
 pub const FLAG_ONEWAY: i64 = 2;
-const REPLY_BYTES_MAX: usize = 1 << 20;
-const REPLIES_BYTES_KEPT: usize = 1 << 18;
+pub const REPLY_BYTES_MAX: usize = 1 << 20;
+pub const REPLIES_BYTES_KEPT: usize = 1 << 18;
 
 /// Why a frame was not served here.
 pub enum Stop {
@@ -294,7 +294,7 @@ impl LaneCore {
 
 impl LaneCore {
     /// The state for one burst. None: taken already, for a callback of a burst came back here; nothing is served then.
-    fn state(&self) -> Option<MutexGuard<'_, State>> {
+    pub fn state(&self) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.try_lock().ok()?;
         if self.forgets_topics.swap(false, Ordering::Relaxed) {
             state.topics.clear();
@@ -432,7 +432,7 @@ impl State {
         (at, false, None)
     }
 
-    fn frame(&mut self, burst: &mut Burst<'_>, kind: u8, header: &[u8], body: &[u8]) -> Outcome<()> {
+    pub fn frame(&mut self, burst: &mut Burst<'_>, kind: u8, header: &[u8], body: &[u8]) -> Outcome<()> {
         let mut fields = Fields::new();
         match kind {
             0 => {

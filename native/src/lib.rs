@@ -2,8 +2,9 @@
 //! and a differential fuzz (tests/fuzz/lane_differential.py) hold both. And of the client's codec: client*.rs, the twin of
 //! aerobee/client/codec.py's parts, held by tests/fuzz/client_differential.py.
 //!
-//! It does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched
-//! through `window.rs` alone, the only file with unsafe code.
+//! The lane does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched
+//! through `window.rs` alone. `sockets.rs` joins the lane to the connections of a broker. Unsafe code is in `window.rs`, and
+//! where `sockets.rs` takes over a descriptor.
 
 #![deny(unsafe_code)]
 
@@ -19,6 +20,8 @@ mod json_header;
 mod lane;
 mod pull;
 mod send;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod text;
 mod topic;
 mod transaction;
@@ -41,5 +44,7 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client_reply::SendReplies>()?;
     module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
     module.add_class::<pull::RecordFilter>()?;
+    #[cfg(target_os = "linux")]
+    module.add_class::<sockets::Sockets>()?;
     module.add_class::<lane::LaneCore>()
 }

@@ -445,3 +445,22 @@ async def test_damaged_requests_are_answered_and_none_is_a_fault_of_ours(
             assert reply.code in (0, 1, 16, 17, 22, 29)
             assert reply.code == 0 or reply.remark
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_peers_that_read_none_of_their_answers_go_when_they_are_too_many() -> None:
+    clock = AdvancingClock()
+    async with serving(clock, pending_reply_bytes_max=4 << 20) as server, AsyncExitStack() as stack:
+        reader = await stack.enter_async_context(connected(server.address))
+        for number in range(30):
+            await reader.call(100, namespace="BIG", key=f"key{number}", value="v" * 30_000)
+        listing = encode_frame(RemotingCommand(219, {"namespace": "BIG"}, opaque=1))
+        deaf = [await stack.enter_async_context(connected(server.address)) for _ in range(6)]
+        for peer in deaf:
+            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            peer.writer.write(listing * 40)
+        await eventually(lambda: server.connection_count == 7)
+        for _ in range(6):
+            clock.advance(1)
+            await reader.call(219, namespace="BIG")  # one that reads stays
+        await eventually(lambda: server.connection_count <= 3)
+        assert (await reader.call(219, namespace="BIG")).code == 0

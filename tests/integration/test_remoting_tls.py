@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost
-from aerobee.network import AsyncioNetwork
+from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
@@ -27,6 +27,17 @@ from aerobee.remoting.server import Listener, RemotingServer
 from aerobee.remoting.tls import ClientTls, ServerTls, TlsPump, client_tls, server_tls
 
 ECHO = 1
+
+
+NETWORKS: list[Callable[[], Network]] = [AsyncioNetwork]
+
+
+@pytest.fixture(autouse=True)
+def _on_every_network(server_network: Callable[[], Network]) -> Iterator[None]:
+    """Servers of these tests run on each kind of network in turn."""
+    NETWORKS.append(server_network)
+    yield
+    NETWORKS.pop()
 
 
 @dataclass
@@ -80,7 +91,7 @@ async def serving(tls: ServerTls | None) -> AsyncIterator[str]:
     def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.reply(ext=request.ext, body=request.body)
 
-    server = RemotingServer(clock=SystemClock(), network=AsyncioNetwork(), handlers={ECHO: echo}, tls=tls)
+    server = RemotingServer(clock=SystemClock(), network=NETWORKS[-1](), handlers={ECHO: echo}, tls=tls)
     await server.start([Listener("default", "127.0.0.1", 0)])
     try:
         yield "{}:{}".format(*server.address_of())

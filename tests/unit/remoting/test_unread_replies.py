@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from aerobee.broker.unread_replies import STALLED_LOOKS, UnreadReplies
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.unread_replies import STALLED_LOOKS, UnreadReplies
 
 LIMIT = 1_000
 

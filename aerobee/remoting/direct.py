@@ -1,0 +1,364 @@
+"""Sockets that the native lane reads and writes itself: an asyncio transport, and the network that makes it.
+
+    event loop ── one descriptor for all ──> DirectNetwork ── receive ──> Lane.receive ──> native Sockets: read, serve, write
+                                                  └── what is not ordinary ──> DirectTransport ──> Connection.data_received
+
+A connection's bytes go to its Connection as ever until that says `takes_bursts`; from then on the lane gets them without a
+Python object for bytes or replies, and what it leaves comes here again. Everything but that is what an asyncio transport
+does: half-open peers, limits of unsent bytes, pausing, orderly close.
+
+What always holds: bytes leave in the order of writes; nothing is written past bytes that the peer has not taken. A transport
+that is closed calls connection_lost once, from the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from aerobee.message import pack_host
+from aerobee.network import AsyncioNetwork, NetworkServer
+from aerobee.remoting.connection import Connection
+
+_LOG = logging.getLogger("aerobee.remoting")
+_BACKLOG = 1024
+_ACCEPTED_AT_ONCE_MAX = 100
+_ACCEPT_AGAIN_S = 1.0  # after the process had no descriptor for another connection
+_HIGH_BYTES = 64 * 1024
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH})
+# Kinds of events, as native/src/sockets.rs numbers them.
+_DATA, _END, _BROKEN, _WRITABLE = 0, 1, 2, 3
+
+_TURNS_MAX = 4
+_READY_AGAIN_MIN = 2
+_SENT_AT_ONCE_MAX = 1 << 20
+
+Event = tuple["DirectTransport", int, Any]
+Received = tuple[int, list[Event]]  # how many connections had something, and what is for their transports
+
+
+class NativeSockets(Protocol):
+    """aerobee_native.Sockets. Methods raise KeyError for the token of a socket that was removed."""
+
+    def fileno(self) -> int: ...
+
+    def add(self, descriptor: int, owner: object) -> int: ...
+
+    def remove(self, token: int) -> None: ...
+
+    def watch(self, token: int, reads: bool, writes: bool) -> None: ...
+
+    def serve(self, token: int, connection: object, born_host: bytes) -> None: ...
+
+    def stop_serving(self, token: int) -> bytes: ...
+
+    def send(self, token: int, data: bytes | memoryview) -> int: ...
+
+    def receive(self, core: Any, now_ms: int) -> tuple[int, list[Any], list[Any], list[Any], list[Event]]: ...
+
+    def send_replies(self) -> list[tuple[DirectTransport, bytes | int]]: ...
+
+
+class DirectNetwork(AsyncioNetwork):
+    """A network whose servers' connections are read by native code. `receive` is the lane's: set before they are used."""
+
+    def __init__(self, make_sockets: Callable[[], NativeSockets]) -> None:
+        self.receive: Callable[[NativeSockets], Received] = _give_all
+        self._make_sockets = make_sockets
+        self._sockets: NativeSockets | None = None
+        self._users = 0  # listeners and transports: the last one leaving takes the epoll away
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def create_server(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> NetworkServer:
+        loop = asyncio.get_running_loop()
+        # Bound by the event loop, which knows about names, families and ports; accepting is done here.
+        server = await loop.create_server(
+            asyncio.Protocol, host or None, port, reuse_address=True, backlog=_BACKLOG, start_serving=False
+        )
+        listeners = [_duplicate(each) for each in server.sockets]
+        server.close()
+        for listener in listeners:
+            listener.listen(_BACKLOG)
+        return DirectServer(self, loop, listeners, cast(Callable[[], Connection], factory))
+
+    def enter(self, loop: asyncio.AbstractEventLoop) -> NativeSockets:
+        """One more listener or transport."""
+        self._users += 1
+        if self._sockets is None:
+            self._sockets, self._loop = self._make_sockets(), loop
+            loop.add_reader(self._sockets.fileno(), self._ready)
+        return self._sockets
+
+    def leave(self) -> None:
+        """One less."""
+        self._users -= 1
+        if not self._users and self._sockets is not None and self._loop is not None:
+            self._loop.remove_reader(self._sockets.fileno())
+            self._sockets = self._loop = None
+
+    def _ready(self) -> None:
+        # While several peers have something, more arrives during their turn: looking again costs less than the way
+        # through the event loop, which gets its own turn after a few.
+        for _ in range(_TURNS_MAX):
+            if self._sockets is None:
+                return
+            ready, events = self.receive(self._sockets)
+            for transport, kind, what in events:
+                transport.happened(kind, what)
+            if ready < _READY_AGAIN_MIN:
+                return
+
+
+def _give_all(sockets: NativeSockets) -> Received:
+    ready, _, _, _, events = sockets.receive(None, 0)
+    return ready, events
+
+
+def _duplicate(listener: Any) -> socket.socket:
+    return socket.socket(listener.family, listener.type, listener.proto, os.dup(listener.fileno()))
+
+
+class DirectServer:
+    """A listening address. Connections that were accepted stay open when it is closed."""
+
+    def __init__(
+        self,
+        network: DirectNetwork,
+        loop: asyncio.AbstractEventLoop,
+        listeners: list[socket.socket],
+        factory: Callable[[], Connection],
+    ) -> None:
+        self.address: tuple[str, int] = listeners[0].getsockname()[:2]
+        self._network = network
+        self._loop = loop
+        self._listeners = listeners
+        self._factory = factory
+        self._sockets = network.enter(loop)
+        for listener in listeners:
+            listener.setblocking(False)
+            loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def close(self) -> None:
+        if self._listeners:
+            for listener in self._listeners:
+                self._loop.remove_reader(listener.fileno())
+                listener.close()
+            self._listeners = []
+            self._network.leave()
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE_MAX):
+            try:
+                accepted, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS:
+                    raise
+                _LOG.error("no connection can be accepted for %.0f s: %s", _ACCEPT_AGAIN_S, error)
+                self._loop.remove_reader(listener.fileno())
+                self._loop.call_later(_ACCEPT_AGAIN_S, self._accept_again, listener)
+                return
+            try:
+                accepted.setblocking(False)
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                peer = accepted.getpeername()
+            except OSError:
+                accepted.close()  # it has gone again
+                continue
+            DirectTransport(self._network, self._loop, accepted, peer, self._factory())
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
+
+
+class DirectTransport(asyncio.Transport):
+    """One accepted connection."""
+
+    __slots__ = (
+        "_connection",
+        "_high",
+        "_is_closing",
+        "_is_finished",
+        "_is_write_paused",
+        "_loop",
+        "_low",
+        "_network",
+        "_reads",
+        "_sockets",
+        "_token",
+        "_unsent",
+    )
+
+    def __init__(
+        self,
+        network: DirectNetwork,
+        loop: asyncio.AbstractEventLoop,
+        accepted: socket.socket,
+        peer: tuple[Any, ...],
+        connection: Connection,
+    ) -> None:
+        super().__init__({"peername": peer, "sockname": accepted.getsockname()})
+        self._network = network
+        self._loop = loop
+        self._connection = connection
+        self._unsent = bytearray()
+        self._reads = True
+        self._is_closing = False
+        self._is_finished = False
+        self._is_write_paused = False
+        self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
+        self._sockets = network.enter(loop)
+        self._token = self._sockets.add(accepted.detach(), self)
+        connection.end_bursts = self.stop_serving
+        connection.connection_made(self)
+
+    def happened(self, kind: int, what: Any) -> None:
+        """Something happened at the socket: see the kinds above."""
+        if self._is_finished:
+            return
+        if kind == _DATA:
+            self._connection.data_received(what)
+            self.serve()
+        elif kind == _WRITABLE:
+            self._send_unsent()
+        elif kind == _END:
+            self._connection.eof_received()
+            self.close()
+        elif kind == _BROKEN:
+            self._fail(OSError(what, os.strerror(what)))
+        else:
+            self._connection.failed(what)
+
+    def serve(self) -> None:
+        """Let the lane have what arrives next, when the connection allows it."""
+        connection = self._connection
+        if connection.takes_bursts and not self._is_closing:
+            self._sockets.serve(self._token, connection, pack_host(*connection.peer))
+
+    def stop_serving(self) -> None:
+        """Give everything that arrives to the connection, from the next byte on."""
+        if not self._is_finished:
+            kept = self._sockets.stop_serving(self._token)
+            if kept:
+                self._connection.data_received(kept)
+
+    def not_taken(self, rest: bytes | int) -> None:
+        """Replies that the peer did not take, or why it never will (errno)."""
+        if isinstance(rest, int):
+            self._fail(OSError(rest, os.strerror(rest)))
+        elif not self._is_finished:
+            self._keep(rest)
+
+    # asyncio.Transport
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self._is_finished or not data:
+            return
+        taken = 0
+        if not self._unsent:
+            try:
+                taken = self._sockets.send(self._token, data if isinstance(data, bytes) else bytes(data))
+            except OSError as error:
+                self._fail(error)
+                return
+        if taken < len(data):
+            self._keep(memoryview(data)[taken:])
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = _HIGH_BYTES if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def pause_reading(self) -> None:
+        self._set_reads(False)
+
+    def resume_reading(self) -> None:
+        self._set_reads(not self._is_closing)
+
+    def is_reading(self) -> bool:
+        return self._reads
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        """Read nothing more; close when the peer has taken what is unsent."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._set_reads(False)
+        if not self._unsent:
+            self._finish_soon(None)
+
+    def abort(self) -> None:
+        self._unsent.clear()
+        self._is_closing = True
+        self._set_reads(False)
+        self._finish_soon(None)
+
+    # Inside
+
+    def _set_reads(self, reads: bool) -> None:
+        if reads != self._reads and not self._is_finished:
+            self._reads = reads
+            self._sockets.watch(self._token, reads, bool(self._unsent))
+
+    def _keep(self, rest: bytes | memoryview[Any]) -> None:
+        was_empty = not self._unsent
+        self._unsent += rest
+        if was_empty:
+            self._sockets.watch(self._token, self._reads, True)
+        if len(self._unsent) > self._high and not self._is_write_paused:
+            self._is_write_paused = True
+            self._connection.pause_writing()
+
+    def _send_unsent(self) -> None:
+        if not self._unsent:
+            return
+        try:
+            with memoryview(self._unsent) as unsent:
+                taken = self._sockets.send(self._token, unsent[:_SENT_AT_ONCE_MAX].tobytes())
+        except OSError as error:
+            self._fail(error)
+            return
+        del self._unsent[:taken]
+        if not self._unsent:
+            self._sockets.watch(self._token, self._reads, False)
+            if self._is_closing:
+                self._finish_soon(None)
+        if self._is_write_paused and len(self._unsent) <= self._low:
+            self._is_write_paused = False
+            self._connection.resume_writing()
+
+    def _fail(self, error: OSError) -> None:
+        if not self._is_finished:
+            if error.errno not in _GONE:
+                _LOG.warning("the socket of %s failed: %s", self._connection.remote_address, error)
+            self._unsent.clear()
+            self._is_closing = True
+            self._finish_soon(error)
+
+    def _finish_soon(self, error: OSError | None) -> None:
+        if not self._is_finished:
+            self._is_finished = True
+            self._loop.call_soon(self._finish, error)
+
+    def _finish(self, error: OSError | None) -> None:
+        self._sockets.remove(self._token)
+        self._network.leave()
+        self._connection.connection_lost(error)

@@ -1,0 +1,309 @@
+"""A broker whose connections are read by native code, over real sockets: cut frames, mixed kinds, slow and broken peers.
+
+What transports and connections do is in test_remoting.py, which runs on both kinds of network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.lane_choice import choose_lane
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand, SerializeType
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.testing import LocalCluster
+from tests.survival.frame_mutator import FrameMutator
+
+pytestmark = pytest.mark.skipif(
+    choose_lane().make_sockets is None, reason="only the native lane on Linux has them"
+)
+
+TOPIC, GROUP, QUEUES = "sockets", "sockets-group", 4
+
+
+def send(
+    opaque: int, *, size: int = 100, flag: int = 0, binary: bool = False, queue: int | None = None
+) -> bytes:
+    text = f"UNIQ_KEY\x01{opaque:032X}\x02WAIT\x01true\x02"
+    ext = {
+        "a": "PG", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(opaque % QUEUES if queue is None else queue), "f": "0",
+        "g": "1795219623949", "h": "0", "i": text, "j": "0", "k": "false", "l": "0", "m": "false", "n": "broker-a",
+    }  # fmt: skip
+    kind = SerializeType.ROCKETMQ if binary else SerializeType.JSON
+    code = RequestCode.SEND_MESSAGE_V2.value
+    return encode_frame(
+        RemotingCommand(code, ext, bytes(size), opaque=opaque, flag=flag, serialize_type=kind)
+    )
+
+
+def pull(opaque: int, queue: int, offset: int, *, count: int = 32) -> bytes:
+    ext = {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue), "queueOffset": str(offset),
+        "maxMsgNums": str(count), "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "1000",
+        "subscription": "*", "subVersion": "1", "expressionType": "TAG",
+    }  # fmt: skip
+    return encode_frame(RemotingCommand(RequestCode.PULL_MESSAGE.value, ext, opaque=opaque))
+
+
+def runtime_info(opaque: int) -> bytes:
+    """A request that is never the lane's."""
+    return encode_frame(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO.value, opaque=opaque))
+
+
+class Peer:
+    """A connection that speaks bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def replies(self, count: int) -> list[RemotingCommand]:
+        found = []
+        async with asyncio.timeout(20):
+            for _ in range(count):
+                head = await self.reader.readexactly(4)
+                found.append(decode_frame(head + await self.reader.readexactly(struct.unpack(">I", head)[0])))
+        return found
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(10):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionResetError:
+                return True
+
+
+@asynccontextmanager
+async def peer_of(broker: Broker, *, limit: int = 1 << 16) -> AsyncIterator[Peer]:
+    host, _, port = broker.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=limit)
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def serving(**store_config: Any) -> AsyncIterator[Broker]:
+    async with LocalCluster(store_config=store_config) as cluster:
+        await cluster.create_topic(TOPIC, QUEUES)
+        async with cluster.admin() as admin:
+            await admin.create_group(GROUP)
+        broker = cluster.broker()
+        assert broker.lane_choice.make_sockets is not None
+        yield broker
+
+
+def stored(broker: Broker) -> int:
+    return sum(broker.store.max_offset(TOPIC, queue) for queue in range(QUEUES))
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("seed", range(6))
+async def test_frames_cut_anywhere_are_each_answered_once(seed: int, flush: str) -> None:
+    chance = random.Random(seed)
+    frames = []
+    for opaque in range(1, 201):
+        kind = chance.random()
+        if kind < 0.75:
+            frames.append(send(opaque, size=chance.choice((0, 100, 5_000)), binary=chance.random() < 0.3))
+        elif kind < 0.9:
+            frames.append(runtime_info(opaque))
+        else:
+            frames.append(send(opaque, size=200_000))  # longer than what native code keeps of a frame
+    data = b"".join(frames)
+    sends = sum(len(frame) > 150 for frame in frames)
+    async with serving(flush_disk_type=flush) as broker, peer_of(broker) as peer:
+
+        async def write() -> None:
+            at = 0
+            while at < len(data):
+                step = chance.choice((1, 7, 300, 3_000, 70_000, 400_000))
+                peer.writer.write(data[at : at + step])
+                at += step
+                if chance.random() < 0.3:
+                    await asyncio.sleep(0.001)
+
+        writing = asyncio.create_task(write())
+        replies = await peer.replies(200)
+        await writing
+        assert sorted(reply.opaque for reply in replies) == list(range(1, 201))
+        assert {reply.code for reply in replies} == {ResponseCode.SUCCESS}
+        assert stored(broker) == sends
+        places = sorted(
+            (reply.ext["queueId"], int(reply.ext["queueOffset"]))
+            for reply in replies
+            if reply.ext and "queueOffset" in reply.ext
+        )
+        assert len(set(places)) == sends
+
+
+async def test_many_connections_share_a_turn_and_each_gets_its_own_replies() -> None:
+    async with serving() as broker, contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(peer_of(broker)) for _ in range(40)]
+        for round_number in range(5):
+            for number, peer in enumerate(peers):
+                first = 1000 * number + 10 * round_number
+                peer.writer.write(b"".join(send(first + each) for each in range(10)))
+            for number, peer in enumerate(peers):
+                first = 1000 * number + 10 * round_number
+                assert [reply.opaque for reply in await peer.replies(10)] == list(range(first, first + 10))
+        assert stored(broker) == 2000
+        item = broker.stats._puts[TOPIC].counter
+        assert (item.count, item.times) == (2000, 2000)
+
+
+async def test_behind_its_first_read_a_connection_is_served_without_an_object_for_its_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = 0
+    given = Connection.data_received
+
+    def count(connection: Connection, data: bytes) -> None:
+        nonlocal reads
+        reads += 1
+        given(connection, data)
+
+    async with serving() as broker, peer_of(broker) as peer:
+        peer.writer.write(send(1))
+        await peer.replies(1)
+        monkeypatch.setattr(Connection, "data_received", count)
+        peer.writer.write(b"".join(send(n) for n in range(2, 30)) + send(30)[:70])
+        await peer.replies(28)
+        peer.writer.write(send(30)[70:] + pull(31, 0, 0))
+        await peer.replies(2)
+        assert reads == 0
+        peer.writer.write(runtime_info(32) + send(33))
+        await peer.replies(2)
+        assert reads == 1
+        peer.writer.write(send(34))
+        await peer.replies(1)
+        assert reads == 1
+        assert stored(broker) == 32
+
+
+async def test_a_peer_that_does_not_read_its_pulls_holds_up_nobody_and_gets_them_later() -> None:
+    async with serving() as broker, peer_of(broker) as other, peer_of(broker, limit=1024) as slow:
+        other.writer.write(b"".join(send(n, size=4_000, queue=0) for n in range(200)))
+        await other.replies(200)
+        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        slow.writer.write(b"".join(pull(n, 0, 0) for n in range(400)))
+        async with asyncio.timeout(10):
+            while not any(connection.congested for connection in broker.connections):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        other.writer.write(send(1))
+        assert [reply.opaque for reply in await other.replies(1)] == [1]
+        unsent = max(connection.unsent_bytes for connection in broker.connections)
+        assert unsent < 8 << 20
+        slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        replies = await slow.replies(400)
+        assert [reply.opaque for reply in replies] == list(range(400))
+        assert len({len(reply.body) for reply in replies}) == 1
+
+
+async def test_oneway_sends_are_stored_and_not_answered() -> None:
+    async with serving() as broker, peer_of(broker) as peer:
+        peer.writer.write(b"".join(send(n, flag=2) for n in range(1, 6)) + send(6))
+        assert [reply.opaque for reply in await peer.replies(1)] == [6]
+        assert stored(broker) == 6
+
+
+async def test_a_peer_that_goes_with_half_a_frame_leaves_nothing_behind() -> None:
+    async with serving() as broker:
+        async with peer_of(broker) as peer:
+            peer.writer.write(send(1) + send(2)[:50])
+            await peer.replies(1)
+            before = len(broker.connections)
+        async with asyncio.timeout(10):
+            while len(broker.connections) >= before:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert stored(broker) == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xff" * 64,
+        struct.pack(">II", 1 << 30, 5),
+        struct.pack(">II", 40, 4000) + bytes(36),
+        b"GET / HTTP/1.1\r\n\r\n" * 4,
+    ],
+)
+async def test_garbage_behind_good_frames_closes_its_connection_only(garbage: bytes) -> None:
+    async with serving() as broker, peer_of(broker) as good, peer_of(broker) as bad:
+        for each in (good, bad):
+            each.writer.write(send(1))
+            await each.replies(1)
+        bad.writer.write(send(2) + garbage)
+        assert [reply.opaque for reply in await bad.replies(1)] == [2]
+        assert await bad.is_closed()
+        good.writer.write(send(3))
+        assert [reply.opaque for reply in await good.replies(1)] == [3]
+
+
+async def test_a_fault_of_ours_answers_nothing_and_closes_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as broker:
+        log = broker.store.log
+        async with peer_of(broker) as peer:
+            peer.writer.write(send(1))
+            await peer.replies(1)
+            whole, log.buffer = log.buffer, bytearray(16)
+            peer.writer.write(send(2))
+            assert await peer.is_closed()
+            log.buffer = whole
+        assert "lies beyond its file" in caplog.text
+        async with peer_of(broker) as peer:
+            peer.writer.write(send(3))
+            assert [reply.opaque for reply in await peer.replies(1)] == [3]
+
+
+async def test_a_frame_of_which_half_is_there_when_the_broker_leaves_is_told_to_go_away() -> None:
+    async with serving() as broker, peer_of(broker) as peer:
+        peer.writer.write(send(1))
+        await peer.replies(1)
+        frame = send(2)
+        peer.writer.write(frame[:60])
+        await asyncio.sleep(0.05)
+        server = broker._server  # what Broker.stop does with it
+        stopping = asyncio.create_task(server.stop(go_away=True, drain_s=1))
+        await asyncio.sleep(0.01)
+        peer.writer.write(frame[60:])
+        (reply,) = await peer.replies(1)
+        assert (reply.opaque, reply.code) == (2, ResponseCode.GO_AWAY)
+        await stopping
+        assert await peer.is_closed()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_damaged_frames_close_their_connections_and_nothing_else(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(seed)
+    mutator = FrameMutator(chance)
+    async with serving() as broker, peer_of(broker) as good:
+        for attempt in range(60):
+            async with peer_of(broker) as bad:
+                bad.writer.write(send(1))  # so that native code reads what follows
+                await bad.replies(1)
+                data = b"".join(mutator.next() for _ in range(chance.randint(1, 12)))
+                cut = chance.randrange(len(data))
+                bad.writer.write(data[:cut])
+                await asyncio.sleep(0)
+                bad.writer.write(data[cut:])
+                if chance.random() < 0.3:
+                    bad.writer.transport.abort()  # type: ignore[attr-defined]
+                good.writer.write(send(attempt))
+                assert [reply.opaque for reply in await good.replies(1)] == [attempt]
+        assert stored(broker) >= 120
+    assert not [record for record in caplog.records if record.exc_info]
