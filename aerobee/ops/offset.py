@@ -33,7 +33,6 @@ from aerobee.ops.topic import require_topic
 
 app = typer.Typer(name="offset", help="Where a group is in its topics, and moving it.", no_args_is_help=True)
 
-TopicOption = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 AnyTopicOption = Annotated[
     str | None, typer.Option("--topic", "-t", help="This topic only; every topic of the group unless set.")
 ]
@@ -41,6 +40,7 @@ QueueOption = Annotated[
     list[str] | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only; may be repeated.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")]
+MakePlan = Callable[[Admin], Awaitable[Sequence[OffsetMove]]]
 _NUMBER = re.compile(r"[+-]?\d+\Z")
 COLUMNS = {
     "topic": "topic",
@@ -122,7 +122,6 @@ def show(
 @app.command("reset")
 def reset(
     group: GroupArgument,
-    topic: TopicOption,
     to: Annotated[
         str,
         typer.Option(
@@ -130,6 +129,7 @@ def reset(
             help="earliest, latest, offset:N, +N or -N messages from here, a time (2026-11-21T10:00:00, ms, 15m ago).",
         ),
     ],
+    topic: AnyTopicOption = None,
     queue: QueueOption = None,
     only_back: Annotated[
         bool, typer.Option("--only-back", help="Move no queue forward: nothing unseen is left out.")
@@ -139,20 +139,16 @@ def reset(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to another place in a topic, online or not."""
+    """Move a group to another place in a topic, or in all that it consumes, online or not."""
     target = parse_target(to, time.time_ns() // 1_000_000)
-
-    async def plan(admin: Admin) -> Sequence[OffsetMove]:
-        queues = await _queues(admin, topic, queue)
-        return await admin.plan_offsets(group, topic, target, queues=queues, may_skip=not only_back)
-
-    _change(group, [topic], plan, nameserver, as_json, dry_run=dry_run, yes=yes)
+    plan = _plan(group, topic, queue, target, may_skip=not only_back)
+    _change(group, topic, plan, nameserver, as_json, dry_run=dry_run, yes=yes)
 
 
 @app.command("skip")
 def skip(
     group: GroupArgument,
-    topic: TopicOption,
+    topic: AnyTopicOption = None,
     queue: QueueOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -160,12 +156,8 @@ def skip(
     as_json: AsJson = False,
 ) -> None:
     """Skip the backlog: what is stored now is not consumed by this group any more."""
-
-    async def plan(admin: Admin) -> Sequence[OffsetMove]:
-        queues = await _queues(admin, topic, queue)
-        return await admin.plan_offsets(group, topic, OffsetTarget.latest(), queues=queues)
-
-    _change(group, [topic], plan, nameserver, as_json, dry_run=dry_run, yes=yes)
+    plan = _plan(group, topic, queue, OffsetTarget.latest())
+    _change(group, topic, plan, nameserver, as_json, dry_run=dry_run, yes=yes)
 
 
 @app.command("clone")
@@ -187,14 +179,35 @@ def clone(
         topics = await _topics(admin, source, topic)
         return [move for each in topics for move in await admin.plan_clone(source, target, each)]
 
-    topics = [topic] if topic else []
-    _change(target, topics, plan, nameserver, as_json, dry_run=dry_run, yes=yes, create=True)
+    _change(target, topic, plan, nameserver, as_json, dry_run=dry_run, yes=yes, create=True)
+
+
+def _plan(
+    group: str,
+    topic: str | None,
+    queues: Sequence[str] | None,
+    target: OffsetTarget,
+    *,
+    may_skip: bool = True,
+) -> MakePlan:
+    """What moves one group to `target`: in these queues of a topic, in a topic, or in all topics that it has offsets of."""
+    if queues and topic is None:
+        raise UsageError("--queue needs --topic: queues of which topic?")
+
+    async def plan(admin: Admin) -> Sequence[OffsetMove]:
+        moves: list[OffsetMove] = []
+        for each in await _topics(admin, group, topic):
+            named = await _queues(admin, each, queues)
+            moves += await admin.plan_offsets(group, each, target, queues=named, may_skip=may_skip)
+        return moves
+
+    return plan
 
 
 def _change(
     group: str,
-    topics: Sequence[str],
-    make_plan: Callable[[Admin], Awaitable[Sequence[OffsetMove]]],
+    topic: str | None,
+    make_plan: MakePlan,
     nameserver: str,
     as_json: bool,
     *,
@@ -208,7 +221,7 @@ def _change(
 
     async def command(stop: Stop) -> None:
         async with Admin(nameserver) as admin:
-            for topic in topics:
+            if topic is not None:
                 await require_topic(admin, topic)
             is_new = create and group not in {info.name for info in await admin.groups()}
             if not is_new:

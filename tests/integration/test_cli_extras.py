@@ -71,6 +71,7 @@ def test_a_repeated_send_is_stored_once(run: Run) -> None:
     again = json.loads(run("send", "once", "pay", "--dedup-key", "order-1", "--order-key", "k", "--json")[1])
     assert (first["duplicate"], again["duplicate"]) == (False, True)
     assert again["offset_message_id"] == first["offset_message_id"]
+    assert again["stored_as"] == first["stored_as"] == first["message_id"]
     text = run("send", "once", "pay", "--dedup-key", "order-1", "--order-key", "k")[1]
     assert text.startswith("was stored before")
     assert run("consume", "once", "--from", "first", "--no-follow")[1] == "pay\n"
@@ -124,3 +125,29 @@ def test_reasons_are_told(run: Run) -> None:
     assert document["answer"] == "no-offset"
     assert document["findings"][0]["kind"] == "no-offset"
     assert run("why", "--group", "bad group!")[0] == 2
+
+
+def test_a_group_is_moved_in_all_its_topics_or_in_one_queue(run: Run) -> None:
+    for topic in ("moved-one", "moved-two"):
+        for number in range(2):
+            run("send", topic, f"{topic} {number}", "--queue", "0")
+        assert run("consume", topic, "--group", "movers", "--from", "earliest", "--no-follow")[0] == 0
+
+    def moves(*arguments: str) -> dict[str, tuple[int | None, int]]:
+        rows = json.loads(run("offset", *arguments, "--yes", "--json")[1])
+        return {row["topic"]: (row["before"], row["after"]) for row in rows if row["queue_id"] == 0}
+
+    both = {"moved-one": (2, 0), "moved-two": (2, 0)}
+    assert moves("reset", "movers", "--to", "earliest", "--dry-run") == both
+    assert moves("reset", "movers", "--to", "earliest") == both
+    assert moves("skip", "movers", "-t", "moved-one", "--queue", "0") == {"moved-one": (0, 2)}
+    assert moves("reset", "movers", "--to", "latest", "--only-back") == {
+        "moved-one": (2, 2),
+        "moved-two": (0, 0),
+    }
+    assert moves("reset", "movers", "--to", "+1") == {"moved-one": (2, 2), "moved-two": (0, 1)}
+    assert moves("clone", "movers", "shakers") == {"moved-one": (None, 2), "moved-two": (None, 1)}
+    code, _, error = run("offset", "reset", "movers", "--to", "latest", "--queue", "0", "--yes")
+    assert code == 2
+    assert "--queue needs --topic" in error
+    assert run("offset", "show", "strangers")[0] == 4
