@@ -44,7 +44,7 @@ from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, c
 from aerobee.network import Network
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection import OPAQUE_MASK, Connection, opaques
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ class Producer(RequestReplyCalls):
             if target is None or connection is None:
                 return await self._send_in_tries(message, None, deadline)
             info.turn = turn
-            opaque = connection.next_opaque()
+            opaque = next(opaques) & OPAQUE_MASK
             frame, unique_id = target.send.begin(
                 self._ids, opaque, chosen.queue_id, self._clock.now_ms(), message
             )

@@ -40,7 +40,7 @@ CALL_SWEEP_S = 0.1  # how late a time-out may be noticed; one timer a connection
 OPAQUE_MASK = 0x7FFFFFFF
 
 _LOG = logging.getLogger("aerobee.remoting")
-_opaques = itertools.count(1)
+opaques = itertools.count(1)  # next(opaques) & OPAQUE_MASK is what next_opaque() returns
 
 Reply = RemotingCommand | None  # None: nothing is sent now (oneway, or the reply is parked)
 Handler = Callable[["Connection", RemotingCommand], Reply | Coroutine[Any, Any, Reply]]
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
     @staticmethod
     def next_opaque() -> int:
         """Return a correlation id, unique in this process until 2^31 calls later."""
-        return next(_opaques) & OPAQUE_MASK
+        return next(opaques) & OPAQUE_MASK
 
     def send(self, command: RemotingCommand) -> None:
         """Queue a command; it leaves with the replies of this read, or at the end of this loop pass."""

@@ -9,6 +9,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
+use crate::json_header::plain_until;
+
 const PROPERTIES_BYTES_MAX: usize = 32_767;
 const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
@@ -303,11 +305,10 @@ fn push_integer(out: &mut Vec<u8>, value: i64) {
 fn push_json_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     let mut start = 0;
-    for (at, byte) in text.iter().enumerate() {
-        if *byte >= 0x20 && *byte != b'"' && *byte != b'\\' {
-            continue;
-        }
+    loop {
+        let at = plain_until(text, start);
         out.extend_from_slice(&text[start..at]);
+        let Some(byte) = text.get(at) else { break };
         start = at + 1;
         match byte {
             b'"' => out.extend_from_slice(b"\\\""),
@@ -324,6 +325,5 @@ fn push_json_text(out: &mut Vec<u8>, text: &[u8]) {
             }
         }
     }
-    out.extend_from_slice(&text[start..]);
     out.push(b'"');
 }

@@ -7,6 +7,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyString, PyTuple};
 
+use crate::json_header::plain_until;
+
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const DIGITS_MAX: usize = 18;
 
@@ -52,11 +54,12 @@ impl SendReplies {
         let pending = connection.getattr(intern!(py, "pending"))?.cast_into::<PyDict>()?;
         while let Some((header, stop)) = header_at(data, position) {
             let Some(answer) = Answer::read(header) else { break };
-            let Some(call) = pending.get_item(answer.opaque)? else { break };
+            let opaque = answer.opaque.into_pyobject(py)?;
+            let Some(call) = pending.get_item(&opaque)? else { break };
             let Ok(call) = call.cast_into::<PyTuple>() else { break };
             let Ok(note) = call.get_item(4)?.cast_into::<PyTuple>() else { break };
             let Some(result) = self.result_of(py, &answer, &note)? else { break };
-            pending.del_item(answer.opaque)?;
+            pending.del_item(opaque)?;
             let future = call.get_item(0)?;
             if let Err(error) = future.call_method1(intern!(py, "set_result"), (result,)) {
                 // Its caller has given up; anything else is a fault.
@@ -249,13 +252,10 @@ impl<'a> Reader<'a> {
     fn string(&mut self) -> Option<&'a str> {
         self.expect(b'"')?;
         let start = self.at;
-        let rest = &self.text.as_bytes()[start..];
-        let length = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1F))?;
-        if rest[length] != b'"' {
-            return None;
-        }
-        self.at = start + length + 1;
-        self.text.get(start..start + length)
+        let end = plain_until(self.text.as_bytes(), start);
+        self.at = end;
+        self.expect(b'"')?;
+        self.text.get(start..end)
     }
 
     fn integer(&mut self) -> Option<i64> {

@@ -373,7 +373,7 @@ impl<'a> Reader<'a> {
 
 /// The first position from `at` on with a quote, a backslash or a control character; the end when there is none.
 #[inline]
-fn plain_until(bytes: &[u8], mut at: usize) -> usize {
+pub fn plain_until(bytes: &[u8], mut at: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
     while let Some(chunk) = bytes.get(at..at + 8) {
