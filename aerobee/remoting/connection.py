@@ -32,11 +32,11 @@ from aerobee.errors import (
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
+from aerobee.remoting.pending_calls import PendingCalls
 from aerobee.remoting.tls import FIRST_BYTE, ServerTls, TlsMode, TlsPump
 
 MIB = 1024 * 1024
 GO_AWAY_VERSION = 475  # clients above it (5.3.2 and later) know GO_AWAY and repeat the request elsewhere
-CALL_SWEEP_S = 0.1  # how late a time-out may be noticed; one timer a connection instead of one a call
 OPAQUE_MASK = 0x7FFFFFFF
 
 _LOG = logging.getLogger("aerobee.remoting")
@@ -84,11 +84,6 @@ class Endpoint:
     on_lost: Callable[[Connection], None] | None = None
 
 
-# A call that waits for its response: (future, started, deadline, request, note). A tuple, for one is made with each
-# message that is sent. The future's result is the response, or what a burst hook made of it.
-Call = tuple["asyncio.Future[Any]", float, float, str, Any]
-
-
 class Connection(asyncio.Protocol):
     """One open connection, of a server or of a client. Belongs to its event loop.
 
@@ -129,9 +124,8 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         self._write_paused = False
         self._reading_paused = False
-        self.pending: dict[int, Call] = {}  # by opaque; a burst hook may take out calls that it answers
-        self._sweep: asyncio.TimerHandle | None = None
-        self._sweep_at = 0.0
+        self._calls = PendingCalls(self._loop, self._after_sweep)
+        self.pending = self._calls.table  # by opaque; a burst hook may take out calls that it answers
         self._leave_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._task_bytes = 0
@@ -205,9 +199,12 @@ class Connection(asyncio.Protocol):
         pending_calls_max wait already, TransportError. Cancelling it gives the call up.
         """
         now = self._loop.time()
+        future: asyncio.Future[RemotingCommand]
         if self.is_open and len(self.pending) < self._limits.pending_calls_max:
-            return self._begin_call(frame, opaque, now, now + timeout_s, request, None)
-        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+            future = self._calls.add(opaque, now, now + timeout_s, request, None)
+            self.write(frame)
+            return future
+        future = self._loop.create_future()
         if not self.is_open:
             future.set_exception(self._lost_error(request, 0.0))
         else:
@@ -237,27 +234,13 @@ class Connection(asyncio.Protocol):
             or len(self.pending) >= limits.pending_calls_max
         ):
             return None
-        # As _begin_call() and write(), without calling them.
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self.pending[opaque] = (future, now, deadline, request, note)
-        if self._sweep is None or deadline < self._sweep_at:
-            self._arm_sweep(min(deadline, now + CALL_SWEEP_S))
+        future = self._calls.add(opaque, now, deadline, request, note)
+        # As write(), without the call.
         self._out.append(frame)
         self._out_bytes += len(frame)
         if not self._flush_scheduled and not self._serving:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
-        return future
-
-    def _begin_call(
-        self, frame: bytes, opaque: int, now: float, deadline: float, request: str, note: Any
-    ) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self.pending[opaque] = (future, now, deadline, request, note)
-        # The sweep that is armed comes soon enough for all but the shortest time-outs.
-        if self._sweep is None or deadline < self._sweep_at:
-            self._arm_sweep(min(deadline, now + CALL_SWEEP_S))
-        self.write(frame)
         return future
 
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
@@ -327,9 +310,10 @@ class Connection(asyncio.Protocol):
 
     def close_when_answered(self, wait_s: float) -> None:
         """Close as soon as no call of ours waits for an answer, after `wait_s` in any case."""
-        self._leave_at = self._loop.time() + wait_s
-        if self._sweep is None:
-            self._arm_sweep(self._loop.time())
+        now = self._loop.time()
+        self._leave_at = now + wait_s
+        if now < self._calls.sweep_at:
+            self._calls.sweep_by(now)
 
     def abort(self, reason: str = "") -> None:
         """Close without sending what is queued."""
@@ -347,7 +331,7 @@ class Connection(asyncio.Protocol):
             self.peer = (str(peer[0]), int(peer[1]))
             host = f"[{peer[0]}]" if ":" in self.peer[0] else peer[0]
             self.remote_address = f"{host}:{peer[1]}"
-        self._name = self._name or self.remote_address
+        self._name = self._calls.peer = self._name or self.remote_address
         self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
         self.is_open = True
         if self._endpoint.on_made is not None:
@@ -416,9 +400,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self._is_lost = True
         self._fail_pending(exc)
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        self._calls.stop_sweeping()
         for task in self._tasks:
             task.cancel()
         if self.ready is not None and not self.ready.done():
@@ -659,39 +641,12 @@ class Connection(asyncio.Protocol):
 
     # Calls
 
-    def _arm_sweep(self, due: float) -> None:
-        if self._sweep is not None:
-            self._sweep.cancel()
-        self._sweep_at = due
-        self._sweep = self._loop.call_at(due, self._sweep_calls)
-
-    def _sweep_calls(self) -> None:
-        self._sweep = None
-        now = self._loop.time()
-        ended = [opaque for opaque, call in self.pending.items() if call[2] <= now or call[0].done()]
-        for opaque in ended:
-            future, started, _, request, _ = self.pending.pop(opaque)
-            if not future.done():
-                elapsed = now - started
-                text = f"{self._name} did not answer {request or 'a request'} within {elapsed:.3f} s"
-                future.set_exception(
-                    RequestTimeout(text, address=self._name, request=request, elapsed_s=elapsed)
-                )
+    def _after_sweep(self, now: float) -> None:
         if self._leave_at is not None and (not self.pending or now >= self._leave_at):
             self.close("the peer is shutting down")
-            return
-        if self.pending:
-            nearest = min(call[2] for call in self.pending.values())
-            self._arm_sweep(min(max(nearest, now), now + CALL_SWEEP_S))
 
     def _fail_pending(self, cause: BaseException | None) -> None:
-        pending, self.pending = self.pending, {}
-        now = self._loop.time()
-        for future, started, _, request, _ in pending.values():
-            if not future.done():
-                error = self._lost_error(request, now - started)
-                error.__cause__ = cause
-                future.set_exception(error)
+        self._calls.fail_all(self._lost_error, cause)
         waiters, self._writable_waiters = self._writable_waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -1,0 +1,88 @@
+"""The calls of one connection that wait for their responses. Follows the responseTable of NettyRemotingAbstract.
+
+Deadlines cost a call no timer: one sweep a connection looks through the table, CALL_SWEEP_S apart while calls wait. A call
+that its caller has given up is dropped by the next sweep. Whoever takes an entry out of `table` sees to its future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aerobee.errors import RequestTimeout
+
+CALL_SWEEP_S = 0.1  # how late a time-out may be noticed
+NEVER = float("inf")
+
+# (future, started, deadline, request, note), by the loop's time. A tuple, for one is made with each message that is sent.
+# `note` is the burst hook's; the future's result is the response, or what that hook made of it.
+Call = tuple["asyncio.Future[Any]", float, float, str, Any]
+
+
+class PendingCalls:
+    """`table` holds the calls by opaque; it stays the same dict. `sweep_at` is the time of the next sweep.
+
+    `peer` names the other side in errors.
+    """
+
+    __slots__ = ("_after_sweep", "_loop", "_timer", "peer", "sweep_at", "table")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, after_sweep: Callable[[float], None]) -> None:
+        """`after_sweep` is called with the time after each sweep."""
+        self.table: dict[int, Call] = {}
+        self.peer = ""
+        self.sweep_at = NEVER
+        self._loop = loop
+        self._after_sweep = after_sweep
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, opaque: int, now: float, deadline: float, request: str, note: Any) -> asyncio.Future[Any]:
+        """Note a call; returns the future of its response."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.table[opaque] = (future, now, deadline, request, note)
+        # The sweep that is armed comes soon enough for all but the shortest time-outs.
+        if deadline < self.sweep_at:
+            self.sweep_by(min(deadline, now + CALL_SWEEP_S))
+        return future
+
+    def sweep_by(self, due: float) -> None:
+        """Have the next sweep at `due`, which is before the one that is armed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.sweep_at = due
+        self._timer = self._loop.call_at(due, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer, self.sweep_at = None, NEVER
+        now, table = self._loop.time(), self.table
+        ended = [opaque for opaque, call in table.items() if call[2] <= now or call[0].done()]
+        for opaque in ended:
+            future, started, _, request, _ = table.pop(opaque)
+            if not future.done():
+                elapsed = now - started
+                text = f"{self.peer} did not answer {request or 'a request'} within {elapsed:.3f} s"
+                future.set_exception(
+                    RequestTimeout(text, address=self.peer, request=request, elapsed_s=elapsed)
+                )
+        if table:
+            nearest = min(call[2] for call in table.values())
+            self.sweep_by(min(max(nearest, now), now + CALL_SWEEP_S))
+        self._after_sweep(now)
+
+    def fail_all(self, error_of: Callable[[str, float], BaseException], cause: BaseException | None) -> None:
+        """Fail each call once, with error_of(request, elapsed_s) whose cause is `cause`."""
+        calls = list(self.table.values())
+        self.table.clear()
+        now = self._loop.time()
+        for future, started, _, request, _ in calls:
+            if not future.done():
+                error = error_of(request, now - started)
+                error.__cause__ = cause
+                future.set_exception(error)
+
+    def stop_sweeping(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self.sweep_at = None, NEVER
