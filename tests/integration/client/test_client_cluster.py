@@ -177,7 +177,7 @@ class TestAdmin:
                 await admin.message_at(results[0].queue, 99)
             with pytest.raises(QueryNotFound, match="has the id"):
                 await admin.message("7F00000128D528F22849679CBE32465E", "orders")
-            with pytest.raises(UsageError, match="say the topic"):
+            with pytest.raises(UsageError, match="name its topic"):
                 await admin.message("7F00000128D528F22849679CBE32465E")
 
     async def test_groups_progress_and_reset(self, cluster):
