@@ -53,6 +53,11 @@ class Shape:
     deliver_at: float | None = None
     deliver_after: float | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether messages come to the topic later."""
+        return bool(self.delay_level or self.deliver_after) or (self.deliver_at or 0) > time.time()
+
     def message(self, body: bytes) -> Message:
         return Message(
             self.topic,
@@ -231,6 +236,16 @@ async def _destination(producer: Producer, shape: Shape) -> dict[str, Any]:
     return {}
 
 
+def _sent_text(shape: Shape, result: SendResult, place: str, ack: str) -> str:
+    if result.is_duplicate:
+        return f"was stored before: {shape.topic}, queue {place}, as {result.transaction_id} (DEDUP_KEY)"
+    if not shape.waits:
+        return f"sent {result.message_id} to {shape.topic}, queue {place} ({ack})"
+    # The place that the broker tells is where it waits.
+    handle = f"\nrecall handle {result.recall_handle}" if result.recall_handle else ""
+    return f"stored {result.message_id} for {shape.topic}, where it comes at its time ({ack}){handle}"
+
+
 async def _send_one(producer: Producer, nameserver: str, shape: Shape, body: bytes, out: Output) -> int:
     result = await producer.send(shape.message(body), **await _destination(producer, shape))
     ack = await ack_of(nameserver, {result.queue.broker_name})
@@ -249,12 +264,7 @@ async def _send_one(producer: Producer, nameserver: str, shape: Shape, body: byt
             "recall_handle": result.recall_handle,
             "ack": ack,
         },
-        f"was stored before: {shape.topic}, queue {place}, as {result.transaction_id} (DEDUP_KEY)"
-        if result.is_duplicate
-        else f"stored {result.message_id} for {shape.topic}, where it comes at its time ({ack})\n"
-        f"recall handle {result.recall_handle}"
-        if result.recall_handle
-        else f"sent {result.message_id} to {shape.topic}, queue {place} ({ack})",
+        _sent_text(shape, result, place, ack),
     )
     if result.status is not SendStatus.SEND_OK:
         out.note(

@@ -151,3 +151,11 @@ def test_a_group_is_moved_in_all_its_topics_or_in_one_queue(run: Run) -> None:
     assert code == 2
     assert "--queue needs --topic" in error
     assert run("offset", "show", "strangers")[0] == 4
+
+
+def test_what_comes_later_is_not_said_to_be_in_its_topic(run: Run) -> None:
+    for delay in (("--delay-level", "2"), ("--deliver-after", "60")):
+        text = run("send", "later", "x", *delay)[1]
+        assert text.startswith("stored ")
+        assert "for later, where it comes at its time" in text
+    assert run("send", "later", "x", "--deliver-at", "2020-01-01T00:00:00Z")[1].startswith("sent ")
