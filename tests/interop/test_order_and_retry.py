@@ -104,12 +104,15 @@ def test_java_orderly_members_hand_over_queues_in_order(cluster: Cluster, driver
             wait_for("a queue of its own", second.locked, 50)
             assert second.locked().isdisjoint(first.locked())
             second.received(10)
+            wait_for(
+                "all messages",
+                lambda: len({message["body"] for message in first.received() + second.received()}) == 240,
+                50,
+            )
             theirs = second.received()
-        wait_for(
-            "all messages",
-            lambda: len({message["body"] for message in first.received() + theirs}) == 240,
-            50,
-        )
+        fill(driver, cluster, topic, 40, first=240)
+        late = {str(number) for number in range(240, 280)}
+        wait_for("those after it left", lambda: late <= {message["body"] for message in first.received()}, 50)
         ours = first.received()
     for messages in (ours, theirs):
         for received in by_queue(messages).values():
