@@ -8,6 +8,7 @@ its run. Charts are bench/results/*.svg: bars of server CPU a message, Aerobee b
 
 from __future__ import annotations
 
+import statistics
 from html import escape
 from typing import Any
 
@@ -101,13 +102,35 @@ def footprint_table(document: dict[str, Any]) -> list[str]:
 
 
 def clients_table(document: dict[str, Any]) -> list[str]:
-    """CPU of clients."""
-    lines = ["### Client CPU a message, microseconds (median)\n", row("client", "CPU"), "|---|---|"]
-    for name, figures in document["results"].items():
+    """CPU of clients: (goal with the native codec, goal in pure Python) beside the figures."""
+    official = results_file.read("clients-grpc")
+    found = document["results"] | (official["results"] if official is not None else {})
+    lines = [
+        "### Client CPU a message, microseconds (median)\n",
+        row("client", "Aerobee (goal)", "Aerobee, pure Python (goal)", "RocketMQ's gRPC client in Python", "Python: factor (goal)"),
+        "|---" * 5 + "|",
+    ]  # fmt: skip
+    for client, goal_native, goal_python in (("producer", 6, 20), ("consumer", 3, 8)):
+        values = {
+            prefix: statistics.median(found[f"{prefix}{client}_us"])
+            for prefix in ("", "python_", "grpc_")
+            if f"{prefix}{client}_us" in found
+        }
+        both = "python_" in values and "grpc_" in values
         lines.append(
-            row(name.replace("_us", "").replace("_", " "), f"{sorted(figures)[len(figures) // 2]:.2f}")
+            row(
+                client,
+                f"{values['']:.2f} ({goal_native})" if "" in values else "",
+                f"{values['python_']:.2f} ({goal_python})" if "python_" in values else "",
+                f"{values['grpc_']:.2f}" if "grpc_" in values else "",
+                f"{values['python_'] / values['grpc_']:.3f} (0.3)" if both else "",
+            )
         )
-    return [*lines, "", source(document)]
+    if "floor_us" in found:
+        lines.append(
+            row("asyncio's floor of a send", f"{statistics.median(found['floor_us']):.2f}", "", "", "")
+        )
+    return [*lines, "", *(source(each) for each in (document, official) if each is not None)]
 
 
 def kinds_table() -> list[str]:
