@@ -35,8 +35,11 @@ from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.direct import NativeSockets, Received
+from aerobee.remoting.frame import PREFIX_BYTES
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
+
+_POP_START = b'{"code":200'  # how the headers of POP's requests begin, which are for the handlers
 
 
 class Lane:
@@ -96,6 +99,8 @@ class Lane:
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
+        if data.startswith(_POP_START, position + PREFIX_BYTES):
+            return position
         born_host = connection.lane
         if born_host is None:
             born_host = connection.lane = pack_host(*connection.peer)
@@ -110,7 +115,12 @@ class Lane:
                 self._note(gets, connection)
             if replies:
                 connection.write(replies)
-            if not slow or self._second is None or connection.congested:
+            if (
+                not slow
+                or self._second is None
+                or connection.congested
+                or data.startswith(_POP_START, used + PREFIX_BYTES)
+            ):
                 return used
             replies, position, held, puts = self._second.transactions(data, used, born_host, now_ms)
             if position == used:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from aerobee.quick_init import quick_init
+
 
 @dataclass(slots=True, kw_only=True)
 class StoredMessage:
@@ -69,6 +71,7 @@ class GetStatus(Enum):
     NO_MESSAGE_IN_QUEUE = auto()
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class GetResult:
     """Records back to back, each whole. `next_offset` is where the consumer goes on, whatever the status."""

@@ -28,11 +28,13 @@ from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.deliveries import Deliveries
 from aerobee.broker.durable_replies import DurableReplies
 from aerobee.broker.feature import BrokerParts
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.lane_choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.pop.pop_feature import Pop
@@ -55,6 +57,7 @@ from tests.simulation.store_world import InlineExecutor
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 PLAIN, ORDERED, GROUP = "orders", "inorder", "g"
 QUEUES = 2
+TWINS = [choose_lane(PYTHON)] + ([choose_lane(NATIVE)] if choose_lane().name == NATIVE else [])
 LIVES = 4  # of a long run; two show most faults in a third of the time
 SLOTS = 64
 INVISIBLE_MS = (1_200, 3_000, 8_000)
@@ -120,6 +123,7 @@ class World:
         self.rng = rng = random.Random(seed)
         self.clock = ManualClock()
         self.disk = SimulatedDisk(rng, now_ms=lambda: self.clock.now_ms())
+        self.twin = TWINS[seed % len(TWINS)]  # a seed is the same life with either
         self.is_sync = rng.random() < 0.4
         self.uses_buffer = rng.random() < 0.2
         self.config = StoreConfig(
@@ -165,16 +169,26 @@ class World:
         topics.load()
         for topic in (PLAIN, ORDERED):
             topics.topics.setdefault(topic, TopicConfig(topic, QUEUES, QUEUES))
+        stats = BrokerStats(clock=self.clock, cluster="c")
+        parked = ParkedPulls(clock=self.clock, call_soon=self.soon.append)
+        self.deliveries = Deliveries(
+            store=store,
+            topics=topics,
+            stats=stats,
+            waiting=parked.by_queue,
+            choice=self.twin,
+        )
         parts = SimpleNamespace(
             store=store,
             writer=MessageWriter(store),
+            deliveries=self.deliveries,
             topics=topics,
             groups=GroupTable(clock=self.clock, live=self.live, file=None),
             offsets=self.offsets,
             consumers=ConsumerRegistry(clock=self.clock),
-            stats=BrokerStats(clock=self.clock, cluster="c"),
+            stats=stats,
             schedule=SimpleNamespace(),
-            parked=ParkedPulls(clock=self.clock, call_soon=self.soon.append),
+            parked=parked,
             durable=DurableReplies(store=store, clock=self.clock, timeout_ms=60_000),
             expressions=Expressions(),
             live=self.live,
@@ -218,20 +232,27 @@ class World:
 
     def _count_appends(self, store: MessageStore) -> None:
         """Let the process end before or after some append."""
-        for name in ("append", "append_batch"):
-            inner = getattr(store, name)
+        for owner, name in (
+            (store, "append"),
+            (store, "append_batch"),
+            (self.pop_feature.engine.log.own, "append"),
+            (self.deliveries, "run"),
+        ):
+            inner = getattr(owner, name)
 
-            def counted(what: Any, inner: Callable[[Any], Any] = inner) -> Any:
+            def counted(*what: Any, inner: Callable[..., Any] = inner, **more: Any) -> Any:
                 if self.kill_in == 0:
                     raise Killed
-                result = inner(what)
+                result = inner(*what, **more)
+                if result is None:
+                    return None  # append_batch() follows
                 if self.kill_in > 0:
                     self.kill_in -= 1
                     if self.kill_in == 0 and self.rng.random() < 0.5:
                         raise Killed
                 return result
 
-            setattr(store, name, counted)
+            setattr(owner, name, counted)
 
     def run_soon(self) -> None:
         while self.soon:

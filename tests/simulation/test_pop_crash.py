@@ -111,7 +111,7 @@ def leave_doubles_alone(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("mutation", "first"),  # the search begins not far before the seed that finds it, to be quick
     [
-        (write_acknowledgements_first, 225),
+        (write_acknowledgements_first, 40),
         (forget_what_was_popped_since_the_file, 1),
         (forget_marks_of_copies, 1),
         (save_offsets_before_the_log_is_safe, 10),

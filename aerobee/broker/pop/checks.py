@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from aerobee.broker.config import PERM_READ, LiveConfig
+from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.message_type import TYPE_ATTRIBUTE
 from aerobee.broker.send import FAQ
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import RemoteError
@@ -20,6 +22,21 @@ from aerobee.remoting.codes import ResponseCode
 
 Filter = tuple[frozenset[int] | None, Callable[[bytes], bool] | None]
 ANY_QUEUE = -1
+GRANTS_MAX = 10_000
+FILTERS_MAX = 1_000
+PRIORITY_TYPE = "PRIORITY"
+
+
+@dataclass(frozen=True, slots=True)
+class PopGrant:
+    """What the checks found for one group and topic; good while the four settings are the same objects."""
+
+    config: BrokerConfig
+    topic: TopicConfig
+    group: SubscriptionGroupConfig
+    forbidden: Mapping[str, Mapping[str, int]]
+    retries: tuple[tuple[str, str], ...]  # as retry_topics()
+    has_priorities: bool
 
 
 class PopChecks:
@@ -39,6 +56,33 @@ class PopChecks:
         self._live = live
         self._identity = identity
         self._expressions = expressions
+        self._grants: dict[tuple[str, str], PopGrant] = {}
+        self._tags: dict[tuple[str, str], frozenset[int] | None] = {}
+
+    def grant(self, group_name: str, topic_name: str, queue_id: int) -> PopGrant:
+        """As may_consume(), for requests that come again and again."""
+        known = self._grants.get((group_name, topic_name))
+        if (
+            known is not None
+            and known.config is self._live.value
+            and known.topic is self._topics.get(topic_name)
+            and known.group is self._groups.groups.get(group_name)
+            and known.forbidden is self._groups.forbidden
+        ):
+            self.queue(known.topic, queue_id, ResponseCode.INVALID_PARAMETER)
+            return known
+        group, topic = self.may_consume(group_name, topic_name, queue_id)
+        if len(self._grants) >= GRANTS_MAX:
+            self._grants.clear()
+        known = self._grants[(group_name, topic_name)] = PopGrant(
+            self._live.value,
+            topic,
+            group,
+            self._groups.forbidden,
+            self.retry_topics(group_name, topic_name),
+            topic.attributes.get(TYPE_ATTRIBUTE) == PRIORITY_TYPE,
+        )
+        return known
 
     def may_consume(
         self, group_name: str, topic_name: str, queue_id: int
@@ -101,7 +145,12 @@ class PopChecks:
         if (expression_type or TYPE_TAG) == TYPE_TAG:
             if not expression or expression == "*":
                 return None, None
-            return SubscriptionData.parse(topic, expression).tag_codes, None
+            key = (topic, expression)
+            if key not in self._tags:
+                if len(self._tags) >= FILTERS_MAX:
+                    self._tags.clear()
+                self._tags[key] = SubscriptionData.parse(topic, expression).tag_codes
+            return self._tags[key], None
         if not self._live.value.enable_property_filter:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,

@@ -15,7 +15,7 @@ Core: time is an argument, the store is passed in.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -114,6 +114,10 @@ class Taken:
     status: GetStatus = GetStatus.NO_MESSAGE_IN_QUEUE
 
 
+class ColdData(Exception):
+    """A pop would wait for the disk. Nothing has changed: warm the data, then pop again."""
+
+
 class PopEngine:
     """The state of POP at one broker. Belongs to the event loop."""
 
@@ -129,7 +133,7 @@ class PopEngine:
     ) -> None:
         self._store = store
         self._offsets = offsets
-        self._log = log
+        self.log = log
         self._broker_name = broker_name
         self._host = host
         self.buffer = buffer
@@ -139,17 +143,22 @@ class PopEngine:
 
     # --- taking
 
-    def sources(self, want: PopWant) -> list[tuple[str, int, str]]:
+    def sources(self, want: PopWant) -> Iterator[tuple[str, int, str]]:
         """(topic, queue id, r) in the order in which this pop looks at them."""
-        if want.queue_id == ANY_QUEUE and want.highest_first:
-            own = [(want.topic, queue_id, NORMAL) for queue_id in reversed(range(want.queue_count))]
-        elif want.queue_id == ANY_QUEUE:
-            count = want.queue_count
-            own = [(want.topic, (want.start + i) % count, NORMAL) for i in range(count)]
+        if want.retry_first:
+            for topic, retry in want.retries:
+                yield topic, 0, retry
+        if want.queue_id != ANY_QUEUE:
+            yield want.topic, want.queue_id, NORMAL
+        elif want.highest_first:
+            for queue_id in reversed(range(want.queue_count)):
+                yield want.topic, queue_id, NORMAL
         else:
-            own = [(want.topic, want.queue_id, NORMAL)]
-        retries = [(topic, 0, retry) for topic, retry in want.retries]
-        return retries + own if want.retry_first else own + retries
+            for queue_id in (*range(want.start, want.queue_count), *range(want.start)):
+                yield want.topic, queue_id, NORMAL
+        if not want.retry_first:
+            for topic, retry in want.retries:
+                yield topic, 0, retry
 
     def has_messages(self, want: PopWant, now_ms: int) -> bool:
         """Whether a pop would look at messages now (it may find that the filter refuses them)."""
@@ -161,15 +170,17 @@ class PopEngine:
                 return True
         return False
 
-    def take(self, want: PopWant, now_ms: int) -> Taken:
+    def take(
+        self, want: PopWant, now_ms: int, is_cold: Callable[[str, int, int], bool] | None = None
+    ) -> Taken:
         """Hand out up to `count_max` messages. Raises StoreError when the check points cannot be written: nothing is
-        handed out then."""
+        handed out then. `is_cold`, for a pop that is not ordered, is asked before each read; raises ColdData."""
         taken = Taken(now_ms, ORDERED_REVIVE_QUEUE if want.ordered else self._next_revive_queue())
         moves: list[tuple[str, int, int]] = []
         for topic, queue_id, retry in self.sources(want):
             if taken.count >= want.count_max:
                 break
-            self._take_from(want, topic, queue_id, retry, taken, moves)
+            self._take_from(want, topic, queue_id, retry, taken, moves, is_cold)
         if not want.ordered:
             self._write_points(want, taken, moves)
         for topic, queue_id, offset in moves:
@@ -184,6 +195,7 @@ class PopEngine:
         retry: str,
         taken: Taken,
         moves: list[tuple[str, int, int]],
+        is_cold: Callable[[str, int, int], bool] | None,
     ) -> None:
         offset = self.position(want, topic, queue_id)
         end = self._store.max_offset(topic, queue_id)
@@ -195,6 +207,8 @@ class PopEngine:
                 return
         if end == offset:
             return
+        if is_cold is not None and is_cold(topic, queue_id, offset):
+            raise ColdData
         result = self._read(want, topic, queue_id, offset, want.count_max - taken.count)
         if result.status in _MOVED:
             moves.append((topic, queue_id, result.next_offset))
@@ -317,14 +331,15 @@ class PopEngine:
                 invisible_ms=want.invisible_ms,
                 broker_name=self._broker_name,
             )
-            next_offset = next_offsets[(topic, share.queue_id)]
-            if buffer is not None and buffer.add(point, taken.revive_queue_id, next_offset, taken.pop_time):
-                moves[:] = [move for move in moves if move[:2] != (topic, share.queue_id)]
-                self.in_flight.add(point, want.consumer)
-            else:
-                points.append((point, taken.revive_queue_id))
+            if buffer is not None:
+                next_offset = next_offsets[(topic, share.queue_id)]
+                if buffer.add(point, taken.revive_queue_id, next_offset, taken.pop_time):
+                    moves[:] = [move for move in moves if move[:2] != (topic, share.queue_id)]
+                    self.in_flight.add(point, want.consumer)
+                    continue
+            points.append((point, taken.revive_queue_id))
         if points:
-            taken.end = self._log.append(taken.pop_time, points)
+            taken.end = self.log.append(taken.pop_time, points)
         for point, _ in points:
             self.in_flight.add(point, want.consumer)
             place = (point.topic, point.queue_id)
@@ -379,7 +394,7 @@ class PopEngine:
 
         Raises StoreError; the messages are handed out again then.
         """
-        end = self._log.append(now_ms, acks=acks)
+        end = self.log.append(now_ms, acks=acks)
         for ack, _, _ in acks:
             for offset in ack.offsets:
                 self.in_flight.ack(ack.key, offset)
@@ -434,7 +449,7 @@ class PopEngine:
         )
         # The new check point first: if only one of the two is kept, the message comes back once too often.
         acks = [] if buffer is not None else [(ack, handle.revive_queue_id, handle.revive_time)]
-        end = self._log.append(now_ms, [(point, handle.revive_queue_id)], acks)
+        end = self.log.append(now_ms, [(point, handle.revive_queue_id)], acks)
         self.in_flight.ack(ack.key, offset)
         if buffer is not None:
             buffer.ack(key, offset)
@@ -449,7 +464,7 @@ class PopEngine:
             return
         actions = self.buffer.scan(now_ms, everything=everything)
         if actions.points:
-            self._log.append(now_ms, actions.points, actions.acks)
+            self.log.append(now_ms, actions.points, actions.acks)
         for (topic, group, queue_id), offset in self.buffer.stored(actions):
             self._offsets.commit(group, topic, queue_id, offset)
 

@@ -11,9 +11,8 @@ from typing import Any, Protocol
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.durable_replies import DurableReplies
-from aerobee.broker.message_type import TYPE_ATTRIBUTE
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
-from aerobee.broker.pop.engine import INIT_FROM_MIN, PopEngine, PopStore, PopWant, Taken
+from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
 from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops
 from aerobee.broker.send import store_refusal
 from aerobee.broker.stats import BrokerStats
@@ -21,7 +20,6 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.remoting.body.pop_handle import message_offset_info, start_offset_info
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
-from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler, Reply
@@ -102,19 +100,26 @@ class PopCalls:
                 )
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark, ext={})
-        if self._is_cold(want):
+        if want.ordered and self._cold_places(want):
             return self._pop_cold(connection, request, want)
-        return self._answer(connection, request, want, may_wait=True)
+        try:
+            return self._answer(connection, request, want, may_wait=True, is_cold=self._is_cold(want))
+        except ColdData:
+            return self._pop_cold(connection, request, want)
 
     def resume(self, call: WaitingCall, timed_out: bool) -> None:
         """Serve a pop that waited: now when its time is up, else it may wait on."""
         connection, request = call.connection, call.request
         try:
             want = self._want(connection, request)
-            if self._is_cold(want):
-                self._spawn(self._resume_cold(connection, request, want))
-                return
-            reply = self._answer(connection, request, want, may_wait=not timed_out)
+            if want.ordered and self._cold_places(want):
+                raise ColdData
+            reply = self._answer(
+                connection, request, want, may_wait=not timed_out, is_cold=self._is_cold(want)
+            )
+        except ColdData:
+            self._spawn(self._resume_cold(connection, request, want))
+            return
         except AerobeeError as error:
             reply = _error_reply(request, error)
         if reply is not None:
@@ -151,7 +156,8 @@ class PopCalls:
     def _want(self, connection: Connection, request: RemotingCommand, *, with_times: bool = True) -> PopWant:
         topic_name, group_name = request.text("topic"), request.text("consumerGroup")
         queue_id, count_max = request.integer("queueId"), request.integer("maxMsgNums")
-        group, topic = self._checks.may_consume(group_name, topic_name, queue_id)
+        grant = self._checks.grant(group_name, topic_name, queue_id)
+        topic = grant.topic
         if not 0 < count_max <= COUNT_MAX:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
@@ -166,14 +172,15 @@ class PopCalls:
             )
         tag_codes, accept = self._checks.filter(topic_name, request.field("expType"), request.field("exp"))
         ordered = request.boolean("order", False)
-        retries = () if ordered else self._checks.retry_topics(group_name, topic_name)
+        retries = () if ordered else grant.retries
+        highest_first = not ordered and grant.has_priorities and self._heeds_priority(grant.group)
         config = self._live.value
-        highest_first = not ordered and self._heeds_priority(group, topic)
         retry_percent = (
             config.pop_from_retry_probability_for_priority
             if highest_first
             else config.pop_from_retry_probability
         )
+        pick = self._pick
         return PopWant(
             topic=topic_name,
             group=group_name,
@@ -187,25 +194,30 @@ class PopCalls:
             tag_codes=tag_codes,
             accept=accept,
             retries=retries,
-            retry_first=bool(retries) and self._pick(100) < retry_percent,
+            retry_first=bool(retries) and pick(100) < retry_percent,
             highest_first=highest_first,
-            start=self._pick(topic.read_queue_nums) if queue_id < 0 and topic.read_queue_nums > 1 else 0,
+            start=pick(topic.read_queue_nums) if queue_id < 0 and topic.read_queue_nums > 1 else 0,
             consumer=connection.remote_address,
         )
 
-    def _heeds_priority(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
-        """Whether this pop takes higher priorities first: of a PRIORITY topic, in priority.factor of 100 cases."""
-        if topic.attributes.get(TYPE_ATTRIBUTE) != "PRIORITY":
-            return False
+    def _heeds_priority(self, group: SubscriptionGroupConfig) -> bool:
+        """Whether a pop of a PRIORITY topic takes higher priorities first: in priority.factor of 100 cases."""
         factor = group.attributes.get("priority.factor", "100")
         return self._pick(100) < (int(factor) if factor.isdigit() else 100)
 
     def _answer(
-        self, connection: Connection, request: RemotingCommand, want: PopWant, *, may_wait: bool
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        want: PopWant,
+        *,
+        may_wait: bool,
+        is_cold: Callable[[str, int, int], bool] | None = None,
     ) -> RemotingCommand | None:
+        """Raises ColdData when `is_cold` says so."""
         now_ms = self._clock.now_ms()
         try:
-            taken = self._engine.take(want, now_ms)
+            taken = self._engine.take(want, now_ms, is_cold)
         except StoreError as error:
             refusal = store_refusal(error)
             return request.reply(refusal.code, remark=refusal.remark, ext={})
@@ -266,8 +278,9 @@ class PopCalls:
 
     # --- cold data
 
-    def _is_cold(self, want: PopWant) -> bool:
-        return bool(self._cold_places(want))
+    def _is_cold(self, want: PopWant) -> Callable[[str, int, int], bool] | None:
+        """Asked while messages are taken; what an ordered pop reads is looked at before, for taking holds its block."""
+        return None if want.ordered else self._store.is_cold
 
     def _cold_places(self, want: PopWant) -> list[tuple[str, int, int]]:
         """Where this pop would wait for the disk, looked at as far as it will probably read."""

@@ -39,6 +39,9 @@ class DueDeliveries(Protocol):
     def delivered_until(self) -> int:
         """Everything due before this time (ms) was delivered."""
 
+    def messages_came(self) -> None:
+        """Messages stand in the timer's topic."""
+
     def set_filter(
         self, topic: str, is_wanted: Callable[[str, bytes], bool], is_settled: Callable[[int], bool]
     ) -> None:
@@ -68,7 +71,8 @@ class Pop(Feature):
             store=store,
             cluster=identity.cluster,
             host=identity.store_host,
-            uses_timer=timer is not None and store.config.timer_wheel_enable,
+            waiting=parts.parked.by_queue,
+            timer_came=timer.messages_came if timer and store.config.timer_wheel_enable else None,
         )
         self.engine = PopEngine(
             store=store,

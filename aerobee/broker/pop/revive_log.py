@@ -7,26 +7,36 @@ append. Several acknowledgements of one check point share one record (tag bAck).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
-from aerobee.broker.pop.check_point import CK_LEAD_MS, CK_TAG, Acks, CheckPoint, CheckPointKey
+from aerobee.broker.pop.check_point import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CK_LEAD_MS,
+    CK_TAG,
+    Acks,
+    CheckPoint,
+    CheckPointKey,
+)
 from aerobee.broker.topic_table import SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.message import tags_code
+from aerobee.store.own_records import OwnRecord, OwnRecords, OwnStore
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_QUEUES = 8  # reviveQueueNum
 WRITTEN_MAX = 1_000_000
 PRECISION_MS = 1_000  # timerPrecisionMs: the wheel's slot of a record
-_CODES = {tag: tags_code(tag) for tag in ("ck", "ack", "bAck")}
+_CODES = {tag: tags_code(tag) for tag in (CK_TAG, ACK_TAG, BATCH_ACK_TAG)}
+_CK_CODE = _CODES[CK_TAG]
 
 
 def revive_topic(cluster: str) -> str:
     return f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}"
 
 
-class BatchLog(Protocol):
+class ReviveStore(OwnStore, Protocol):
     """What is needed of the store."""
 
     def append_batch(self, messages: Sequence[StoredMessage]) -> AppendResult: ...
@@ -35,14 +45,31 @@ class BatchLog(Protocol):
 class ReviveLog:
     """Appends to the revive topic. `uses_timer` false: everything goes there at once (timerWheelEnable=false)."""
 
-    def __init__(self, *, store: BatchLog, cluster: str, host: bytes, uses_timer: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        store: ReviveStore,
+        cluster: str,
+        host: bytes,
+        waiting: Container[tuple[str, int]],
+        timer_came: Callable[[], None] | None,
+    ) -> None:
+        """`timer_came` tells the timer that its topic has messages, None: there is no timer. `waiting`: OwnRecords."""
         self._store = store
         self._host = host
         self.topic = revive_topic(cluster)
         # What waits in the timer: physical offset -> (check point, whether the record is that itself). Bounded by what
         # is invisible; the timer's delivery takes entries out.
         self.written: dict[int, tuple[CheckPointKey, bool]] = {}
-        self.uses_timer = uses_timer
+        self.uses_timer = timer_came is not None
+        self.own = OwnRecords(
+            store,
+            topic=WHEEL_TIMER_TOPIC,
+            queue_id=0,
+            host=host,
+            waiting=waiting,
+            came=timer_came or (lambda: None),
+        )
 
     def append(
         self,
@@ -55,63 +82,75 @@ class ReviveLog:
         Returns the end of the last record: durable when the log is flushed up to it. Raises StoreError; then an
         acknowledgement or a check point may be there or not, which costs at most another delivery.
         """
-        later: list[StoredMessage] = []
+        later: list[OwnRecord] = []
+        keys: list[tuple[CheckPointKey, bool]] = []  # of `later`
         direct: list[StoredMessage] = []
         for point, revive_queue_id in points:
-            self._add(
-                later, direct, now_ms, CK_TAG, point.encode(), point.unique_key, revive_queue_id,
-                point.revive_time - CK_LEAD_MS,
-            )  # fmt: skip
+            deliver_ms = point.pop_time + point.invisible_ms - CK_LEAD_MS
+            if self.uses_timer and deliver_ms > now_ms:
+                text = self._timer_text(deliver_ms, point.unique_key, CK_TAG, revive_queue_id)
+                later.append((point.encode(), text, _CK_CODE))
+                keys.append((point.key, True))
+            else:
+                text = _text(deliver_ms, point.unique_key, CK_TAG).encode()
+                direct.append(
+                    self._message(self.topic, revive_queue_id, point.encode(), text, _CK_CODE, now_ms)
+                )
         point_count = len(direct)
         for ack, revive_queue_id, revive_time in acks:
-            self._add(
-                later, direct, now_ms, ack.tag, ack.encode(), ack.unique_key, revive_queue_id, revive_time
-            )
+            tag = ack.tag
+            if self.uses_timer and revive_time > now_ms:
+                text = self._timer_text(revive_time, ack.unique_key, tag, revive_queue_id)
+                later.append((ack.encode(), text, _CODES[tag]))
+                keys.append((ack.key, False))
+            else:
+                text = _text(revive_time, ack.unique_key, tag).encode()
+                direct.append(
+                    self._message(self.topic, revive_queue_id, ack.encode(), text, _CODES[tag], now_ms)
+                )
         # No acknowledgement before a check point that takes its message over: a crash between them would lose it.
         end = 0
         for message in direct[:point_count]:
             end = self._store.append_batch((message,)).end
         if later:
-            result = self._store.append_batch(later)
-            end = result.end
-            # The same that _add() put there, in the same order.
-            keys = [(point.key, True) for point, _ in points if point.revive_time - CK_LEAD_MS > now_ms]
-            keys += [(ack.key, False) for ack, _, revive_time in acks if revive_time > now_ms]
+            offsets, end = self._append_later(now_ms, later)
             if len(self.written) < WRITTEN_MAX:
-                self.written.update(zip(result.record_offsets, keys, strict=True))
+                self.written.update(zip(offsets, keys, strict=True))
         for message in direct[point_count:]:
             end = self._store.append_batch((message,)).end
         return end
 
-    def _add(
-        self,
-        later: list[StoredMessage],
-        direct: list[StoredMessage],
-        now_ms: int,
-        tag: str,
-        body: bytes,
-        unique_key: str,
-        revive_queue_id: int,
-        deliver_ms: int,
-    ) -> None:
-        common = f"TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tag}\x02"
-        if self.uses_timer and deliver_ms > now_ms:  # as in append()
-            out_ms = (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
-            text = f"TIMER_OUT_MS\x01{out_ms}\x02{common}REAL_TOPIC\x01{self.topic}\x02REAL_QID\x01{revive_queue_id}\x02"
-            later.append(self._message(WHEEL_TIMER_TOPIC, 0, tag, body, text, now_ms))
-        else:
-            direct.append(self._message(self.topic, revive_queue_id, tag, body, common, now_ms))
+    def _append_later(self, now_ms: int, records: Sequence[OwnRecord]) -> tuple[Sequence[int], int]:
+        """Write to the timer's topic; return physical offsets and the end."""
+        done = self.own.append(now_ms, records)
+        if done is not None:
+            return done
+        result = self._store.append_batch(
+            [self._message(WHEEL_TIMER_TOPIC, 0, body, text, code, now_ms) for body, text, code in records]
+        )
+        return result.record_offsets, result.end
+
+    def _timer_text(self, deliver_ms: int, unique_key: str, tag: str, revive_queue_id: int) -> bytes:
+        out_ms = (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
+        return (
+            f"TIMER_OUT_MS\x01{out_ms}\x02{_text(deliver_ms, unique_key, tag)}"
+            f"REAL_TOPIC\x01{self.topic}\x02REAL_QID\x01{revive_queue_id}\x02"
+        ).encode()
 
     def _message(
-        self, topic: str, queue_id: int, tag: str, body: bytes, text: str, now_ms: int
+        self, topic: str, queue_id: int, body: bytes, properties: bytes, tags_code: int, now_ms: int
     ) -> StoredMessage:
         return StoredMessage(
             topic=topic,
             queue_id=queue_id,
             body=body,
-            properties=text.encode(),
+            properties=properties,
             born_host=self._host,
             born_timestamp=now_ms,
-            tags_code=_CODES[tag],
+            tags_code=tags_code,
             index_keys=(),  # nobody looks for them by key, and an index entry costs as much as the record
         )
+
+
+def _text(deliver_ms: int, unique_key: str, tag: str) -> str:
+    return f"TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tag}\x02"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from aerobee.errors import MalformedFrame
 from aerobee.message import RETRY_PREFIX
+from aerobee.quick_init import quick_init
 
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 ORDERED_REVIVE_QUEUE = 999  # ordered pops have no check points
@@ -42,6 +43,7 @@ def real_topic(topic: str, group: str, retry: str) -> str:
     return retry_topic_v2(group, topic) if retry == RETRY_V2 else topic
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Handle:
     """A receipt handle. `start_offset` and `pop_time` name the check point."""
@@ -97,6 +99,7 @@ def parse_handle(text: str) -> Handle:
     return handle
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class QueueShare:
     """What one pop took from one queue."""
