@@ -21,7 +21,7 @@ def book(message: ReceivedMessage, connection: Connection) -> None:
 async def main(nameserver: str) -> None:
     async with Producer(nameserver) as producer:
         for _ in range(2):  # the second one is a repetition: it has the same business key
-            await producer.send(Message("payments", b"10 EUR to Ada", keys=("payment-1",)))
+            await producer.send(Message("transfers", b"10 EUR to Ada", keys=("payment-1",)))
     seen = asyncio.Queue[str]()
     handle = deduplicated(SqlDedup(engine), "bookkeepers", book, key=lambda message: message.keys[0])
 
@@ -32,7 +32,7 @@ async def main(nameserver: str) -> None:
     async with PushConsumer(
         nameserver,
         "bookkeepers",
-        subscriptions={"payments": "*"},
+        subscriptions={"transfers": "*"},
         handler=consume,
         config=ConsumerConfig(consume_from=ConsumeFrom.FIRST),
     ):
