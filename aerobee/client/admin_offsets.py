@@ -146,7 +146,7 @@ class OffsetCalls(AdminCalls):
         """Carry out a plan; return where the group is now, asked again of the brokers.
 
         A broker that pushes offsets knows of the move when its members commit: they get FOLLOW_WAIT_S for it, then
-        the move's `note` says that they have not. Raises the first refusal. Queues that were moved before it stay
+        the move's `note` says that they have not; or it says that members are where they were again. Raises the first refusal. Queues that were moved before it stay
         moved: plan again and repeat.
         """
         addresses: dict[str, str] = {}
@@ -156,8 +156,13 @@ class OffsetCalls(AdminCalls):
 
         async def carry_out(move: OffsetMove) -> OffsetMove:
             async with gate:
-                await self._move(addresses[move.queue.broker_name], group, move)
-                now = await self._followed(group, move)
+                address = addresses[move.queue.broker_name]
+                await self._move(address, group, move)
+                now = await self._committed(group, move.queue)
+                if now == move.before != move.after:
+                    if not await self._pushes_resets(address):
+                        return replace(move, note=f"members have gone on to {now} already")
+                    now = await self._followed(group, move)
             if now == move.before != move.after:
                 return replace(move, after=move.before or 0, note="members were told, but have not committed")
             return replace(move, after=move.after if now is None else now)
@@ -185,6 +190,11 @@ class OffsetCalls(AdminCalls):
                 f"broker {queue.broker_name} moved queue {queue.queue_id} of {queue.topic} to {moved.get(queue)} "
                 f"instead of {move.after}: brokers before 5.0 take times only"
             )
+
+    async def _pushes_resets(self, address: str) -> bool:
+        """Whether a broker leaves a reset to the members, instead of moving the group's offset itself at once."""
+        answer = await self._call(address, RequestCode.GET_BROKER_CONFIG)
+        return b"\nuseServerSideResetOffset=true" not in b"\n" + answer.body
 
     async def _followed(self, group: str, move: OffsetMove) -> int | None:
         """The group's offset once it is no longer the one before the move, or when the wait for that is over."""

@@ -42,6 +42,10 @@ async def consume_all(cluster, group, count):
     return seen
 
 
+async def anyway(value):
+    return value
+
+
 def places(moves):
     return [(move.queue.queue_id, move.before, move.after) for move in moves]
 
@@ -120,6 +124,19 @@ async def test_what_is_shown_after_a_pushed_reset_is_what_the_members_committed(
             done = await admin.move_offsets("G", plan)
             assert places(done) == [(0, 5, 2), (1, 5, 2)]
             assert [move.note for move in done] == ["", ""]
+
+
+async def test_a_member_that_is_at_the_end_again_is_not_taken_for_one_that_did_not_follow():
+    async with LocalCluster() as cluster, cluster.admin() as admin:
+        await fill(cluster, queues=1)
+        await consume_all(cluster, "G", 5)
+        plan = await admin.plan_offsets("G", "orders", OffsetTarget.offset(2))
+        committed = admin._committed
+        admin._committed = lambda group, queue: anyway(5)  # as if it had consumed everything in no time
+        (move,) = await admin.move_offsets("G", plan)
+        admin._committed = committed
+        assert (move.after, move.note) == (2, "members have gone on to 5 already")
+        assert [move.before for move in await admin.offsets("G", "orders")] == [2]
 
 
 async def test_members_that_do_not_follow_a_pushed_reset_are_told_of(monkeypatch):
