@@ -52,6 +52,11 @@ def test_a_check_point_that_a_power_loss_tore_moves_no_offset() -> None:
     live([1137], lives=4)
 
 
+def test_copies_of_an_earlier_run_are_found_over_the_end_of_a_queue_file() -> None:
+    """A life with more copies in the retry topic than one file of its queue holds, and then a power loss."""
+    live([970], lives=2)
+
+
 # --- the checks bite: each of these faults is found by some seed
 
 

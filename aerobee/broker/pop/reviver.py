@@ -271,11 +271,10 @@ class Reviver:
         found = self._copies.get(topic)
         if found is None:
             found = self._copies[topic] = set()
-            at = self._store.max_offset(topic, 0)
-            while self._copied_from >= 0 and at > self._store.min_offset(topic, 0):
-                at = max(self._store.min_offset(topic, 0), at - 32)
-                result = self._store.get_messages(topic, 0, at, count_max=32)
-                records = list(decode_records(result.body, check_crc=False)) if result.body else []
+            at, low = self._store.max_offset(topic, 0), self._store.min_offset(topic, 0)
+            while self._copied_from >= 0 and at > low:
+                stop, at = at, max(low, at - 32)
+                records = self._records(topic, at, stop)
                 found.update(
                     -1 - record.prepared_transaction_offset
                     for record in records
@@ -284,3 +283,15 @@ class Reviver:
                 if not records or records[0].physical_offset < self._copied_from:
                     break
         return found
+
+    def _records(self, topic: str, at: int, stop: int) -> list[Record]:
+        """Queue 0 of a topic from `at` up to `stop`. One read may give less: it ends with a file, or is large."""
+        records: list[Record] = []
+        while at < stop:
+            result = self._store.get_messages(topic, 0, at, count_max=stop - at)
+            if result.body:
+                records += decode_records(result.body, check_crc=False)
+            if result.next_offset <= at:
+                break
+            at = result.next_offset
+        return records
