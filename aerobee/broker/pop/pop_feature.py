@@ -39,8 +39,8 @@ class DueDeliveries(Protocol):
     def delivered_until(self) -> int:
         """Everything due before this time (ms) was delivered."""
 
-    def messages_came(self) -> None:
-        """Messages stand in the timer's topic."""
+    def messages_came(self, pause_s: float = 0.0) -> None:
+        """Messages stand in the timer's topic; none of them is due within `pause_s`."""
 
     def set_filter(
         self, topic: str, is_wanted: Callable[[str, bytes], bool], is_settled: Callable[[int], bool]

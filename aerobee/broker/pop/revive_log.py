@@ -27,6 +27,8 @@ from aerobee.store.stored_message import AppendResult, StoredMessage
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_QUEUES = 8  # reviveQueueNum
 WRITTEN_MAX = 1_000_000
+FAR_MS = 1_000  # records that are due later than that
+COMPANY_S = 0.02  # wait so long for their place in the wheel
 PRECISION_MS = 1_000  # timerPrecisionMs: the wheel's slot of a record
 _CODES = {tag: tags_code(tag) for tag in (CK_TAG, ACK_TAG, BATCH_ACK_TAG)}
 _CK_CODE = _CODES[CK_TAG]
@@ -52,9 +54,10 @@ class ReviveLog:
         cluster: str,
         host: bytes,
         waiting: Container[tuple[str, int]],
-        timer_came: Callable[[], None] | None,
+        timer_came: Callable[[float], None] | None,
     ) -> None:
-        """`timer_came` tells the timer that its topic has messages, None: there is no timer. `waiting`: OwnRecords."""
+        """`timer_came` tells the timer that its topic has messages, and how long they may wait there, in seconds;
+        None: there is no timer. `waiting`: OwnRecords."""
         self._store = store
         self._host = host
         self.topic = revive_topic(cluster)
@@ -68,8 +71,10 @@ class ReviveLog:
             queue_id=0,
             host=host,
             waiting=waiting,
-            came=timer_came or (lambda: None),
+            came=self._came,
         )
+        self._timer_came = timer_came
+        self._soonest_ms = 0  # until the first record of the run is due
 
     def append(
         self,
@@ -85,11 +90,13 @@ class ReviveLog:
         later: list[OwnRecord] = []
         keys: list[tuple[CheckPointKey, bool]] = []  # of `later`
         direct: list[StoredMessage] = []
+        soonest = 1 << 62
         for point, revive_queue_id in points:
             deliver_ms = point.pop_time + point.invisible_ms - CK_LEAD_MS
             if self.uses_timer and deliver_ms > now_ms:
                 text = self._timer_text(deliver_ms, point.unique_key, CK_TAG, revive_queue_id)
                 later.append((point.encode(), text, _CK_CODE))
+                soonest = min(soonest, deliver_ms)
                 keys.append((point.key, True))
             else:
                 text = _text(deliver_ms, point.unique_key, CK_TAG).encode()
@@ -102,6 +109,7 @@ class ReviveLog:
             if self.uses_timer and revive_time > now_ms:
                 text = self._timer_text(revive_time, ack.unique_key, tag, revive_queue_id)
                 later.append((ack.encode(), text, _CODES[tag]))
+                soonest = min(soonest, revive_time)
                 keys.append((ack.key, False))
             else:
                 text = _text(revive_time, ack.unique_key, tag).encode()
@@ -113,6 +121,7 @@ class ReviveLog:
         for message in direct[:point_count]:
             end = self._store.append_batch((message,)).end
         if later:
+            self._soonest_ms = soonest - now_ms
             offsets, end = self._append_later(now_ms, later)
             if len(self.written) < WRITTEN_MAX:
                 self.written.update(zip(offsets, keys, strict=True))
@@ -129,6 +138,11 @@ class ReviveLog:
             [self._message(WHEEL_TIMER_TOPIC, 0, body, text, code, now_ms) for body, text, code in records]
         )
         return result.record_offsets, result.end
+
+    def _came(self) -> None:
+        """Tell the timer. A read brings it one or two records, and runs are cheaper."""
+        if self._timer_came is not None:
+            self._timer_came(COMPANY_S if self._soonest_ms > FAR_MS else 0.0)
 
     def _timer_text(self, deliver_ms: int, unique_key: str, tag: str, revive_queue_id: int) -> bytes:
         out_ms = (deliver_ms - 1) // PRECISION_MS * PRECISION_MS

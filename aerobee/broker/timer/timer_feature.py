@@ -154,9 +154,9 @@ class Timers(Feature):
         """
         self._service.set_filter(topic, is_wanted, is_settled)
 
-    def messages_came(self) -> None:
-        """There are new messages in the timer topic; they may be readable only after this."""
-        self._service.messages_came()
+    def messages_came(self, pause_s: float = 0.0) -> None:
+        """As TimerService.messages_came."""
+        self._service.messages_came(pause_s)
 
     def limits(self) -> tuple[int, int] | None:
         """Precision and longest delay, ms; None while each message is to be looked at."""

@@ -94,7 +94,8 @@ class TimerService:
         self._next: WaitingSlot | None = None
         self._timer: Timer | None = None
         self._due_ms = 0  # for when the timer stands
-        self._enqueuing = False
+        self._enqueuing: Timer | None = None
+        self._pause_s = 0.0  # how much of its delay waits for nothing but company
         self._is_full = False
         # A message that cancels, or one that was stored again for a later slot, must be in its slot before that is
         # delivered. So nothing is delivered before what an earlier run left has its units, and no slot is left
@@ -157,19 +158,28 @@ class TimerService:
         if topic == WHEEL_TIMER_TOPIC:
             self.messages_came()
 
-    def messages_came(self) -> None:
-        """There are new messages in the timer topic; they may be readable only after this."""
+    def messages_came(self, pause_s: float = 0.0) -> None:
+        """There are new messages in the timer topic; they may be readable only after this. None of them is due
+        within `pause_s`: so long they may wait for others, to be given their units together."""
         if self._running:
-            self._want_enqueue()
+            self._want_enqueue(pause_s, pause_s)
 
-    def _want_enqueue(self, delay_s: float = 0.0) -> None:
-        if not self._enqueuing:
-            self._enqueuing = True
-            self._clock.call_later(delay_s, self._enqueue)
+    def _want_enqueue(self, delay_s: float = 0.0, pause_s: float = 0.0) -> None:
+        """`pause_s` of the delay is given up when somebody asks for less."""
+        if self._enqueuing is None:
+            self._enqueuing = self._clock.call_later(delay_s, self._enqueue)
+        elif pause_s < self._pause_s:
+            self._enqueuing.cancel()
+            self._enqueuing = self._clock.call_later(delay_s, self._enqueue)
+        else:
+            return
+        self._pause_s = pause_s
 
     def _enqueue(self) -> None:
         """Give the messages that arrived their units."""
-        self._enqueuing = False
+        if self._enqueuing is not None:
+            self._enqueuing.cancel()
+            self._enqueuing = None
         queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
         if queue is None or not self._running:
             return
@@ -577,6 +587,8 @@ class TimerService:
 
     def delivered_until(self) -> int:
         """Everything that was due before this time, ms, is delivered; 0 while messages are without a unit."""
+        if self._enqueuing is not None and self._pause_s:
+            self._enqueue()  # what only waits for company
         if self.behind_messages:
             return 0
         slot = self._slot
