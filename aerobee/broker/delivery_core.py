@@ -88,28 +88,10 @@ class DeliveryCore(LaneCore):
         return count, self._end() if self._touched else [], fault
 
     def _deliver_one(self, source: int, readable_end: int, stamp: Stamp | None) -> int:
-        record, pairs, text_at, body_end, head = self._read(source, readable_end)
-        (
-            _,
-            _,
-            crc,
-            _,
-            flag,
-            _,
-            _,
-            sys_flag,
-            born_timestamp,
-            born_ip,
-            born_port,
-            store_timestamp,
-            _,
-            _,
-            tries,
-            _,
-            _,
-        ) = head
-        text = record[text_at:]
-        body = record[HEAD_V4.size : body_end]
+        record, text, pairs, head = self._read(source, readable_end)
+        _, _, crc, _, flag, _, _, sys_flag, born_timestamp, born_ip, born_port, *rest = head
+        store_timestamp, _, _, tries, _, body_size = rest
+        body = record[HEAD_V4.size : HEAD_V4.size + body_size]
         if b"INNER_" in text or crc32(body) & 0x7FFFFFFF != crc or len(self._store_host) != 8:
             raise ValueError
         name, queue_text = pairs["REAL_TOPIC"], pairs["REAL_QID"]
@@ -142,23 +124,24 @@ class DeliveryCore(LaneCore):
     def look(self, sources: Sequence[int], *, readable_end: int, precision_ms: int) -> list[Looked]:
         """What the timer has to know of the sources, until one is not ordinary."""
         found: list[Looked] = []
+        hashes: dict[str, int] = {}
         try:
             for source in sources:
-                _, pairs, _, _, head = self._read(source, readable_end)
+                _, _, pairs, head = self._read(source, readable_end)
                 out_ms = names.number(pairs[names.OUT_MS])
                 if out_ms is None:
                     break
                 due_ms = names.due_time(pairs, out_ms, store_timestamp=head[11], precision_ms=precision_ms)
                 topic = pairs["REAL_TOPIC"]
-                found.append((out_ms, due_ms, names.DELETE_KEY in pairs, topic, java_hash(topic)))
+                if topic not in hashes:
+                    hashes[topic] = java_hash(topic)
+                found.append((out_ms, due_ms, names.DELETE_KEY in pairs, topic, hashes[topic]))
         except _NOT_ORDINARY:
             pass
         return found
 
-    def _read(
-        self, source: int, readable_end: int
-    ) -> tuple[bytes, dict[str, str], int, int, tuple[Any, ...]]:
-        """The record, its properties, where their text begins, where the body ends, and the numbers of its head.
+    def _read(self, source: int, readable_end: int) -> tuple[bytes, bytes, dict[str, str], tuple[Any, ...]]:
+        """The record, its properties as text and taken apart, and the numbers of its head.
 
         Raises ValueError for what is not ordinary.
         """
@@ -206,7 +189,7 @@ class DeliveryCore(LaneCore):
         # No name without a value at either end.
         if not parts[0] or bool(parts[-1]) == bool(len(parts) & 1):
             raise ValueError
-        return record, pairs, text_at, body_end, head
+        return record, text, pairs, head
 
 
 _ENQUEUE, _DEQUEUE = names.ENQUEUE_MS.encode(), names.DEQUEUE_MS.encode()

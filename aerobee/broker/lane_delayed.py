@@ -160,14 +160,13 @@ class DelayedLane(LaneCore):
 
     def _stored_queue(self, stored: LaneTopic, level: int) -> LaneQueue:
         """Looked up each time: the queue object goes when the topic's queues are deleted."""
-        queue_id = max(0, level - 1)
-        queue = self._store.queue(stored.name, queue_id)
-        text = str(queue_id)
+        text = str(max(0, level - 1))
         known = stored.queues.get(text)
-        if known is None or known.queue is not queue:
+        if known is None or self._store.queues.get(known.key) is not known.queue:
+            queue = self._store.queue(stored.name, int(text))
             if type(queue) is not ConsumeQueue:
                 raise ValueError
-            known = stored.queues[text] = LaneQueue(queue, queue_id)
+            known = stored.queues[text] = LaneQueue(queue, int(text))
         return known
 
     def _count_for(self, stored: LaneTopic, topic: LaneTopic, size: int) -> None:

@@ -22,7 +22,7 @@ from aerobee.store.stored_message import StoredMessage
 from tests.fuzz.lane_differential import Twin
 
 TWINS = [PYTHON] + ([NATIVE] if choose_lane().name == NATIVE else [])
-SEEDS = int(os.environ.get("AEROBEE_DELIVERY_SEEDS", "40"))
+SEEDS = int(os.environ.get("AEROBEE_DELIVERY_SEEDS", "16"))
 TOPICS = (
     "TopicNormal",
     "TopicOrder",
