@@ -34,8 +34,9 @@ from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, 
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.direct import NativeSockets, Received
+from aerobee.remoting.direct import Event
 from aerobee.remoting.frame import PREFIX_BYTES
+from aerobee.remoting.native_loop import NativeSockets
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
@@ -130,10 +131,10 @@ class Lane:
             if replies:
                 connection.write(replies)
 
-    def receive(self, sockets: NativeSockets) -> Received:
+    def receive(self, sockets: NativeSockets) -> list[Event]:
         """Serve what has arrived at all connections whose bytes the native lane reads; return what is for others."""
         core = self._direct_core if self._is_open() else None
-        ready, puts, gets, held, events = sockets.receive(core, self._store_time_now())
+        puts, gets, held, events = sockets.receive(core, self._store_time_now())
         if puts:
             for topic, count, size, requests in puts:
                 self._stats.topic_put(topic, count, size, requests)
@@ -144,7 +145,7 @@ class Lane:
             self._note(pulled, connection)
         for transport, rest in sockets.send_replies():
             transport.not_taken(rest)
-        return ready, events
+        return events
 
     def _is_open(self) -> bool:
         """Whether messages can be taken; while not, send.py says why."""

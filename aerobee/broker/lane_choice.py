@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from aerobee.broker.lane_core import LANE_VERSION, LaneCore, Put
 from aerobee.broker.lane_pull import Got
 from aerobee.errors import ConfigError
-from aerobee.remoting.direct import NativeSockets
+from aerobee.remoting.native_loop import NativeSockets
 
 try:
     import aerobee_native as native

@@ -60,7 +60,7 @@ from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES
 from aerobee.store.message_store import MessageStore
 
-LANE_VERSION = 4
+LANE_VERSION = 5
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _SIZE = struct.Struct(">H")

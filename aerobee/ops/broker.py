@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.lane_choice import VARIABLE, choose_lane
 from aerobee.config import to_properties
 from aerobee.ops.listening import require_directory, require_free_port
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
-from aerobee.ops.run import Stop, run
+from aerobee.ops.run import MakeLoop, Stop, run
 from aerobee.ops.serving import (
     Assignments,
     ConfigPath,
@@ -27,6 +29,7 @@ from aerobee.ops.serving import (
     write_config,
 )
 from aerobee.ops.settings import BrokerSettings, broker_settings
+from aerobee.remoting.native_loop import NativeEventLoop
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +84,13 @@ def broker(
                 start_broker(settings, config), stop, out, "broker", settings.broker.listen_port
             )
 
-    run(command)
+    run(command, make_loop=broker_loop())
+
+
+def broker_loop() -> MakeLoop | None:
+    """The event loop of a process with a broker: the one that waits with the lane's sockets, where there are any."""
+    make_sockets = choose_lane(os.environ.get(VARIABLE, "")).make_sockets
+    return None if make_sockets is None else lambda: NativeEventLoop(make_sockets())
 
 
 def start_broker(settings: BrokerSettings, settings_path: str | None = None) -> Broker:

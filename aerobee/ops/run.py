@@ -65,8 +65,14 @@ class Stop:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-def run(command: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end and return the result. Raises Interrupted when a signal cancelled the command."""
+MakeLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoop | None = None) -> T:
+    """Run to the end and return the result. Raises Interrupted when a signal cancelled the command.
+
+    `make_loop` gives another event loop than uvloop's, or asyncio's where that is not installed.
+    """
 
     async def supervised() -> T:
         stop = Stop()
@@ -97,6 +103,6 @@ def run(command: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    factory = None if uvloop is None else uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    default: MakeLoop | None = None if uvloop is None else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=make_loop or default) as runner:
         return runner.run(supervised())

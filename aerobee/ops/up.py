@@ -29,7 +29,7 @@ from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
-from aerobee.ops.broker import start_broker
+from aerobee.ops.broker import broker_loop, start_broker
 from aerobee.ops.failure import ExitCode, UnhealthyError
 from aerobee.ops.listening import port_failure, require_directory, require_free_port
 from aerobee.ops.nameserver import start_nameserver
@@ -132,7 +132,7 @@ def up(
         )
         require_ports(plan)
         require_directory(root, "--data")
-        run(lambda stop: _serve(plan, stop, out, log_level, ephemeral))
+        run(lambda stop: _serve(plan, stop, out, log_level, ephemeral), make_loop=broker_loop())
     finally:
         if ephemeral:
             shutil.rmtree(root, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Sockets that the native lane reads and writes itself: an asyncio transport, and the network that makes it.
 
-    event loop ── one descriptor for all ──> DirectNetwork ── receive ──> Lane.receive ──> native Sockets: read, serve, write
+    event loop ── some are ready ──> DirectNetwork ── receive ──> Lane.receive ──> native Sockets: read, serve, write
                                                   └── what is not ordinary ──> DirectTransport ──> Connection.data_received
 
 A connection's bytes go to its Connection as ever until that says `takes_bursts`; from then on the lane gets them without a
@@ -19,11 +19,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from aerobee.message import pack_host
 from aerobee.network import AsyncioNetwork, NetworkServer
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.native_loop import NativeEventLoop, NativeSockets
 
 _LOG = logging.getLogger("aerobee.remoting")
 _BACKLOG = 1024
@@ -40,40 +41,18 @@ _READY_AGAIN_MIN = 2
 _SENT_AT_ONCE_MAX = 1 << 20
 
 Event = tuple["DirectTransport", int, Any]
-Received = tuple[int, list[Event]]  # how many connections had something, and what is for their transports
-
-
-class NativeSockets(Protocol):
-    """aerobee_native.Sockets. Methods raise KeyError for the token of a socket that was removed."""
-
-    def fileno(self) -> int: ...
-
-    def add(self, descriptor: int, owner: object) -> int: ...
-
-    def remove(self, token: int) -> None: ...
-
-    def watch(self, token: int, reads: bool, writes: bool) -> None: ...
-
-    def serve(self, token: int, connection: object, born_host: bytes) -> None: ...
-
-    def stop_serving(self, token: int) -> bytes: ...
-
-    def send(self, token: int, data: bytes | memoryview) -> int: ...
-
-    def receive(self, core: Any, now_ms: int) -> tuple[int, list[Any], list[Any], list[Any], list[Event]]: ...
-
-    def send_replies(self) -> list[tuple[DirectTransport, bytes | int]]: ...
 
 
 class DirectNetwork(AsyncioNetwork):
     """A network whose servers' connections are read by native code. `receive` is the lane's: set before they are used."""
 
     def __init__(self, make_sockets: Callable[[], NativeSockets]) -> None:
-        self.receive: Callable[[NativeSockets], Received] = _give_all
+        self.receive: Callable[[NativeSockets], list[Event]] = _give_all
         self._make_sockets = make_sockets
         self._sockets: NativeSockets | None = None
-        self._users = 0  # listeners and transports: the last one leaving takes the epoll away
+        self._users = 0  # listeners and transports: the last one leaving gives the sockets back
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._lender: NativeEventLoop | None = None  # None: these have an epoll of their own
 
     async def create_server(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
@@ -93,16 +72,31 @@ class DirectNetwork(AsyncioNetwork):
         """One more listener or transport."""
         self._users += 1
         if self._sockets is None:
-            self._sockets, self._loop = self._make_sockets(), loop
-            loop.add_reader(self._sockets.fileno(), self._ready)
+            self._loop = loop
+            if isinstance(loop, NativeEventLoop):
+                self._sockets = loop.lend(self._turn)
+            if self._sockets is not None:
+                self._lender = cast(NativeEventLoop, loop)
+            else:
+                self._sockets = self._make_sockets()
+                loop.add_reader(self._sockets.fileno(), self._ready)
         return self._sockets
 
     def leave(self) -> None:
         """One less."""
         self._users -= 1
         if not self._users and self._sockets is not None and self._loop is not None:
-            self._loop.remove_reader(self._sockets.fileno())
-            self._sockets = self._loop = None
+            if self._lender is not None:
+                self._lender.take_back()
+            else:
+                self._loop.remove_reader(self._sockets.fileno())
+            self._sockets = self._loop = self._lender = None
+
+    def _turn(self) -> None:
+        """Serve what the last wait has found."""
+        if self._sockets is not None:
+            for transport, kind, what in self.receive(self._sockets):
+                transport.happened(kind, what)
 
     def _ready(self) -> None:
         # While several peers have something, more arrives during their turn: looking again costs less than the way
@@ -110,16 +104,15 @@ class DirectNetwork(AsyncioNetwork):
         for _ in range(_TURNS_MAX):
             if self._sockets is None:
                 return
-            ready, events = self.receive(self._sockets)
-            for transport, kind, what in events:
-                transport.happened(kind, what)
+            ready, _others = self._sockets.wait(0.0)
+            if ready:
+                self._turn()
             if ready < _READY_AGAIN_MIN:
                 return
 
 
-def _give_all(sockets: NativeSockets) -> Received:
-    ready, _, _, _, events = sockets.receive(None, 0)
-    return ready, events
+def _give_all(sockets: NativeSockets) -> list[Event]:
+    return sockets.receive(None, 0)[3]
 
 
 def _duplicate(listener: Any) -> socket.socket:

@@ -1,7 +1,7 @@
 //! The sockets of a broker: bytes go from a read to the lane and its replies to a write without an object for either.
 //!
-//! One epoll holds all connections; its own descriptor is watched by the event loop, which calls `receive` when some of
-//! them have something. What the lane cannot serve, the first bytes of a connection, ends and errors go to the
+//! One epoll holds all connections, and other descriptors when it is the event loop's own (native_loop.py); on any other
+//! loop its descriptor is watched. `wait` finds out which have something, `receive` reads and serves those. What the lane cannot serve, the first bytes of a connection, ends and errors go to the
 //! connection's transport (aerobee/remoting/direct.py), which is told about by an event; so does everything of a connection
 //! while the transport has not said `serve`. All ready connections share one burst: its numbers are read and settled once.
 //!
@@ -9,7 +9,7 @@
 //! The lock is never held while Python runs, for a transport may be called from there.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyKeyError, PyOSError};
@@ -28,6 +28,10 @@ const TAIL_BYTES_MAX: usize = 128 * 1024; // a longer frame that is not whole is
 const REPLIES_BYTES_MAX: usize = 4 << 20; // of all connections; the others wait for the next turn
 const TURN_BYTES_MAX: usize = 2 << 20; // read from all connections; likewise
 const READY_MAX: usize = 256;
+const FIRST_TOKEN: u64 = 1 << 32; // what is below is a descriptor that is not ours to read
+// The masks of Python's selectors.
+const OTHER_READS: u32 = 1;
+const OTHER_WRITES: u32 = 2;
 
 // Kinds of events: what happened to a transport.
 const DATA: u8 = 0; // bytes that it has to serve
@@ -56,10 +60,13 @@ struct Served {
 struct Inner {
     sockets: HashMap<u64, Socket>,
     last_token: u64,
+    ready: Vec<Ready>, // what the last wait has found
     buffer: Vec<u8>,
     replies: Vec<u8>,
     outgoing: Vec<(u64, usize, usize)>, // token, and where its replies begin and end
 }
+
+type Ready = (u64, epoll::EventFlags);
 
 #[pyclass(frozen, module = "aerobee_native")]
 pub struct Sockets {
@@ -92,7 +99,7 @@ impl Sockets {
         let descriptor = own(descriptor);
         let mut inner = self.inner();
         inner.last_token += 1;
-        let token = inner.last_token;
+        let token = FIRST_TOKEN + inner.last_token;
         let mut socket =
             Socket { descriptor, owner, served: None, tail: Vec::new(), reads: true, writes: false, is_watched: false };
         self.watch_socket(&mut socket, token)?;
@@ -143,19 +150,58 @@ impl Sockets {
         send_some(socket, data).map_err(system_error)
     }
 
-    /// Read what has arrived and serve what `core` can: (ready, puts, gets, held, events).
-    ///
-    /// `ready` is how many connections had something. `puts` are a burst's; `gets` and `held` are its, too, as lists of
-    /// (connection, ...); an event is (transport, kind, what). Replies wait for `send_replies`. Without a core everything
-    /// goes to the transports.
-    fn receive<'py>(&self, py: Python<'py>, core: Option<&LaneCore>, now_ms: i64) -> PyResult<Bound<'py, PyTuple>> {
-        let nothing = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut ready = [nothing; READY_MAX];
-        let count = match epoll::wait(&self.epoll, &mut ready[..], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(count) => count,
-            Err(Errno::INTR) => 0,
-            Err(error) => return Err(system_error(error)),
+    /// Have `wait` tell of a descriptor of somebody else; mask 0: no longer.
+    fn watch_other(&self, descriptor: RawFd, mask: u32) -> PyResult<()> {
+        let token = u64::try_from(descriptor).map_err(|_| unknown())?;
+        let other = borrow(descriptor);
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, mask & OTHER_READS != 0);
+        flags.set(epoll::EventFlags::OUT, mask & OTHER_WRITES != 0);
+        let data = epoll::EventData::new_u64(token);
+        let done = if mask == 0 {
+            // A descriptor that was closed is gone already.
+            epoll::delete(&self.epoll, other).or_else(|error| match error {
+                Errno::NOENT | Errno::BADF => Ok(()),
+                error => Err(error),
+            })
+        } else {
+            match epoll::add(&self.epoll, other, data, flags) {
+                Err(Errno::EXIST) => epoll::modify(&self.epoll, other, data, flags),
+                added => added,
+            }
         };
+        done.map_err(system_error)
+    }
+
+    /// Wait until something is ready, below 0 seconds for ever: how many sockets are, for `receive`, and (descriptor, mask)
+    /// of the others. Other threads run meanwhile.
+    fn wait(&self, py: Python<'_>, timeout_s: f64) -> PyResult<(usize, Vec<(u64, u32)>)> {
+        let mut ready = std::mem::take(&mut self.inner().ready);
+        ready.clear();
+        let waited = if timeout_s == 0.0 {
+            self.ready(timeout_s, &mut ready)
+        } else {
+            py.detach(|| self.ready(timeout_s, &mut ready))
+        };
+        waited.map_err(system_error)?;
+        let others = ready.iter().filter(|(token, _)| *token < FIRST_TOKEN).map(|(token, flags)| {
+            let reads = if flags.difference(epoll::EventFlags::OUT).is_empty() { 0 } else { OTHER_READS };
+            let writes = if flags.difference(epoll::EventFlags::IN).is_empty() { 0 } else { OTHER_WRITES };
+            (*token, reads | writes)
+        });
+        let others: Vec<_> = others.collect();
+        ready.retain(|(token, _)| *token >= FIRST_TOKEN);
+        let count = ready.len();
+        self.inner().ready = ready;
+        Ok((count, others))
+    }
+
+    /// Read what has arrived and serve what `core` can, of the sockets that `wait` has found: (puts, gets, held, events).
+    ///
+    /// `puts` are a burst's; `gets` and `held` are its, too, as lists of (connection, ...); an event is (transport, kind,
+    /// what). Replies wait for `send_replies`. Without a core everything goes to the transports.
+    fn receive<'py>(&self, py: Python<'py>, core: Option<&LaneCore>, now_ms: i64) -> PyResult<Bound<'py, PyTuple>> {
+        let ready = std::mem::take(&mut self.inner().ready);
         let mut turn = Turn {
             py,
             gets: PyList::empty(py),
@@ -172,7 +218,7 @@ impl Sockets {
         if let Some(mut state) = core.and_then(LaneCore::state) {
             let mut burst = state.begin(py, b"", now_ms)?;
             let scratch = std::mem::replace(&mut burst.replies, replies);
-            let mut outcome = self.connections(&mut turn, &ready[..count], &mut buffer, Some((&mut state, &mut burst)));
+            let mut outcome = self.connections(&mut turn, &ready, &mut buffer, Some((&mut state, &mut burst)));
             match state.end(&mut burst) {
                 Ok(stored) => puts = stored,
                 // Nothing of this burst may be answered: what it stored may not be where the store looks for it.
@@ -185,13 +231,14 @@ impl Sockets {
             drop(inner);
             outcome?;
         } else {
-            let outcome = self.connections(&mut turn, &ready[..count], &mut buffer, None);
+            let outcome = self.connections(&mut turn, &ready, &mut buffer, None);
             let mut inner = self.inner();
             (inner.buffer, inner.replies) = (buffer, replies);
             drop(inner);
             outcome?;
         }
-        (count, puts, turn.gets, turn.held, turn.events).into_pyobject(py)
+        self.inner().ready = ready;
+        (puts, turn.gets, turn.held, turn.events).into_pyobject(py)
     }
 
     /// Send the replies of the last `receive`. Returns what peers did not take: (transport, bytes), or (transport, error
@@ -236,20 +283,34 @@ struct Turn<'py> {
 type Lane<'l, 'py> = (&'l mut State, &'l mut Burst<'py>);
 
 impl Sockets {
+    fn ready(&self, timeout_s: f64, ready: &mut Vec<Ready>) -> Result<(), Errno> {
+        let nothing = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [nothing; READY_MAX];
+        // Whole milliseconds, never too short, as Python's selectors wait.
+        let millis = (timeout_s.min(86_400.0) * 1e3).ceil() as i64;
+        let timeout = Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 };
+        let count = match epoll::wait(&self.epoll, &mut events[..], (timeout_s >= 0.0).then_some(&timeout)) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(error) => return Err(error),
+        };
+        ready.extend(events[..count].iter().map(|event| (event.data.u64(), event.flags)));
+        Ok(())
+    }
+
     /// Read from each ready connection, and serve it.
     fn connections(
         &self,
         turn: &mut Turn<'_>,
-        ready: &[epoll::Event],
+        ready: &[Ready],
         buffer: &mut [u8],
         mut lane: Option<Lane<'_, '_>>,
     ) -> PyResult<()> {
         let mut read_bytes = 0;
-        for event in ready {
+        for (token, flags) in ready.iter().copied() {
             if read_bytes > TURN_BYTES_MAX {
                 break;
             }
-            let (token, flags) = (event.data.u64(), event.flags);
             if flags.contains(epoll::EventFlags::OUT) {
                 self.tell(turn, token, WRITABLE, turn.py.None())?;
             }
@@ -419,6 +480,12 @@ fn send_some(socket: &Socket, data: &[u8]) -> Result<usize, Errno> {
 fn own(descriptor: RawFd) -> OwnedFd {
     // SAFETY: the caller gives an open descriptor away that nobody else closes (socket.detach()).
     unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+#[allow(unsafe_code)]
+fn borrow<'a>(descriptor: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: used for one call of epoll_ctl, which refuses a number that is no open descriptor.
+    unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
 fn system_error(error: Errno) -> PyErr {

@@ -1,0 +1,152 @@
+"""An asyncio event loop that waits in native code, together with the sockets that native code serves.
+
+asyncio's own loop with another selector: one epoll holds what asyncio watches and the connections of one DirectNetwork. When
+only connections have something, they are served and the wait goes on, without a pass of the event loop: an epoll below
+the loop's (direct.py, on any other loop) costs a fifth of what a message costs that comes alone.
+
+A turn of connections that leaves work for the loop, a callback or a timer that is due, ends the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+FOREVER = -1.0
+
+
+class NativeSockets(Protocol):
+    """aerobee_native.Sockets. Methods raise KeyError for the token of a socket that was removed."""
+
+    def fileno(self) -> int: ...
+
+    def wait(self, timeout_s: float) -> tuple[int, list[tuple[int, int]]]:
+        """Wait; below 0 for ever. Returns how many sockets have something, and (descriptor, selectors' mask) of others."""
+        ...
+
+    def receive(self, core: Any, now_ms: int) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """Read and serve what the last wait() found: puts, gets, held, events."""
+        ...
+
+    def send_replies(self) -> list[tuple[Any, bytes | int]]: ...
+
+    def add(self, descriptor: int, owner: object) -> int: ...
+
+    def remove(self, token: int) -> None: ...
+
+    def watch(self, token: int, reads: bool, writes: bool) -> None: ...
+
+    def watch_other(self, descriptor: int, mask: int) -> None:
+        """Have wait() tell of a descriptor that is not a socket of these; mask 0: no longer. Raises OSError."""
+        ...
+
+    def serve(self, token: int, connection: object, born_host: bytes) -> None: ...
+
+    def stop_serving(self, token: int) -> bytes: ...
+
+    def send(self, token: int, data: bytes) -> int: ...
+
+
+class NativeEventLoop(asyncio.SelectorEventLoop):
+    """Use it as any event loop. One DirectNetwork at a time may have its sockets."""
+
+    # Of asyncio's BaseEventLoop: what is ready to run, and the timers as a heap.
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
+
+    def __init__(self, sockets: NativeSockets) -> None:
+        self._native_selector = _NativeSelector(sockets, self.idle_s)
+        super().__init__(self._native_selector)
+
+    def lend(self, turn: Callable[[], None]) -> NativeSockets | None:
+        """Lend the sockets to one network, whose `turn` serves them; None while another one has them."""
+        selector = self._native_selector
+        if selector.turn is not None:
+            return None
+        selector.turn = turn
+        return selector.sockets
+
+    def take_back(self) -> None:
+        """The network that has the sockets has closed all of its own."""
+        self._native_selector.turn = None
+
+    def idle_s(self) -> float:
+        """How long the loop has nothing to do but to wait; 0 when it has something, below 0 for ever."""
+        if self._ready or self._stopping:
+            return 0.0
+        if self._scheduled:
+            return max(0.0, self._scheduled[0].when() - self.time())
+        return FOREVER
+
+
+class _NativeSelector(selectors.BaseSelector):
+    """What asyncio needs of a selector; register() and its like see plain descriptors and objects with fileno()."""
+
+    def __init__(self, sockets: NativeSockets, idle_s: Callable[[], float]) -> None:
+        self.sockets = sockets
+        self.turn: Callable[[], None] | None = None
+        self._idle_s = idle_s
+        self._keys: dict[int, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        descriptor = _descriptor(fileobj)
+        if descriptor in self._keys:
+            raise KeyError(f"{fileobj!r} (descriptor {descriptor}) is already registered")
+        self.sockets.watch_other(descriptor, events)
+        key = self._keys[descriptor] = selectors.SelectorKey(fileobj, descriptor, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key = self._keys.pop(self._known(fileobj))
+        self.sockets.watch_other(key.fd, 0)
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        descriptor = self._known(fileobj)
+        if events != self._keys[descriptor].events:
+            self.sockets.watch_other(descriptor, events)
+        key = self._keys[descriptor] = selectors.SelectorKey(fileobj, descriptor, events, data)
+        return key
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        timeout_s = FOREVER if timeout is None else max(0.0, timeout)
+        wait, keys = self.sockets.wait, self._keys
+        while True:
+            ready, others = wait(timeout_s)
+            if ready and self.turn is not None:
+                self.turn()
+            if others:
+                return [(keys[fd], mask & keys[fd].events) for fd, mask in others if fd in keys]
+            if not ready:
+                return []
+            timeout_s = self._idle_s()
+            if not timeout_s:
+                return []
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys[self._known(fileobj)]
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+    def close(self) -> None:
+        for descriptor in list(self._keys):
+            self.unregister(descriptor)
+
+    def _known(self, fileobj: Any) -> int:
+        descriptor = _descriptor(fileobj)
+        if descriptor in self._keys:
+            return descriptor
+        # An object that is closed has no descriptor any more, but is to be found as well.
+        for key in self._keys.values():
+            if key.fileobj is fileobj:
+                return key.fd
+        raise KeyError(f"{fileobj!r} is not registered")
+
+
+def _descriptor(fileobj: Any) -> int:
+    return fileobj if isinstance(fileobj, int) else int(fileobj.fileno())
