@@ -199,6 +199,9 @@ class Schedule:
             self.error.add_all(late[:delivered])
             self._advance(level, offset + delivered, delivered)
         if fault is not None:
+            self._arm(
+                level, now + round(ERROR_PAUSE_S * 1000)
+            )  # the others are not to wait for the next arrival
             raise fault
         return delivered > 0
 

@@ -473,6 +473,7 @@ class TimerService:
             for topic, number, _, _ in puts:
                 self.pending.add(topic, -number, now)
         if fault is not None:
+            self._arm(now + round(ERROR_PAUSE_S * 1000))
             raise fault
         return count + settled > 0
 

@@ -272,3 +272,32 @@ def test_a_run_takes_old_records_and_goes_into_new_files(name: str, tmp_path: Pa
     result = world.store.get_messages("TopicNormal", 0, 0, count_max=32)
     assert result.count > 0
     world.close()
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_what_was_delivered_before_a_fault_is_told_with_it(name: str, tmp_path: Path) -> None:
+    world = World(tmp_path, name, 1)
+    text = b"REAL_TOPIC\x01TopicNormal\x02REAL_QID\x01%d\x02"
+    offsets = [
+        world.store.append(
+            StoredMessage(
+                topic="SCHEDULE_TOPIC_XXXX",
+                queue_id=0,
+                body=b"x",
+                properties=text % queue_id,
+                born_host=pack_host("10.0.0.1", 4),
+            )
+        ).physical_offset
+        for queue_id in (0, 2, 1, 0)  # somebody watches queue 1
+    ]
+
+    def fail(topic: str, queue_id: int, end: int, code: int) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    world.store.on_arrival(fail)
+    count, puts, fault = world.deliveries.run(offsets)
+    assert isinstance(fault, RuntimeError)
+    assert count == 2
+    assert world.store.next_offset("TopicNormal", 0) == world.store.next_offset("TopicNormal", 2) == 1
+    assert puts[0][0] == "TopicNormal"
+    world.close()
