@@ -35,6 +35,10 @@ class OffsetStore(Protocol):
         """Write offsets. Failures are logged: the next round writes them again."""
         ...
 
+    async def hand_over(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """The same for queues whose next owner may begin as soon as this returns: each broker has said that it has them."""
+        ...
+
 
 class RemoteOffsets:
     """Offsets at the broker of each queue.
@@ -59,6 +63,14 @@ class RemoteOffsets:
             for queue in self._strangers(offsets):
                 await self._save_one(queue, waiting.pop(queue), oneway=False)
         await asyncio.gather(*(self._save_one(*entry, oneway=True) for entry in waiting.items()))
+
+    async def hand_over(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """One-way commits, as RocketMQ's clients send here too, may be applied after the next owner has asked."""
+        waiting = dict(offsets)
+        async with self._first:
+            for queue in self._strangers(offsets):
+                await self._save_one(queue, waiting.pop(queue), oneway=False)
+        await asyncio.gather(*(self._save_one(*entry, oneway=False) for entry in waiting.items()))
 
     async def save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Write offsets and wait until each broker has them. Raises AerobeeError of the first that refuses."""
@@ -104,6 +116,9 @@ class LocalOffsets:
             self._write(table)
         except OSError as error:
             log.warning("offsets are not written to %s: %s", self._path, error)
+
+    async def hand_over(self, offsets: Mapping[MessageQueue, int]) -> None:
+        await self.save(offsets)
 
     def _table(self) -> dict[MessageQueue, int]:
         if self._offsets is None:

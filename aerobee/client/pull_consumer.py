@@ -141,7 +141,7 @@ class PullConsumer:
             return
         try:
             if self.config.auto_commit:
-                await self._offsets.save(dict(self._uncommitted))
+                await self._offsets.hand_over(dict(self._uncommitted))
         finally:
             for pull in self._pulls.values():
                 pull.stop()
@@ -252,7 +252,7 @@ class PullConsumer:
             for queue in lost:
                 self._release(queue)
             if self.config.auto_commit:
-                await self._offsets.save(offsets)
+                await self._offsets.hand_over(offsets)
         complete = True
         for queue in sorted(wanted - owned):
             try:

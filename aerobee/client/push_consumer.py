@@ -294,7 +294,7 @@ class PushConsumer:
             if self._ordering is not None:
                 await self._ordering.close()
             else:
-                await self._save(self._pulls)
+                await self._offsets.hand_over(self._offsets_of(self._pulls))
         finally:
             for pull in self._pulls.values():
                 pull.stop()
@@ -418,7 +418,7 @@ class PushConsumer:
         for queue in queues:
             self._pulls[queue].stop()
         offsets = {queue: self._pulls.pop(queue).process.commit_offset for queue in queues}
-        await self._offsets.save(offsets)
+        await self._offsets.hand_over(offsets)
 
     async def _start_offset(self, queue: MessageQueue) -> int | None:
         """Where to begin; None when that cannot be known now: the next round tries again."""
@@ -447,10 +447,11 @@ class PushConsumer:
     async def _keep_offsets(self) -> None:
         while True:
             await self._clock.sleep(self.config.persist_offsets_s)
-            await self._save(self._pulls)
+            await self._offsets.save(self._offsets_of(self._pulls))
 
-    async def _save(self, pulls: Mapping[MessageQueue, QueuePull]) -> None:
-        await self._offsets.save({queue: pull.process.commit_offset for queue, pull in pulls.items()})
+    @staticmethod
+    def _offsets_of(pulls: Mapping[MessageQueue, QueuePull]) -> dict[MessageQueue, int]:
+        return {queue: pull.process.commit_offset for queue, pull in pulls.items()}
 
     async def _save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Raises AerobeeError when a broker does not take them."""
