@@ -46,7 +46,9 @@ async def test_a_first_offset_that_failed_is_tried_alone_again(commits: list[tup
     assert commits == [("wait", 0), ("oneway", 1)]
 
 
-async def test_queues_are_handed_over_when_the_broker_has_their_offsets(commits: list[tuple[str, int]]) -> None:
+async def test_queues_are_handed_over_when_the_broker_has_their_offsets(
+    commits: list[tuple[str, int]],
+) -> None:
     offsets = RemoteOffsets(None, "group")  # type: ignore[arg-type]
     await offsets.save({QUEUES[0]: 1})
     await offsets.hand_over({queue: 2 for queue in QUEUES} | {MessageQueue("T", "broker-a", 9): -1})
