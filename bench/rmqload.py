@@ -552,7 +552,7 @@ def pull_frame(options: argparse.Namespace, queue: int, offset: int, *, opaque: 
 def run_pull(options: argparse.Namespace, worker: int, window: Window) -> Tally:
     """Read this worker's queues from min to max offset, one pull outstanding per queue.
 
-    With --duration the queues are read again from the start until the time is over.
+    With --duration the queues are read again from the start until the time is over, and no further.
     """
     queues = [q for q in range(options.queues) if q % options.processes == worker]
     links = [Link(options.address) for _ in range(max(1, min(len(queues), options.connections_of[worker])))]
@@ -573,8 +573,10 @@ def run_pull(options: argparse.Namespace, worker: int, window: Window) -> Tally:
     def ask(queue: int, now: int) -> None:
         nonlocal opaque
         low, high = bounds[queue]
+        if now >= end_ns:
+            return
         if position[queue] >= high:
-            if not window.end_ns or now >= end_ns or low == high:
+            if not window.end_ns or low == high:
                 return
             position[queue] = low
         opaque += 1

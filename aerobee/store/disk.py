@@ -48,6 +48,10 @@ class MappedFile(Protocol):
         """Copy bytes from the disk, not through the mapping: other threads run while this one waits."""
         ...
 
+    def will_need(self, start: int, end: int) -> None:
+        """Have the system begin to bring these bytes into memory; does not wait for them."""
+        ...
+
     def is_resident(self, start: int, end: int) -> bool:
         """Whether these bytes are in memory now, so that touching them does not wait for the disk."""
         ...
@@ -203,6 +207,9 @@ class RealMappedFile:
             parts.append(part)
             start += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def will_need(self, start: int, end: int) -> None:
+        os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
 
     def is_resident(self, start: int, end: int) -> bool:
         first = start - start % PAGE_BYTES

@@ -529,7 +529,7 @@ class MessageStore:
         accept: Accept | None = None,
     ) -> GetResult:
         """As get_messages, after bringing the data into memory in the executor."""
-        await self._warmer.warm_queue(self.queues.get((topic, queue_id)), offset, count_max, tag_codes)
+        await self._warmer.warm_queue(self.queues.get((topic, queue_id)), offset, tag_codes)
         return self.get_messages(
             topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
         )

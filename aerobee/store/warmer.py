@@ -1,28 +1,35 @@
 """Bringing data from the disk into memory without stopping the event loop.
 
-A page fault in a mapping happens under the interpreter's lock and stops every thread. So the executor reads the same
-bytes through the file first, where the lock is released; the read through the mapping then finds them in memory.
-RocketMQ has threads for this and nothing of its own.
+A page fault in a mapping happens under the interpreter's lock and stops every thread. So the system is asked for the bytes
+first (POSIX_FADV_WILLNEED), and the read waits until they have come; a thread of the executor reads them through the file
+where that takes long. The read through the mapping then finds them in memory. RocketMQ has threads for this and nothing of
+its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
-from aerobee.store.commit_log import CommitLog
+from aerobee.store.commit_log import CommitLog, Segment
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.disk import MappedFile
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_table import AnyQueue
 
-COUNT_MAX = 64  # messages warmed at a time; a read beyond it may wait for the disk
+# Messages warmed at a time and their bytes: more than a read takes, for a consumer that reads there reads on.
+COUNT_MAX, BYTES_MAX = 256, 1 << 20
+GAP_BYTES_MAX = 64 << 10  # between records of a queue lie those of others: read, too, when they are no more
+STEP_BYTES_MAX = 1 << 20  # read at once
+RECORD_BYTES_MAX = 64 << 20
 NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
 # A consumer that reads on is asked about once for so many messages and reads: a look costs as much as a read.
 LOOK_ENTRIES, LOOK_READS, LOOK_BYTES_MAX = 512, 32, 4 << 20
 LOOKED_AT_QUEUES_MAX = 4_096
-_Read = tuple[Callable[[int, int], bytes], int, int]
+LOOKS, LOOK_AGAIN_S = 10, 0.002  # for bytes that the system was asked for; then a thread reads them
+_Run = tuple[MappedFile, int, int]  # bytes of a file from one position to another
 
 
 class Warmer:
@@ -59,14 +66,21 @@ class Warmer:
                 return True
             if count >= LOOK_ENTRIES and self._look_ahead(queue, offset):
                 return False
-        for at in (
-            offset,
-            min(offset + self._config.max_transfer_count_on_message_in_disk, queue.readable_max) - 1,
-        ):
-            entry = queue.entry(at)
-            if entry is not None and not self._is_resident(entry[0], entry[1]):
-                return True
-        return False
+        return not self._are_resident(queue, offset)
+
+    def _are_resident(self, queue: AnyQueue, offset: int) -> bool:
+        """Whether the records of one read are in memory: as many as a read of young messages takes."""
+        count = self._config.max_transfer_count_on_message_in_memory
+        first = queue.entry(offset)
+        last = queue.entry(min(offset + count, queue.readable_max) - 1)
+        if first is None or last is None or self._log.end - first[0] <= self._config.hot_read_bytes:
+            return True
+        if 0 <= last[0] - first[0] <= LOOK_BYTES_MAX:
+            return self._is_resident(first[0], last[0] + last[1] - first[0])
+        # Far between: one by one, as far as a read of old messages goes.
+        count = min(count, self._config.max_transfer_count_on_message_in_disk)
+        entries = map(queue.entry, range(offset, min(offset + count, queue.readable_max)))
+        return all(entry is None or self._is_resident(entry[0], entry[1]) for entry in entries)
 
     def _look_ahead(self, queue: ConsumeQueue, offset: int) -> bool:
         """Look at many messages from `offset` on, whose entries are in memory; note when all of them are, too."""
@@ -91,40 +105,54 @@ class Warmer:
         start = physical_offset - segment.base
         return segment.file.is_resident(start, min(segment.size, start + size))
 
-    async def warm_queue(
-        self, queue: AnyQueue | None, offset: int, count: int, tag_codes: frozenset[int] | None
-    ) -> None:
-        """Bring what a read of `count` messages needs into memory."""
+    async def warm_queue(self, queue: AnyQueue | None, offset: int, tag_codes: frozenset[int] | None) -> None:
+        """Bring what the next reads from `offset` on need into memory."""
         if queue is None or not queue.min_offset <= offset < queue.readable_max:
             return
         if isinstance(queue, ConsumeQueue):
             await self._warm_entries(queue, offset)
-        await self._warm_records(queue, offset, min(count, COUNT_MAX), tag_codes)
+        await self._warm_records(queue, offset, tag_codes)
 
     async def _warm_entries(self, queue: ConsumeQueue, offset: int) -> None:
-        pinned = queue.pin_entries(offset, self._config.max_filter_message_size // 20)
+        count = self._config.max_filter_message_size // 20
+        if queue.is_resident(offset, count):
+            return
+        pinned = queue.pin_entries(offset, count)
         if pinned is None:
             return
         file, start, end = pinned
         assert file.file is not None
+        try:
+            has_arrived = await _arrive([(file.file, start, end)])
+        except BaseException:
+            self._pool.unpin([file])
+            raise
+        if has_arrived:
+            self._pool.unpin([file])
+            return
         future = asyncio.get_running_loop().run_in_executor(self._executor, file.file.read, start, end)
         future.add_done_callback(lambda _: self._pool.unpin([file]))
         await asyncio.shield(future)
 
-    async def _warm_records(
-        self, queue: AnyQueue, offset: int, count: int, tag_codes: frozenset[int] | None
-    ) -> None:
+    async def _warm_records(self, queue: AnyQueue, offset: int, tag_codes: frozenset[int] | None) -> None:
         places: list[tuple[int, int]] = []
         total = 0
-        stop = min(queue.readable_max, offset + self._config.max_filter_message_size // 20)
-        for at in range(offset, stop):
-            entry = queue.entry(at)
-            if entry is None or (tag_codes is not None and entry[2] not in tag_codes):
+        count = min(queue.readable_max - offset, self._config.max_filter_message_size // 20)
+        # Many entries at once where they are what they seem: one by one, 256 of them would keep the event loop for long.
+        entries: Iterable[tuple[int, int, int] | None] = (
+            queue.entries(offset, count)
+            if type(queue) is ConsumeQueue
+            else map(queue.entry, range(offset, offset + count))
+        )
+        for entry in entries:
+            if entry is None or not 0 < entry[1] <= RECORD_BYTES_MAX:
+                continue  # a filler, or nothing that can be a record
+            if tag_codes is not None and entry[2] not in tag_codes:
                 continue
-            if self._log.segment_at(entry[0]) is not None and (not places or places[-1] != entry[:2]):
+            if not places or places[-1] != entry[:2]:
                 places.append(entry[:2])
                 total += entry[1]
-            if len(places) >= count or total >= self._config.max_transfer_bytes_on_message_in_memory:
+            if len(places) >= COUNT_MAX or total >= BYTES_MAX:
                 break
         if not places:
             return
@@ -132,19 +160,60 @@ class Warmer:
 
     async def warm(self, places: Sequence[tuple[int, int]]) -> None:
         """Bring (physical offset, size) into memory in the executor. Deleted ones are left out."""
-        pins: list[int] = []
-        reads: list[_Read] = []
-        for start, size in places:
-            segment = self._log.segment_at(start)
-            if segment is not None:
-                pins.extend(self._log.pin(start, min(segment.end, start + size)))
-                at = start - segment.base
-                reads.append((segment.file.read, at, min(segment.size, at + size)))
-        future = asyncio.get_running_loop().run_in_executor(self._executor, _read_all, reads)
+        runs = self._runs(places)
+        pins = [
+            base
+            for segment, start, end in runs
+            for base in self._log.pin(segment.base + start, segment.base + end)
+        ]
+        wanted: list[_Run] = [(segment.file, start, end) for segment, start, end in runs]
+        try:
+            has_arrived = await _arrive(wanted)
+        except BaseException:
+            self._log.unpin(pins)
+            raise
+        if has_arrived:
+            self._log.unpin(pins)
+            return
+        future = asyncio.get_running_loop().run_in_executor(self._executor, _read_all, wanted)
         future.add_done_callback(lambda _: self._log.unpin(pins))
         await asyncio.shield(future)
 
+    def _runs(self, places: Sequence[tuple[int, int]]) -> list[tuple[Segment, int, int]]:
+        """Join places that lie near each other: (segment, start in it, end in it), each to be read at once.
 
-def _read_all(reads: list[_Read]) -> None:
-    for read, start, end in reads:
-        read(start, end)
+        A read for each record would be a hand-over of the interpreter's lock for each.
+        """
+        runs: list[tuple[Segment, int, int]] = []
+        for start, size in sorted(places):
+            segment = self._log.segment_at(start)
+            if segment is None:
+                continue
+            at = start - segment.base
+            end = min(segment.size, at + size)
+            if runs and runs[-1][0] is segment and at - runs[-1][2] <= GAP_BYTES_MAX:
+                runs[-1] = (segment, runs[-1][1], max(end, runs[-1][2]))
+            else:
+                runs.append((segment, at, end))
+        return runs
+
+
+async def _arrive(runs: list[_Run]) -> bool:
+    """Ask the system for these bytes and look now and then whether they have come; False when that takes too long.
+
+    No thread has a part in it: one that hands the bytes over takes the interpreter's lock from the event loop for each
+    piece, and a thread that is put aside while it holds the lock stops everybody.
+    """
+    for file, start, end in runs:
+        file.will_need(start, end)
+    for _ in range(LOOKS):
+        await asyncio.sleep(LOOK_AGAIN_S)
+        if all(file.is_resident(start, end) for file, start, end in runs):
+            return True
+    return False
+
+
+def _read_all(runs: list[_Run]) -> None:
+    for file, start, end in runs:
+        for at in range(start, end, STEP_BYTES_MAX):
+            file.read(at, min(end, at + STEP_BYTES_MAX))

@@ -60,6 +60,9 @@ class SimulatedMappedFile:
         self._disk.check("read", self.path)
         return bytes(self.buffer[start:end])
 
+    def will_need(self, start: int, end: int) -> None:
+        """Everything is in memory."""
+
     def is_resident(self, start: int, end: int) -> bool:
         return self._disk.is_resident
 
