@@ -51,6 +51,6 @@ async def test_queues_are_handed_over_when_the_broker_has_their_offsets(
 ) -> None:
     offsets = RemoteOffsets(None, "group")  # type: ignore[arg-type]
     await offsets.save({QUEUES[0]: 1})
-    await offsets.hand_over({queue: 2 for queue in QUEUES} | {MessageQueue("T", "broker-a", 9): -1})
+    await offsets.hand_over(dict.fromkeys(QUEUES, 2) | {MessageQueue("T", "broker-a", 9): -1})
     assert commits[0] == ("wait", 0)
     assert sorted(commits[1:]) == [("wait", 0), ("wait", 1), ("wait", 2)]
