@@ -7,6 +7,7 @@ store that refuses, a start time that lies ahead) nothing is served here, and se
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,8 @@ from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
 _POP_START = b'{"code":200'  # how the headers of POP's requests begin, which are for the handlers
+
+_LOG = logging.getLogger(__name__)
 
 
 class Lane:
@@ -135,14 +138,16 @@ class Lane:
         """Serve what has arrived at all connections whose bytes the native lane reads; return what is for others."""
         core = self._direct_core if self._is_open() else None
         puts, gets, held, events = sockets.receive(core, self._store_time_now())
-        if puts:
-            for topic, count, size, requests in puts:
-                self._stats.topic_put(topic, count, size, requests)
-            self._store.burst_done()
-        for connection, frames in held:
-            self._durable.hold(connection, self._store.log.end, frames)
-        for connection, pulled in gets:
-            self._note(pulled, connection)
+        try:
+            if puts:
+                self._count(puts)
+            for connection, frames in held:
+                self._durable.hold(connection, self._store.log.end, frames)
+            for connection, pulled in gets:
+                self._note(pulled, connection)
+        except Exception:
+            # What was served stays served, and the connections have more than that to be told.
+            _LOG.exception("a turn of connections was not noted to its end")
         for transport, rest in sockets.send_replies():
             transport.not_taken(rest)
         return events
@@ -162,11 +167,14 @@ class Lane:
         return now_ms if now_ms > last_ms else last_ms
 
     def _stored(self, connection: Connection, puts: list[Put], held: bytes) -> None:
+        self._count(puts)
+        if held:
+            self._durable.hold(connection, self._store.log.end, held)
+
+    def _count(self, puts: list[Put]) -> None:
         for topic, count, size, requests in puts:
             self._stats.topic_put(topic, count, size, requests)
         self._store.burst_done()
-        if held:
-            self._durable.hold(connection, self._store.log.end, held)
 
     def _note(self, gets: list[Got], connection: Connection) -> None:
         """Note what pulls change, as PullCalls does."""

@@ -58,19 +58,18 @@ class RemoteOffsets:
         return await committed_offset(self._session, self._group, queue)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        waiting = dict(offsets)
-        async with self._first:
-            for queue in self._strangers(offsets):
-                await self._save_one(queue, waiting.pop(queue), oneway=False)
-        await asyncio.gather(*(self._save_one(*entry, oneway=True) for entry in waiting.items()))
+        await self._save_all(offsets, oneway=True)
 
     async def hand_over(self, offsets: Mapping[MessageQueue, int]) -> None:
         """One-way commits, as RocketMQ's clients send here too, may be applied after the next owner has asked."""
+        await self._save_all(offsets, oneway=False)
+
+    async def _save_all(self, offsets: Mapping[MessageQueue, int], *, oneway: bool) -> None:
         waiting = dict(offsets)
         async with self._first:
             for queue in self._strangers(offsets):
                 await self._save_one(queue, waiting.pop(queue), oneway=False)
-        await asyncio.gather(*(self._save_one(*entry, oneway=False) for entry in waiting.items()))
+        await asyncio.gather(*(self._save_one(*entry, oneway=oneway) for entry in waiting.items()))
 
     async def save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Write offsets and wait until each broker has them. Raises AerobeeError of the first that refuses."""

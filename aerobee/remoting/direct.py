@@ -93,10 +93,19 @@ class DirectNetwork(AsyncioNetwork):
             self._sockets = self._loop = self._lender = None
 
     def _turn(self) -> None:
-        """Serve what the last wait has found."""
-        if self._sockets is not None:
-            for transport, kind, what in self.receive(self._sockets):
+        """Serve what the last wait has found. Raises nothing: it is called from inside the loop's wait."""
+        if self._sockets is None:
+            return
+        try:
+            events = self.receive(self._sockets)
+        except Exception:
+            _LOG.exception("serving the connections that have something failed")
+            return
+        for transport, kind, what in events:
+            try:
                 transport.happened(kind, what)
+            except Exception as error:
+                transport.failed(error)
 
     def _ready(self) -> None:
         # While several peers have something, more arrives during their turn: looking again costs less than the way
@@ -230,7 +239,11 @@ class DirectTransport(asyncio.Transport):
         elif kind == _BROKEN:
             self._fail(OSError(what, os.strerror(what)))
         else:
-            self._connection.failed(what)
+            self.failed(what)
+
+    def failed(self, error: BaseException) -> None:
+        """A fault of ours: log it and close this connection."""
+        self._connection.failed(error)
 
     def serve(self) -> None:
         """Let the lane have what arrives next, when the connection allows it."""

@@ -528,14 +528,14 @@ class MessageStore:
         tag_codes: frozenset[int] | None = None,
         accept: Accept | None = None,
     ) -> GetResult:
-        """As get_messages, after bringing the data into memory in the executor."""
+        """As get_messages, after bringing the data into memory."""
         await self._warmer.warm_queue(self.queues.get((topic, queue_id)), offset, tag_codes)
         return self.get_messages(
             topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
         )
 
     async def read_record_cold(self, physical_offset: int) -> bytes | None:
-        """As read_record, after bringing the record into memory in the executor."""
+        """As read_record, after bringing the record into memory."""
         if self.log.end - physical_offset > self.config.hot_read_bytes:
             await self._warmer.warm([(physical_offset, 4)])
             size = int.from_bytes(self.log.read(physical_offset, 4), "big")
@@ -543,7 +543,7 @@ class MessageStore:
         return self.read_record(physical_offset)
 
     async def warm_records(self, places: Sequence[tuple[int, int]]) -> None:
-        """Bring records (physical offset, size) into memory in the executor: read_record does not wait then."""
+        """Bring records (physical offset, size) into memory: read_record does not wait then."""
         await self._warmer.warm(places)
 
     def read_record(self, physical_offset: int) -> bytes | None:

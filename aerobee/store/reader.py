@@ -252,16 +252,20 @@ class MessageReader:
     def _collect_plain(self, queue: ConsumeQueue, offset: int, found: _Collected) -> int:
         """Take as many records as are asked for when all are young, in one file and what their entries say.
 
-        That is most pulls; list by list they cost a third of what they do one by one. Returns how many there were, 0, and
-        nothing taken, for whatever needs a closer look.
+        That is most pulls; list by list they cost a fifth less than one by one. Returns how many there were; 0, and nothing
+        taken, for whatever needs a closer look, as a read over the end of a queue file does.
         """
         config, log = self._config, self._log
         count_max = min(found.count_max, config.max_transfer_count_on_message_in_memory)
-        entries = queue.read_entries(offset, min(count_max, queue.readable_max - offset))
-        if not entries:
+        count = min(count_max, queue.readable_max - offset)
+        entries = queue.read_entries(offset, count)
+        if len(entries) != count * ENTRY_BYTES:
             return 0
-        numbers = struct.unpack(f">{'qiq' * (len(entries) // ENTRY_BYTES)}", entries)
+        numbers = struct.unpack(f">{'qiq' * count}", entries)
         offsets, sizes = numbers[::3], numbers[1::3]
+        total = sum(sizes)
+        if total > min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory):
+            return 0
         first, last = offsets[0], offsets[-1]
         segment = log.segment_at(first)
         if segment is None or not log.end - found.memory_bytes <= first <= last < segment.end:
@@ -275,10 +279,7 @@ class MessageReader:
             said = list(map(_OWN_PLACE.unpack_from, records))
         except struct.error:
             return 0  # one is too short to be a record
-        total = sum(sizes)
-        if said != list(zip(sizes, offsets, strict=True)) or total > min(
-            RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory
-        ):
+        if said != list(zip(sizes, offsets, strict=True)):
             return 0
         found.parts, found.bytes, found.count, found.last_offset = records, total, len(records), last
         return len(records)

@@ -23,7 +23,7 @@ from aerobee.store.queue_table import AnyQueue
 COUNT_MAX, BYTES_MAX = 256, 1 << 20
 GAP_BYTES_MAX = 64 << 10  # between records of a queue lie those of others: read, too, when they are no more
 STEP_BYTES_MAX = 1 << 20  # read at once
-RECORD_BYTES_MAX = 64 << 20
+RECORD_BYTES_MAX = 64 << 20  # what a queue entry may say of its record here
 NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
 # A consumer that reads on is asked about once for so many messages and reads: a look costs as much as a read.
 LOOK_ENTRIES, LOOK_READS, LOOK_BYTES_MAX = 512, 32, 4 << 20
@@ -204,12 +204,13 @@ async def _arrive(runs: list[_Run]) -> bool:
     No thread has a part in it: one that hands the bytes over takes the interpreter's lock from the event loop for each
     piece, and a thread that is put aside while it holds the lock stops everybody.
     """
-    for file, start, end in runs:
+    missing = [run for run in runs if not run[0].is_resident(run[1], run[2])]
+    for file, start, end in missing:
         file.will_need(start, end)
     for _ in range(LOOKS):
-        await asyncio.sleep(LOOK_AGAIN_S)
-        if all(file.is_resident(start, end) for file, start, end in runs):
+        if all(file.is_resident(start, end) for file, start, end in missing):
             return True
+        await asyncio.sleep(LOOK_AGAIN_S)
     return False
 
 

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
 use crate::json_header::plain_until;
+use crate::text::write_decimal;
 
 const PROPERTIES_BYTES_MAX: usize = 32_767;
 const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -260,17 +261,17 @@ impl SendTemplate {
         let mut out = Vec::with_capacity(8 + fixed + properties.len() * 6 / 4 + 160 + body.len());
         out.extend_from_slice(&[0; 8]);
         out.extend_from_slice(&self.before_queue);
-        push_integer(&mut out, numbers.queue_id);
+        write_decimal(&mut out, numbers.queue_id);
         out.extend_from_slice(b"\",\"f\":\"");
-        push_integer(&mut out, numbers.sys_flag);
+        write_decimal(&mut out, numbers.sys_flag);
         out.extend_from_slice(b"\",\"g\":\"");
-        push_integer(&mut out, numbers.born_timestamp_ms);
+        write_decimal(&mut out, numbers.born_timestamp_ms);
         out.extend_from_slice(b"\",\"h\":\"");
-        push_integer(&mut out, numbers.flag);
+        write_decimal(&mut out, numbers.flag);
         out.extend_from_slice(b"\",\"i\":");
         push_json_text(&mut out, properties);
         out.extend_from_slice(&self.after_properties);
-        push_integer(&mut out, numbers.opaque);
+        write_decimal(&mut out, numbers.opaque);
         out.extend_from_slice(&self.after_opaque);
         let header_size = out.len() - 8;
         if header_size + body.len() > FRAME_BYTES_MAX - 8 {
@@ -281,24 +282,6 @@ impl SendTemplate {
         out[4..8].copy_from_slice(&(header_size as u32).to_be_bytes());
         Some(out)
     }
-}
-
-fn push_integer(out: &mut Vec<u8>, value: i64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = value.unsigned_abs();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if value < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(&digits[at..]);
 }
 
 /// A JSON string as orjson writes it: UTF-8, with escapes for quotes, backslashes and control characters alone.

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use crate::binary_header;
 use crate::field::{Fields, Name};
 use crate::lane::{Burst, Form, Outcome, SendNames, State, Stop};
-use crate::text::{is_alphanumeric, java_hash_from, read_properties, Properties};
+use crate::text::{is_alphanumeric, java_hash_from, read_properties, write_decimal, Properties};
 
 /// topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch
 pub const LETTERS: SendNames = [Name::B, Name::E, Name::F, Name::G, Name::H, Name::I, Name::J, Name::M];
@@ -416,25 +416,6 @@ impl State {
             binary_header::write_reply(out, opaque, b"", &entries, 0);
         }
     }
-}
-
-/// Append a number as text, without the cost of a formatter.
-fn write_decimal(out: &mut Vec<u8>, value: i64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = value.unsigned_abs();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if value < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(&digits[at..]);
 }
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";

@@ -1,9 +1,10 @@
 //! The sockets of a broker: bytes go from a read to the lane and its replies to a write without an object for either.
 //!
 //! One epoll holds all connections, and other descriptors when it is the event loop's own (native_loop.py); on any other
-//! loop its descriptor is watched. `wait` finds out which have something, `receive` reads and serves those. What the lane cannot serve, the first bytes of a connection, ends and errors go to the
-//! connection's transport (aerobee/remoting/direct.py), which is told about by an event; so does everything of a connection
-//! while the transport has not said `serve`. All ready connections share one burst: its numbers are read and settled once.
+//! loop its descriptor is watched. `wait` finds out which have something, `receive` reads and serves those. What the lane
+//! cannot serve, the first bytes of a connection, ends and errors go to the connection's transport
+//! (aerobee/remoting/direct.py), which is told about by an event; so does everything of a connection while the transport has
+//! not said `serve`. All ready connections share one burst: its numbers are read and settled once.
 //!
 //! What always holds: replies leave only after the burst is settled. Nothing is sent past bytes that wait for the peer.
 //! The lock is never held while Python runs, for a transport may be called from there.

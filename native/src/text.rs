@@ -96,3 +96,22 @@ impl NameSet {
 pub fn is_alphanumeric(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_alphanumeric)
 }
+
+/// Append a number as text, without the cost of a formatter.
+pub fn write_decimal(out: &mut Vec<u8>, value: i64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}

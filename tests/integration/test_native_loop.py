@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.lane_choice import choose_lane
-from aerobee.remoting.direct import DirectNetwork
+from aerobee.remoting.direct import DirectNetwork, DirectTransport
 from aerobee.remoting.native_loop import NativeEventLoop, _NativeSelector
 from tests.integration import test_native_sockets, test_remoting
 from tests.integration.test_native_sockets import peer_of, runtime_info, send, serving
@@ -115,6 +115,34 @@ def test_descriptors_processes_and_signals_work_as_on_asyncios_loop() -> None:
         async with asyncio.timeout(5):
             await signalled
         loop.remove_signal_handler(signal.SIGUSR1)
+
+    run(case())
+
+
+def test_a_fault_of_ours_in_a_turn_stops_neither_the_loop_nor_other_connections(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def case() -> None:
+        async with serving() as broker, peer_of(broker) as one, peer_of(broker) as two:
+            for peer in (one, two):
+                peer.writer.write(send(1))
+                await peer.replies(1)
+
+            def fail(*_: object) -> None:
+                raise ZeroDivisionError("a fault")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.stats, "topic_put", fail)
+                one.writer.write(send(2))
+                assert [reply.opaque for reply in await one.replies(1)] == [2]  # stored, hence answered
+            assert "not noted to its end" in caplog.text
+            with monkeypatch.context() as patch:
+                patch.setattr(DirectTransport, "serve", fail)
+                one.writer.write(runtime_info(3))
+                await one.replies(1)
+                assert await one.is_closed()
+            two.writer.write(send(4))
+            assert [reply.opaque for reply in await two.replies(1)] == [4]
 
     run(case())
 

@@ -14,7 +14,7 @@ from aerobee.clock import ManualClock, SystemClock
 from aerobee.errors import RecordInvalid, StoreError, StoreFull, StoreLocked, StoreNotWritable
 from aerobee.message import decode_records
 from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.disk import RealDisk, RealMappedFile
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import GetStatus, StoredMessage
 
@@ -137,6 +137,55 @@ async def test_cold_data_is_read_by_the_executor_and_equal(tmp_path: Path) -> No
     assert (await store.query_cold("T", "K7", count_max=8)).count == 1
     assert await store.read_record_cold(0) == store.read_record(0)
     assert not store.is_cold("T", 0, 199)
+    await store.stop()
+
+
+async def test_a_read_goes_on_over_the_end_of_a_queue_file(tmp_path: Path) -> None:
+    store = new_store(tmp_path)  # 200 entries a file
+    store.load()
+    for number in range(300):
+        store.append(message(number))
+    found = store.get_messages("T", 0, 190, count_max=32)
+    assert (found.count, found.next_offset) == (32, 222)
+    assert [record.queue_offset for record in decode_records(found.body)] == list(range(190, 222))
+    await store.stop()
+
+
+async def test_a_read_is_cold_when_any_of_its_records_is_not_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path, hot_read_bytes=0, mapped_file_size_commit_log=1 << 20)
+    store.load()
+    for number in range(60):
+        store.append(message(number, 1000))
+    missing = store.queues["T", 0].entry(25)[0]  # type: ignore[index]
+    monkeypatch.setattr(
+        RealMappedFile,
+        "is_resident",
+        lambda file, start, end: "commitlog" not in file.path or not start <= missing < end,
+    )
+    assert store.is_cold("T", 0, 5)  # one of 32 that are read at once
+    assert not store.is_cold("T", 0, 26)
+    await store.stop()
+
+
+async def test_what_the_system_does_not_bring_in_time_is_read_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path, hot_read_bytes=0)
+    store.load()
+    await store.start()
+    for number in range(200):
+        store.append(message(number, 1000))
+    hot = store.get_messages("T", 0, 5, count_max=32)
+    read: list[int] = []
+    given = RealMappedFile.read
+    monkeypatch.setattr(RealMappedFile, "is_resident", lambda file, start, end: False)
+    monkeypatch.setattr(
+        RealMappedFile, "read", lambda file, start, end: read.append(end - start) or given(file, start, end)
+    )
+    assert await store.get_messages_cold("T", 0, 5, count_max=32) == hot
+    assert sum(read) >= 32 * 1000
     await store.stop()
 
 
