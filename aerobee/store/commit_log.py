@@ -19,10 +19,10 @@ import os
 import struct
 import threading
 
-from aerobee.errors import ConfigError, RecordInvalid, StoreError, StoreFull
+from aerobee.errors import ConfigError, RecordInvalid, StoreError
 from aerobee.message import MAGIC_BLANK
 from aerobee.store.config import StoreConfig
-from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+from aerobee.store.disk import Disk, MappedFile, WritableBuffer, store_full
 from aerobee.store.zeros import is_zero
 
 _logger = logging.getLogger(__name__)
@@ -151,12 +151,8 @@ class CommitLog:
                 segment.file.reserve(end)
             except OSError as error:
                 if end == needed:
-                    raise StoreFull(
-                        f"no disk space for the commit log: {error}; free space, or let retention delete "
-                        "(fileReservedTime, diskMaxUsedSpaceRatio)",
-                        path=segment.path,
-                        offset=self.end,
-                    ) from error
+                    what = f"the commit log file {segment.path}"
+                    raise store_full(what, error, path=segment.path, offset=self.end) from error
             else:
                 segment.reserved = end
                 return
@@ -184,9 +180,7 @@ class CommitLog:
             if file is not None:
                 file.close()
                 self._take_back(path)
-            raise StoreFull(
-                f"the commit log file {path} could not be created: {error}", path=path, offset=base
-            ) from error
+            raise store_full(f"the commit log file {path}", error, path=path, offset=base) from error
         return Segment(self._disk, path, base, self.segment_size, file)
 
     def _take_back(self, path: str) -> None:

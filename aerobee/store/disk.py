@@ -2,7 +2,7 @@
 
 `RealDisk` is the machine's. `aerobee/testing/simulated_disk.py` is a disk that loses power, tears writes, fails
 fsync, fills up and flips bits. Methods block and raise OSError as the system does; callers say which file of the
-store it was and turn ENOSPC into StoreFull.
+store it was and make a StoreFull of it (`store_full`) where space was asked for.
 
 What must hold for the store's promises:
 
@@ -22,7 +22,7 @@ import os
 import struct
 from typing import Protocol, TypeAlias
 
-from aerobee.errors import StoreLocked
+from aerobee.errors import StoreFull, StoreLocked
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -144,6 +144,18 @@ class Disk(Protocol):
     def lock(self, path: str) -> FileLock:
         """Take the exclusive lock that RocketMQ takes too. Raises StoreLocked when someone holds it."""
         ...
+
+
+def store_full(what: str, error: OSError, *, path: str, offset: int = -1) -> StoreFull:
+    """The refusal when no space could be taken for `what`, which names the file. Nothing was written."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(f"{what} could not be made or made larger: {error}", path=path, offset=offset)
+    return StoreFull(
+        f"no disk space for {what}: {error}; free space, or let retention delete (fileReservedTime, "
+        "diskMaxUsedSpaceRatio)",
+        path=path,
+        offset=offset,
+    )
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:

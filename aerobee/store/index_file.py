@@ -20,10 +20,10 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 
-from aerobee.errors import ConfigError, StoreFull
+from aerobee.errors import ConfigError
 from aerobee.message import java_hash
 from aerobee.store.config import StoreConfig
-from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+from aerobee.store.disk import Disk, MappedFile, WritableBuffer, store_full
 from aerobee.store.zeros import is_zero
 
 HEADER = struct.Struct(">qqqqii")
@@ -333,9 +333,7 @@ class KeyIndex:
                 self._roll(now_ms)
                 self.files[-1].reserve(count + 1)
         except OSError as error:
-            raise StoreFull(
-                f"no disk space for the key index {self.directory}: {error}", path=self.directory
-            ) from error
+            raise store_full(f"the key index {self.directory}", error, path=self.directory) from error
 
     def has_room(self, count: int) -> bool:
         """Whether `count` entries can be added without make_room()."""

@@ -12,8 +12,8 @@ import resource
 from collections.abc import Callable
 from typing import Protocol
 
-from aerobee.errors import ConfigError, StoreError, StoreFull
-from aerobee.store.disk import Disk, MappedFile, WritableBuffer
+from aerobee.errors import ConfigError, StoreError
+from aerobee.store.disk import Disk, MappedFile, WritableBuffer, store_full
 from aerobee.store.zeros import is_zero
 
 _RESERVE_FIRST_BYTES = 4_096
@@ -273,9 +273,7 @@ class QueueFileList:
                 self.pool.reserve(file, end)
             return file
         except OSError as error:
-            raise StoreFull(
-                f"no disk space for the queue {self.directory}: {error}", path=self.directory
-            ) from error
+            raise store_full(f"the queue {self.directory}", error, path=self.directory) from error
 
     def cut(self, position: int) -> bool:
         """Remove what is at or behind `position`: files behind it, zeros in its own. Whether there was any."""

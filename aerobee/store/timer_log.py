@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from aerobee.errors import ConfigError, StoreError, StoreFull
 from aerobee.message import MAGIC_BLANK
-from aerobee.store.disk import Disk, MappedFile
+from aerobee.store.disk import Disk, MappedFile, store_full
 from aerobee.store.zeros import is_zero
 
 UNIT = struct.Struct(">iqiqiqiiq")
@@ -134,7 +134,7 @@ class TimerLog:
             self._disk.make_dirs(self._directory)
             mapped = self._disk.create_mapped(path, self._file_size)
         except OSError as error:
-            raise StoreFull(f"the timer log file {path} cannot be created: {error}", path=path) from error
+            raise store_full(f"the timer log file {path}", error, path=path) from error
         file = _File(path, base, mapped)
         try:
             self._reserve(file, UNIT_BYTES)
@@ -155,9 +155,8 @@ class TimerLog:
                 file.mapped.reserve(target)
             except OSError as error:
                 if target == end:
-                    raise StoreFull(
-                        f"no disk space for the timer log {file.path}: {error}", path=file.path, offset=end
-                    ) from error
+                    what = f"the timer log file {file.path}"
+                    raise store_full(what, error, path=file.path, offset=end) from error
             else:
                 file.reserved = target
                 return

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from aerobee.errors import ConfigError, StoreFull
 from aerobee.store.config import TIMER_WHEEL_SLOTS
-from aerobee.store.disk import Disk, MappedFile
+from aerobee.store.disk import Disk, MappedFile, store_full
 from aerobee.store.zeros import is_zero
 
 SLOT = struct.Struct(">qqqii")
@@ -77,9 +77,7 @@ class TimerWheel:
         try:
             file = self._disk.create_mapped(self._path, self.slot_count * SLOT_BYTES)
         except OSError as error:
-            raise StoreFull(
-                f"the timer wheel {self._path} cannot be created: {error}", path=self._path
-            ) from error
+            raise store_full(f"the timer wheel {self._path}", error, path=self._path) from error
         try:
             self._reserve(file)
         except StoreFull:
@@ -93,9 +91,7 @@ class TimerWheel:
         try:
             file.reserve(self.slot_count * SLOT_BYTES)
         except OSError as error:
-            raise StoreFull(
-                f"no disk space for the timer wheel {self._path}: {error}", path=self._path
-            ) from error
+            raise store_full(f"the timer wheel {self._path}", error, path=self._path) from error
 
     def _at(self, time_ms: int) -> int:
         return time_ms // self.precision_ms % self.slot_count * SLOT_BYTES

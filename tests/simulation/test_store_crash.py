@@ -98,8 +98,21 @@ def test_a_log_file_that_gets_no_space_and_cannot_be_removed_is_store_full_until
         errno.EIO if call in ("reserve", "remove") and "commitlog" in path else 0
     )
     for _ in range(2):
-        with pytest.raises(StoreFull, match="could not be created"):
+        with pytest.raises(StoreFull, match="could not be made"):
             world.store.append(world.message("orders", 0))
+    world.disk.fail = lambda call, path: 0
+    assert world.store.append(world.message("orders", 0)).queue_offset == 0
+
+
+@pytest.mark.parametrize("refused", ["create", "reserve"])
+def test_without_space_for_a_log_file_the_refusal_says_so_and_what_to_do(refused: str) -> None:
+    world = World(1, sync=True)
+    world.start()
+    world.disk.fail = lambda call, path: errno.ENOSPC if call == refused and "commitlog" in path else 0
+    with pytest.raises(
+        StoreFull, match=r"no disk space for the commit log file .*; free space, or let retention"
+    ):
+        world.store.append(world.message("orders", 0))
     world.disk.fail = lambda call, path: 0
     assert world.store.append(world.message("orders", 0)).queue_offset == 0
 

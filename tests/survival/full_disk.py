@@ -143,12 +143,12 @@ class Scene:
 
 
 def check_reason(reason: str) -> str:
-    """The refusal names the disk and the code that clients know. Returns its first 300 characters."""
+    """The refusal names the disk and the code that clients know. Returns its first 500 characters."""
     if "SERVICE_NOT_AVAILABLE" not in reason and "14" not in reason:
         raise Fault(f"the refusal has another code: {reason}")
     if "no disk space" not in reason and "diskSpaceWarningLevelRatio" not in reason:
         raise Fault(f"the refusal does not say why: {reason}")
-    return reason[:300]
+    return reason[:500]
 
 
 async def make_topic(nameserver: str, broker: str) -> None:
