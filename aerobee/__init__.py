@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aerobee.client.admin import Admin
+    from aerobee.client.admin.admin import Admin
     from aerobee.client.config import (
         Blocked,
         ClientConfig,
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
         MessageModel,
         ProducerConfig,
     )
-    from aerobee.client.producer import Producer
-    from aerobee.client.pull_consumer import PullConsumer
-    from aerobee.client.push_consumer import PushConsumer
+    from aerobee.client.consumer.pull_consumer import PullConsumer
+    from aerobee.client.consumer.push_consumer import PushConsumer
+    from aerobee.client.consumer.verdict import Reject, RetryLater, reject, retry
+    from aerobee.client.producer.producer import Producer
+    from aerobee.client.producer.transaction import TransactionState
+    from aerobee.client.producer.transaction_producer import TransactionProducer
     from aerobee.client.received import ReceivedMessage
     from aerobee.client.results import SendResult, SendStatus
     from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
-    from aerobee.client.transaction import TransactionState
-    from aerobee.client.transaction_producer import TransactionProducer
-    from aerobee.client.verdict import Reject, RetryLater, reject, retry
     from aerobee.errors import AerobeeError
     from aerobee.message import Message, MessageQueue
 
 _HOME = {
-    "Admin": "aerobee.client.admin",
+    "Admin": "aerobee.client.admin.admin",
     "AerobeeError": "aerobee.errors",
     "Blocked": "aerobee.client.config",
     "ClientConfig": "aerobee.client.config",
@@ -39,22 +39,22 @@ _HOME = {
     "Message": "aerobee.message",
     "MessageModel": "aerobee.client.config",
     "MessageQueue": "aerobee.message",
-    "Producer": "aerobee.client.producer",
+    "Producer": "aerobee.client.producer.producer",
     "ProducerConfig": "aerobee.client.config",
-    "PullConsumer": "aerobee.client.pull_consumer",
-    "PushConsumer": "aerobee.client.push_consumer",
+    "PullConsumer": "aerobee.client.consumer.pull_consumer",
+    "PushConsumer": "aerobee.client.consumer.push_consumer",
     "ReceivedMessage": "aerobee.client.received",
-    "Reject": "aerobee.client.verdict",
-    "RetryLater": "aerobee.client.verdict",
+    "Reject": "aerobee.client.consumer.verdict",
+    "RetryLater": "aerobee.client.consumer.verdict",
     "SendResult": "aerobee.client.results",
     "SendStatus": "aerobee.client.results",
     "SyncAdmin": "aerobee.client.sync",
     "SyncProducer": "aerobee.client.sync",
     "SyncPullConsumer": "aerobee.client.sync",
-    "TransactionProducer": "aerobee.client.transaction_producer",
-    "TransactionState": "aerobee.client.transaction",
-    "reject": "aerobee.client.verdict",
-    "retry": "aerobee.client.verdict",
+    "TransactionProducer": "aerobee.client.producer.transaction_producer",
+    "TransactionState": "aerobee.client.producer.transaction",
+    "reject": "aerobee.client.consumer.verdict",
+    "retry": "aerobee.client.consumer.verdict",
 }
 
 __all__ = [

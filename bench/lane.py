@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from aerobee.broker.lane_choice import NATIVE, PYTHON, VARIABLE
+from aerobee.broker.lane.choice import NATIVE, PYTHON, VARIABLE
 from aerobee.message import pack_host
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand

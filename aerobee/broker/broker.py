@@ -14,36 +14,36 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
+from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.call_parts import CallPart, admin_calls, client_calls, pull_calls, send_calls
 from aerobee.broker.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.consumer_offsets import ConsumerOffsets
-from aerobee.broker.consumer_registry import ConsumerRegistry
-from aerobee.broker.delay_level import delay_level_hook
-from aerobee.broker.deliveries import Deliveries
-from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.consumer.parked_pulls import ParkedPulls
+from aerobee.broker.consumer.pull import PullCalls
+from aerobee.broker.delay.delay_level import delay_level_hook
+from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.features import make_features
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
-from aerobee.broker.group_table import GroupTable
 from aerobee.broker.host_address import advertised_ip, packable_ip
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane import Lane
-from aerobee.broker.lane_choice import VARIABLE, choose_lane
-from aerobee.broker.lock_table import LockTable
-from aerobee.broker.message_writer import MessageWriter
+from aerobee.broker.lane.choice import VARIABLE, choose_lane
+from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
-from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.pull import PullCalls
 from aerobee.broker.registration import Registration
-from aerobee.broker.runtime_info import RuntimeInfo
-from aerobee.broker.schedule import Schedule
-from aerobee.broker.send_duplicates import SendDuplicates
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.send_duplicates import SendDuplicates
+from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
-from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import Clock, SystemClock, Timer
 from aerobee.config import merge_properties
 from aerobee.errors import AerobeeError, StoreError, UsageError

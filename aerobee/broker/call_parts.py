@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from aerobee.broker.admin_broker import AdminBrokerCalls
-from aerobee.broker.admin_group import AdminGroupCalls
-from aerobee.broker.admin_offset import AdminOffsetCalls
-from aerobee.broker.admin_stats import AdminStatsCalls
-from aerobee.broker.admin_topic import AdminTopicCalls
-from aerobee.broker.assignment import AssignmentCalls
-from aerobee.broker.consume_stats import ConsumeStatsCalls
+from aerobee.broker.admin.broker import AdminBrokerCalls
+from aerobee.broker.admin.consume_stats import ConsumeStatsCalls
+from aerobee.broker.admin.group import AdminGroupCalls
+from aerobee.broker.admin.offset import AdminOffsetCalls
+from aerobee.broker.admin.relay import RelayCalls
+from aerobee.broker.admin.runtime_info import RuntimeInfo
+from aerobee.broker.admin.stats import AdminStatsCalls
+from aerobee.broker.admin.topic import AdminTopicCalls
+from aerobee.broker.consumer.assignment import AssignmentCalls
+from aerobee.broker.consumer.lock_calls import LockCalls
+from aerobee.broker.consumer.offset_calls import OffsetCalls
+from aerobee.broker.consumer.pull import PullCalls
 from aerobee.broker.feature import BrokerParts
 from aerobee.broker.heartbeat import HeartbeatCalls
-from aerobee.broker.lock_calls import LockCalls
-from aerobee.broker.offset_calls import OffsetCalls
 from aerobee.broker.pop.request_mode import FILE_NAME as REQUEST_MODE_FILE
 from aerobee.broker.pop.request_mode import RequestModes
-from aerobee.broker.pull import PullCalls
 from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
-from aerobee.broker.relay import RelayCalls
-from aerobee.broker.runtime_info import RuntimeInfo
-from aerobee.broker.send import SendCalls
-from aerobee.broker.send_back import SendBackCalls
+from aerobee.broker.send.send import SendCalls
+from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.topic_queues import TopicQueues
 from aerobee.remoting.connection import Handler
 

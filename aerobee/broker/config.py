@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from aerobee.broker.subscription_conflict import POLICIES, WARN
+from aerobee.broker.consumer.subscription_conflict import POLICIES, WARN
 from aerobee.config import changed
 from aerobee.errors import ConfigError
 from aerobee.message import LEGAL_NAME

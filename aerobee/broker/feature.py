@@ -17,24 +17,24 @@ from typing import Any, Protocol
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.consumer_offsets import ConsumerOffsets
-from aerobee.broker.consumer_registry import ConsumerRegistry
-from aerobee.broker.delivery_runs import DeliveryRuns
-from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.consumer.parked_pulls import ParkedPulls
+from aerobee.broker.delay.delivery_runs import DeliveryRuns
+from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
-from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lock_table import LockTable
-from aerobee.broker.message_writer import MessageWriter, PutHook
 from aerobee.broker.overload import Overload
-from aerobee.broker.parked_pulls import ParkedPulls
 from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.schedule import Schedule
-from aerobee.broker.send_duplicates import SendDuplicates
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_writer import MessageWriter, PutHook
+from aerobee.broker.send.send_duplicates import SendDuplicates
+from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
-from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import Clock
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.connection import Handler

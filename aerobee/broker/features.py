@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aerobee.broker.batch_queue import BatchQueues
+from aerobee.broker.consumer.lock_calls import OrderlyLocks
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.filter.filter_feature import FilterFeature
-from aerobee.broker.light_queue import LightQueues
-from aerobee.broker.lock_calls import OrderlyLocks
 from aerobee.broker.pop.pop_feature import Pop
-from aerobee.broker.reply import RequestReply
+from aerobee.broker.send.batch_queue import BatchQueues
+from aerobee.broker.send.light_queue import LightQueues
+from aerobee.broker.send.reply import RequestReply
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.service import Transactions
 

@@ -1,16 +1,7 @@
 """The client: producer, push and pull consumer, admin. Native asyncio; sync.py holds a small synchronous facade."""
 
-from aerobee.client.admin import Admin
-from aerobee.client.admin_offsets import OffsetMove, OffsetTarget
-from aerobee.client.allocation import (
-    Allocation,
-    average,
-    average_by_circle,
-    consistent_hash,
-    fixed,
-    machine_room,
-    machine_room_nearby,
-)
+from aerobee.client.admin.admin import Admin
+from aerobee.client.admin.offsets import OffsetMove, OffsetTarget
 from aerobee.client.config import (
     AdminConfig,
     Blocked,
@@ -23,18 +14,27 @@ from aerobee.client.config import (
     PullConsumerConfig,
     SimpleConsumerConfig,
 )
-from aerobee.client.popped import PoppedMessage
-from aerobee.client.producer import Producer, Selector, by_key
-from aerobee.client.pull_consumer import PullConsumer
-from aerobee.client.push_consumer import PushConsumer
+from aerobee.client.consumer.allocation import (
+    Allocation,
+    average,
+    average_by_circle,
+    consistent_hash,
+    fixed,
+    machine_room,
+    machine_room_nearby,
+)
+from aerobee.client.consumer.popped import PoppedMessage
+from aerobee.client.consumer.pull_consumer import PullConsumer
+from aerobee.client.consumer.push_consumer import PushConsumer
+from aerobee.client.consumer.simple_consumer import SimpleConsumer
+from aerobee.client.consumer.subscription import Sql
+from aerobee.client.consumer.verdict import Reject, RetryLater, reject, retry
+from aerobee.client.producer.producer import Producer, Selector, by_key
+from aerobee.client.producer.transaction import TransactionResult, TransactionState
+from aerobee.client.producer.transaction_producer import TransactionConfig, TransactionProducer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult, SendStatus
-from aerobee.client.simple_consumer import SimpleConsumer
-from aerobee.client.subscription import Sql
 from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
-from aerobee.client.transaction import TransactionResult, TransactionState
-from aerobee.client.transaction_producer import TransactionConfig, TransactionProducer
-from aerobee.client.verdict import Reject, RetryLater, reject, retry
 
 __all__ = [
     "Admin",

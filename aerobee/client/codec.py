@@ -1,6 +1,6 @@
 """Which twin makes and reads what a client sends and gets: the native one (package aerobee-native) or the Python one.
 
-As with the broker's lane (aerobee/broker/lane_choice.py) the Python twin is the definition and is always there, and
+As with the broker's lane (aerobee/broker/lane/choice.py) the Python twin is the definition and is always there, and
 the native one is taken when it is installed and has this version. AEROBEE_CLIENT_CODEC=python or =native forces one.
 
     ids               unique_id.py     UniqueIds
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from aerobee.client.producer.send_header import STATUS, Ids, SendTemplate
+from aerobee.client.producer.send_replies import take_send_replies
 from aerobee.client.received import ReceivedMessage, decode_messages
 from aerobee.client.results import SendResult
-from aerobee.client.send_header import STATUS, Ids, SendTemplate
-from aerobee.client.send_replies import take_send_replies
 from aerobee.client.unique_id import UniqueIds, month_bounds_ms
 from aerobee.errors import ConfigError
 from aerobee.message import Message, MessageQueue

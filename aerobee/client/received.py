@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from aerobee.client.compression import decompress
-from aerobee.client.verdict import GiveBack, Reject, RetryLater, give_back_after
+from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, give_back_after
 from aerobee.errors import MalformedRecord, UsageError
 from aerobee.message import (
     BORN_HOST_V6,

@@ -18,9 +18,9 @@ from aerobee.client.codec import choose_codec
 from aerobee.client.complaints import Complaints
 from aerobee.client.config import ClientConfig
 from aerobee.client.nameservers import Nameservers, parse_addresses
+from aerobee.client.producer.send_header import Ids
 from aerobee.client.publish_route import TopicRoute
 from aerobee.client.route_cache import RouteCache
-from aerobee.client.send_header import Ids
 from aerobee.client.tasks import Tasks
 from aerobee.client.unique_id import UniqueIds
 from aerobee.clock import Clock, SystemClock

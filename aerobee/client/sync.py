@@ -16,11 +16,11 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from aerobee.client.admin import Admin
+from aerobee.client.admin.admin import Admin
 from aerobee.client.config import AdminConfig, ClientConfig, ProducerConfig, PullConsumerConfig
+from aerobee.client.consumer.pull_consumer import PullConsumer
 from aerobee.client.observer import ConsumeObserver, SendObserver
-from aerobee.client.producer import Producer, Selector
-from aerobee.client.pull_consumer import PullConsumer
+from aerobee.client.producer.producer import Producer, Selector
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult
 from aerobee.errors import UsageError

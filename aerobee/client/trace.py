@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from aerobee.client.config import ClientConfig
+from aerobee.client.consumer.verdict import RetryLater
 from aerobee.client.observer import ConsumeEnded, SendEnded
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult, SendStatus
@@ -28,7 +29,6 @@ from aerobee.client.trace_record import (
     TraceKind,
     encode_event,
 )
-from aerobee.client.verdict import RetryLater
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError
 from aerobee.message import Message, parse_offset_message_id

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.lane_choice import VARIABLE, choose_lane
+from aerobee.broker.lane.choice import VARIABLE, choose_lane
 from aerobee.config import to_properties
 from aerobee.ops.listening import require_directory, require_free_port
 from aerobee.ops.options import AsJson

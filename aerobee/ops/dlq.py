@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import Admin
-from aerobee.client.admin_dead_letters import Redriven
-from aerobee.client.dead_letter import DeadLetter, DeadLetterFilter
+from aerobee.client.admin.dead_letters import Redriven
+from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
 from aerobee.clock import SystemClock
 from aerobee.errors import UsageError
 from aerobee.message import MessageQueue, check_group_name

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import Admin
-from aerobee.client.admin_explain import QueueLock
-from aerobee.client.admin_pops import MODES
+from aerobee.client.admin.explain import QueueLock
+from aerobee.client.admin.pops import MODES
 from aerobee.errors import ConsumerNotOnline, UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.failure import NotFound

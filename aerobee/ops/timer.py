@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import Admin
-from aerobee.client.admin_timers import LIST_MAX, TimerInfo
+from aerobee.client.admin.timers import LIST_MAX, TimerInfo
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import (

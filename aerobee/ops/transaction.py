@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import Admin
-from aerobee.client.admin_transactions import GIVEN_UP, LIST_MAX, OPEN, TransactionInfo
+from aerobee.client.admin.transactions import GIVEN_UP, LIST_MAX, OPEN, TransactionInfo
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask, time_text

@@ -23,7 +23,7 @@ import orjson
 import typer
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.lane_choice import LaneChoice
+from aerobee.broker.lane.choice import LaneChoice
 from aerobee.client import Admin
 from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, UsageError

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aerobee.client import Admin, ReceivedMessage
-from aerobee.client.admin_explain import InvisibleMessage, QueueLock, SubscriptionDifference
-from aerobee.client.admin_transactions import TransactionInfo
+from aerobee.client.admin.explain import InvisibleMessage, QueueLock, SubscriptionDifference
+from aerobee.client.admin.transactions import TransactionInfo
+from aerobee.client.consumer.verdict import LEVEL_DELAYS_S
 from aerobee.client.results import ConsumerProgress, GroupConnections, GroupInfo, QueueProgress
 from aerobee.client.trace_record import TraceEvent
-from aerobee.client.verdict import LEVEL_DELAYS_S
 from aerobee.errors import (
     AerobeeError,
     ConsumerNotOnline,

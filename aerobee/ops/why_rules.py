@@ -12,7 +12,7 @@ from typing import Any
 
 from aerobee.broker.filter.sql92 import FilterSyntaxError, compile_filter
 from aerobee.client import ReceivedMessage
-from aerobee.client.admin_explain import InvisibleMessage
+from aerobee.client.admin.explain import InvisibleMessage
 from aerobee.client.results import QueueProgress, SubscriptionInfo
 from aerobee.client.trace_record import TraceEvent, TraceKind
 from aerobee.message import DLQ_PREFIX, MessageQueue

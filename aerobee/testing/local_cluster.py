@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
-from aerobee.client.admin import Admin
+from aerobee.client.admin.admin import Admin
 from aerobee.client.config import (
     AdminConfig,
     ClientConfig,
@@ -26,11 +26,16 @@ from aerobee.client.config import (
     PullConsumerConfig,
     SimpleConsumerConfig,
 )
-from aerobee.client.producer import Producer
-from aerobee.client.pull_consumer import PullConsumer
-from aerobee.client.push_consumer import PushConsumer
-from aerobee.client.simple_consumer import SimpleConsumer
-from aerobee.client.transaction_producer import Checker, Executor, TransactionConfig, TransactionProducer
+from aerobee.client.consumer.pull_consumer import PullConsumer
+from aerobee.client.consumer.push_consumer import PushConsumer
+from aerobee.client.consumer.simple_consumer import SimpleConsumer
+from aerobee.client.producer.producer import Producer
+from aerobee.client.producer.transaction_producer import (
+    Checker,
+    Executor,
+    TransactionConfig,
+    TransactionProducer,
+)
 from aerobee.clock import AdvancingClock, Clock, ManualClock
 from aerobee.errors import UsageError
 from aerobee.nameserver.config import NameServerConfig

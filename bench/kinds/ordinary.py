@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from aerobee.broker.lane_choice import VARIABLE
+from aerobee.broker.lane.choice import VARIABLE
 from aerobee.client import Producer, SimpleConsumer, TransactionProducer, TransactionState
 from aerobee.message import Message
 from aerobee.remoting.command import RemotingCommand

@@ -1,4 +1,4 @@
-//! Delivery of messages that waited, in bursts (aerobee/broker/delivery_core.py is the definition): levels and timers.
+//! Delivery of messages that waited, in bursts (aerobee/broker/delay/delivery_core.py is the definition): levels and timers.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};

@@ -120,7 +120,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What lane_pull.number() reads: a JSON integer or at most 20 characters of digits, of 64 bits.
+    /// What number() of lane/pull.py reads: a JSON integer or at most 20 characters of digits, of 64 bits.
     pub fn number(&self) -> Option<i64> {
         match self {
             Value::Integer(value) => Some(*value),

@@ -1,4 +1,4 @@
-//! LaneCore: whole bursts of ordinary sends and pulls (aerobee/broker/lane_core.py is the definition), and those of
+//! LaneCore: whole bursts of ordinary sends and pulls (aerobee/broker/lane/core.py is the definition), and those of
 //! transactions (transaction.rs).
 //!
 //! A burst works on copies of the numbers that the Python objects hold (the log's end, a queue's next offset, ...) and

@@ -1,4 +1,4 @@
-//! The native twin of Aerobee's lane. aerobee/broker/lane_core.py and lane_pull.py say what it does; the same tests
+//! The native twin of Aerobee's lane. aerobee/broker/lane/core.py and lane/pull.py say what it does; the same tests
 //! and a differential fuzz (tests/fuzz/lane_differential.py) hold both. And of the client's codec: client*.rs, the twin of
 //! aerobee/client/codec.py's parts, held by tests/fuzz/client_differential.py.
 //!
@@ -29,7 +29,7 @@ mod window;
 
 use pyo3::prelude::*;
 
-/// The same number as aerobee.broker.lane_core.LANE_VERSION: of the seam and of what a burst answers and writes.
+/// The same number as aerobee.broker.lane.core.LANE_VERSION: of the seam and of what a burst answers and writes.
 const LANE_VERSION: u32 = 5;
 
 /// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.

@@ -1,4 +1,4 @@
-//! Pulls that find messages in memory (aerobee/broker/lane_pull.py is the definition).
+//! Pulls that find messages in memory (aerobee/broker/lane/pull.py is the definition).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -20,7 +20,7 @@ pub use filter::RecordFilter;
 
 const COMMIT_OFFSET: i64 = 1;
 const SUBSCRIPTION: i64 = 4;
-const SQL_MARK: u8 = 0; // in front of a request's SQL92 expression, as in lane_pull.py
+const SQL_MARK: u8 = 0; // in front of a request's SQL92 expression, as in lane/pull.py
 const COUNT_MAX: i64 = 1024;
 const GRANTS_MAX: usize = 4096;
 const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -30,7 +30,7 @@ const FILLER_SIZE: i32 = i32::MAX;
 const RECORD_BYTES_MIN: i32 = 36;
 const NEAR_ENTRIES: i64 = 1024; // so near to the end, a queue's entries are in memory
 
-/// One way to pull that is allowed (lane_pull.PullGrant).
+/// One way to pull that is allowed (PullGrant of lane/pull.py).
 struct Grant {
     object: Py<PyAny>,
     topic: Py<PyAny>,

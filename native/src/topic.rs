@@ -1,4 +1,4 @@
-//! What the lane looks up once: topics and their queues (aerobee/broker/lane_topic.py).
+//! What the lane looks up once: topics and their queues (aerobee/broker/lane/topic.py).
 
 use std::collections::HashMap;
 

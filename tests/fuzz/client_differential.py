@@ -25,8 +25,8 @@ import orjson
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aerobee.client.codec import Codec, native_codec, python_codec
+from aerobee.client.producer.send_header import SendTemplate, decode_send_reply
 from aerobee.client.received import ReceivedMessage
-from aerobee.client.send_header import SendTemplate, decode_send_reply
 from aerobee.client.unique_id import UniqueIds
 from aerobee.errors import AerobeeError
 from aerobee.message import Message, MessageQueue, encode_record, pack_host

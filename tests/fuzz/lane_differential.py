@@ -27,8 +27,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.lane_choice import NATIVE, PYTHON, choose_lane
-from aerobee.broker.lane_pull import PullGrant
+from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
+from aerobee.broker.lane.pull import PullGrant
 from aerobee.message import pack_host
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aerobee.broker.lane_choice import choose_lane
+from aerobee.broker.lane.choice import choose_lane
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.direct import DirectNetwork
 

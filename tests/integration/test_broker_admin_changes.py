@@ -347,7 +347,7 @@ async def test_a_client_answers_the_tool_through_the_broker(peer: Peer) -> None:
 async def test_a_client_that_never_answers_ends_in_a_timeout(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerobee.broker.relay.RELAY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("aerobee.broker.admin.relay.RELAY_TIMEOUT_S", 0.2)
     await peer.create_topic("T")
     await peer.join("g", "T")
     reply = await peer.call(307, {"consumerGroup": "g", "clientId": "c1"})

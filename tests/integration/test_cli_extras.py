@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
-from aerobee.client.push_consumer import PushConsumer
+from aerobee.client.consumer.push_consumer import PushConsumer
 from aerobee.client.sync import SyncProducer, _LoopThread
 from aerobee.ops.commands import run_cli
 from aerobee.testing import ThreadedCluster

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from aerobee.client.simple_consumer import SimpleConsumer
+from aerobee.client.consumer.simple_consumer import SimpleConsumer
 from aerobee.client.sync import _LoopThread
 from aerobee.ops.commands import run_cli
 from aerobee.testing import ThreadedCluster

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, reject, retry
-from aerobee.client.dead_letter import DeadLetterFilter
+from aerobee.client.consumer.dead_letter import DeadLetterFilter
 from aerobee.client.received import ReceivedMessage
 from aerobee.message import Message
 from aerobee.testing import LocalCluster
@@ -161,7 +161,7 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_back(clus
                 raise
         done.append(message.body)
 
-    logging.getLogger("aerobee.client.consumption").setLevel(logging.CRITICAL)
+    logging.getLogger("aerobee.client.consumer.consumption").setLevel(logging.CRITICAL)
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, consume_timeout_s=2.0, concurrency=3)
     store = cluster.broker().store
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config) as consumer:
@@ -173,7 +173,7 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_back(clus
         # The worker that was cancelled goes on.
         await fill(cluster, "d")
         await until(lambda: consumer.consumed_count == 4)
-    logging.getLogger("aerobee.client.consumption").setLevel(logging.NOTSET)
+    logging.getLogger("aerobee.client.consumer.consumption").setLevel(logging.NOTSET)
     assert cancelled == [b"b"]
 
 

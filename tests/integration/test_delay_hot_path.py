@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.lane_choice import VARIABLE
-from aerobee.broker.message_writer import MessageWriter
+from aerobee.broker.lane.choice import VARIABLE
+from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.timer.timer_properties import due_time, slot_time
 from aerobee.clock import AdvancingClock
 from aerobee.message import decode_record

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.lane_choice import choose_lane
+from aerobee.broker.lane.choice import choose_lane
 from aerobee.remoting.direct import DirectNetwork, DirectTransport
 from aerobee.remoting.native_loop import NativeEventLoop, _NativeSelector
 from tests.integration import test_native_sockets, test_remoting

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.lane_choice import choose_lane
+from aerobee.broker.lane.choice import choose_lane
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.connection import Connection

@@ -140,7 +140,7 @@ async def test_a_member_that_is_at_the_end_again_is_not_taken_for_one_that_did_n
 
 
 async def test_members_that_do_not_follow_a_pushed_reset_are_told_of(monkeypatch):
-    monkeypatch.setattr("aerobee.client.admin_offsets.FOLLOW_WAIT_S", 0.1)
+    monkeypatch.setattr("aerobee.client.admin.offsets.FOLLOW_WAIT_S", 0.1)
     async with (
         LocalCluster(broker_config={"use_server_side_reset_offset": False}) as cluster,
         cluster.admin() as admin,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.lane_choice import NATIVE, PYTHON, VARIABLE, choose_lane
+from aerobee.broker.lane.choice import NATIVE, PYTHON, VARIABLE, choose_lane
 from aerobee.message import decode_record
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder

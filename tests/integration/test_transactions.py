@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aerobee import Message, MessageQueue, TransactionState
+from aerobee.client.producer.transaction_producer import TransactionProducer
 from aerobee.client.results import SendStatus
-from aerobee.client.transaction_producer import TransactionProducer
 from aerobee.errors import SendFailed, UsageError
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.broker_calls import until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer, ReceivedMessage, reject
-from aerobee.client.dead_letter import DeadLetter, DeadLetterFilter
+from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
 from aerobee.message import Message
 from tests.interop.rocketmq import Cluster, Driver, by_queue, wait_for
 from tests.interop.test_java_client import make_topic

@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from aerobee.broker import lock_table
-from aerobee.broker.lock_calls import LockCalls
-from aerobee.broker.schedule import Schedule
-from aerobee.broker.send_back import SendBackCalls
-from aerobee.client.consumption import Consumption
-from aerobee.client.give_back import GivesBack
-from aerobee.client.ordered_consumption import OrderedConsumption
-from aerobee.client.ordered_ownership import OrderedOwnership
-from aerobee.client.process_queue import ProcessQueue
-from aerobee.client.queue_locking import QueueLocking
-from aerobee.client.queue_locks import QueueLocks
+from aerobee.broker.consumer import lock_table
+from aerobee.broker.consumer.lock_calls import LockCalls
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.send.send_back import SendBackCalls
+from aerobee.client.consumer.consumption import Consumption
+from aerobee.client.consumer.give_back import GivesBack
+from aerobee.client.consumer.ordered_consumption import OrderedConsumption
+from aerobee.client.consumer.ordered_ownership import OrderedOwnership
+from aerobee.client.consumer.process_queue import ProcessQueue
+from aerobee.client.consumer.queue_locking import QueueLocking
+from aerobee.client.consumer.queue_locks import QueueLocks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -26,22 +26,22 @@ from typing import Any, cast
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.consumer_offsets import ConsumerOffsets
-from aerobee.broker.consumer_registry import ConsumerRegistry
-from aerobee.broker.deliveries import Deliveries
-from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.parked_pulls import ParkedPulls
+from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.feature import BrokerParts
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane_choice import NATIVE, PYTHON, choose_lane
-from aerobee.broker.message_writer import MessageWriter
-from aerobee.broker.parked_pulls import ParkedPulls
+from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.topic_table import TopicTable
-from aerobee.client.popped import PoppedMessage, decode_popped
+from aerobee.client.consumer.popped import PoppedMessage, decode_popped
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.message import encode_properties

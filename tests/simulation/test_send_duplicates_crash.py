@@ -13,7 +13,7 @@ import os
 import pytest
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.send_duplicates import AlreadyStored, SendDuplicates
+from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
 from aerobee.errors import StoreError
 from aerobee.message import decode_record, encode_properties
 from aerobee.store.stored_message import StoredMessage

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from aerobee.broker import schedule
+from aerobee.broker.delay import schedule
 from aerobee.broker.timer import timer_feature, timer_properties
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.store.timer_files import TimerFiles

@@ -18,14 +18,14 @@ from typing import Any, cast
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.delay_level import delay_level_hook
-from aerobee.broker.deliveries import Deliveries
+from aerobee.broker.consumer.parked_pulls import ParkedPulls
+from aerobee.broker.delay.delay_level import delay_level_hook
+from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.feature import BrokerParts
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane_choice import NATIVE, PYTHON, choose_lane
-from aerobee.broker.message_writer import MessageWriter
-from aerobee.broker.parked_pulls import ParkedPulls
-from aerobee.broker.schedule import Schedule
+from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
+from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, TopicTable

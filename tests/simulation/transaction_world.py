@@ -20,11 +20,11 @@ from typing import Any
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.consumer_offsets import ConsumerOffsets
-from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.message_writer import MessageWriter
 from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.transaction.service import Transactions

@@ -34,10 +34,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 from frame_mutator import FrameMutator  # noqa: E402
 from process_figures import look_at  # noqa: E402
 
-from aerobee.client.admin import Admin  # noqa: E402
+from aerobee.client.admin.admin import Admin  # noqa: E402
 from aerobee.client.config import ClientConfig, ConsumerConfig  # noqa: E402
-from aerobee.client.producer import Producer  # noqa: E402
-from aerobee.client.push_consumer import PushConsumer  # noqa: E402
+from aerobee.client.consumer.push_consumer import PushConsumer  # noqa: E402
+from aerobee.client.producer.producer import Producer  # noqa: E402
 from aerobee.errors import AerobeeError  # noqa: E402
 from aerobee.message import Message, MessageQueue  # noqa: E402
 from aerobee.network import AsyncioNetwork, NetworkServer  # noqa: E402

@@ -29,12 +29,12 @@ from pathlib import Path
 from line_chart import Panel, draw
 from process_figures import ProcessFigures, look_at, open_files_below
 
-from aerobee.client.admin import Admin
+from aerobee.client.admin.admin import Admin
 from aerobee.client.config import ConsumeFrom, ConsumerConfig
-from aerobee.client.producer import Producer
-from aerobee.client.push_consumer import PushConsumer
+from aerobee.client.consumer.push_consumer import PushConsumer
+from aerobee.client.consumer.verdict import RetryLater
+from aerobee.client.producer.producer import Producer
 from aerobee.client.received import ReceivedMessage
-from aerobee.client.verdict import RetryLater
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import Acks, CheckPoint
 from aerobee.broker.pop.in_flight import InFlightTable, State
 from aerobee.broker.pop.merge_buffer import MergeBuffer

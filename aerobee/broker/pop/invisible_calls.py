@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.pop.engine import PopEngine
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import Protocol
 
-from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import (
     ACK_TAG,
     BATCH_ACK_TAG,

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aerobee.broker.config import LiveConfig
-from aerobee.broker.consumer_offsets import ConsumerOffsets
-from aerobee.broker.group_table import GroupTable
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.pop.check_point import CheckPoint
 from aerobee.broker.pop.in_flight import InFlightTable
 from aerobee.broker.pop.retry import retry_message, retry_topic_of

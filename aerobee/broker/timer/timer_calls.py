@@ -22,12 +22,12 @@ import asyncio
 from typing import Any
 
 from aerobee.broker.config import LiveConfig
-from aerobee.broker.delay_level import REAL_QUEUE_ID, REAL_TOPIC
-from aerobee.broker.durable_replies import DurableReplies
+from aerobee.broker.delay.delay_level import REAL_QUEUE_ID, REAL_TOPIC
+from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.message_writer import MessageWriter
-from aerobee.broker.redelivery import WaitingMessage
-from aerobee.broker.send import store_refusal
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.send import store_refusal
 from aerobee.broker.timer import timer_properties as names
 from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver

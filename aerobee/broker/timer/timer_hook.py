@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from aerobee.broker.delay_level import DELAY, REAL_QUEUE_ID, REAL_TOPIC, delay_level, replaced
+from aerobee.broker.delay.delay_level import DELAY, REAL_QUEUE_ID, REAL_TOPIC, delay_level, replaced
 from aerobee.broker.timer import timer_properties as names
 from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock

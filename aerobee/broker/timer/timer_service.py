@@ -19,10 +19,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from aerobee.broker.delay_level import REAL_TOPIC
-from aerobee.broker.delivery_error import DeliveryError
-from aerobee.broker.delivery_runs import RUN_MAX, DeliveryRuns
-from aerobee.broker.redelivery import Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.delay.delay_level import REAL_TOPIC
+from aerobee.broker.delay.delivery_error import DeliveryError
+from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
+from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer import timer_properties as names
 from aerobee.broker.timer.pending_counts import PendingCounts

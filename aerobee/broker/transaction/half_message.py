@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from aerobee.broker.delay_level import DELAY, REAL_QUEUE_ID, REAL_TOPIC
+from aerobee.broker.delay.delay_level import DELAY, REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.errors import MalformedRecord, RemoteError
 from aerobee.message import (

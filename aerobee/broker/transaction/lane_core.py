@@ -1,7 +1,7 @@
 """The hot path of transactions: half messages (310) and one-way END_TRANSACTION (37) as Java and Go send them.
 
 What the lane leaves is offered here before it goes to the handlers. The outcome is that of send.py with the half
-message hook, and of end.py; whatever is not quite ordinary is left for them, as in broker/lane_core.py, whose writing of
+message hook, and of end.py; whatever is not quite ordinary is left for them, as in broker/lane/core.py, whose writing of
 records, queue and index entries is used. What makes it cheap: no RemotingCommand, the committed record is cut out of
 the half record's bytes (a half text of ours ends with REAL_TOPIC and REAL_QID), index entries are written once a
 burst. NativeTransactionLane (lane_native.py) does the same with the native lane.
@@ -15,10 +15,10 @@ from typing import Any
 
 import orjson
 
-from aerobee.broker.lane_core import Put
-from aerobee.broker.lane_delayed import DelayedLane
-from aerobee.broker.lane_pull import number
-from aerobee.broker.lane_topic import LaneQueue, LaneTopic
+from aerobee.broker.lane.core import Put
+from aerobee.broker.lane.delayed import DelayedLane
+from aerobee.broker.lane.pull import number
+from aerobee.broker.lane.topic import LaneQueue, LaneTopic
 from aerobee.broker.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.half_message import (
@@ -73,7 +73,7 @@ def special_properties(ordinary: frozenset[str]) -> frozenset[str]:
 
 
 class TransactionLaneCore(DelayedLane):
-    """Serves the frames of a burst that belong to transactions, and messages for later (lane_delayed.py).
+    """Serves the frames of a burst that belong to transactions, and messages for later (lane/delayed.py).
 
     `opened` is told of each transaction that begins.
     """

@@ -1,7 +1,7 @@
 """The hot path of transactions with the native lane: TransactionLaneCore (lane_core.py) is its definition.
 
 Messages with a delay level or a time, which the lane leaves to this one as well, are stored by native/src/delayed.rs, the
-twin of broker/lane_delayed.py.
+twin of broker/lane/delayed.py.
 
 The records are read and written by the native twin (native/src/transaction.rs). Which transactions are open stays in the
 book: the twin looks into `by_key`, and calls back for each that a frame begins or decides as soon as its record is in
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from aerobee.broker.lane_core import Put
-from aerobee.broker.lane_delayed import DelayedSends, delayed_special_properties
+from aerobee.broker.lane.core import Put
+from aerobee.broker.lane.delayed import DelayedSends, delayed_special_properties
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.lane_core import special_properties

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from aerobee.broker.message_writer import MessageWriter
+from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.broker.transaction.book import OpenTransaction, Outcome, TransactionBook

@@ -16,11 +16,11 @@ from typing import Any
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.feature import BrokerParts, Feature, SecondLane
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane_choice import NATIVE, LaneChoice
-from aerobee.broker.lane_delayed import DelayedSends
+from aerobee.broker.lane.choice import NATIVE, LaneChoice
+from aerobee.broker.lane.delayed import DelayedSends
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.topic_table import (
     HALF_TOPIC,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, PullConsumerConfig, ReceivedMessage, RetryLater
+from aerobee.client.consumer.push_consumer import PushConsumer
 from aerobee.client.observer import ConsumeEnded, SendEnded
-from aerobee.client.producer import Producer
-from aerobee.client.push_consumer import PushConsumer
+from aerobee.client.producer.producer import Producer
 from aerobee.client.results import SendResult
 from aerobee.client.trace import EVENTS_MAX, Tracer
 from aerobee.client.trace_record import TracedType, TraceEvent, TraceKind

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.consumer_offsets import ConsumerOffsets
-from aerobee.broker.consumer_registry import ConsumerRegistry
-from aerobee.broker.delay_level import delay_level_hook
-from aerobee.broker.durable_replies import DurableReplies
-from aerobee.broker.group_table import GroupTable
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.consumer.parked_pulls import ParkedPulls
+from aerobee.broker.delay.delay_level import delay_level_hook
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane import Lane
-from aerobee.broker.lane_choice import PYTHON, LaneChoice, choose_lane
-from aerobee.broker.lock_table import LockTable
-from aerobee.broker.message_writer import MessageWriter
+from aerobee.broker.lane.choice import PYTHON, LaneChoice, choose_lane
+from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
-from aerobee.broker.parked_pulls import ParkedPulls
-from aerobee.broker.send import SendCalls
-from aerobee.broker.send_duplicates import SendDuplicates
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.send import SendCalls
+from aerobee.broker.send.send_duplicates import SendDuplicates
+from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
-from aerobee.broker.unique_key import UniqueKeys
 from aerobee.clock import ManualClock
 from aerobee.errors import ConfigError
 from aerobee.message import Record, decode_record, pack_host

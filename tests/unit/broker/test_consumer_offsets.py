@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError
 from aerobee.remoting import fastjson

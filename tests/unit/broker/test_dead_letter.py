@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.broker.dead_letter import CAUSE_CHARS_MAX, note_death, note_error, tries_failed
+from aerobee.broker.send.dead_letter import CAUSE_CHARS_MAX, note_death, note_error, tries_failed
 from aerobee.message import PROPERTIES_BYTES_MAX, encode_properties
 from aerobee.remoting.command import RemotingCommand
 

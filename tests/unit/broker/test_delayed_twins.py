@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.lane_choice import NATIVE, PYTHON, LaneChoice, choose_lane
-from aerobee.broker.lane_delayed import DelayedSends
+from aerobee.broker.lane.choice import NATIVE, PYTHON, LaneChoice, choose_lane
+from aerobee.broker.lane.delayed import DelayedSends
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.transaction.book import TransactionBook
 from aerobee.broker.transaction.lane_core import TransactionLaneCore

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.deliveries import Deliveries
-from aerobee.broker.delivery_runs import Stamp
-from aerobee.broker.lane_choice import NATIVE, PYTHON, choose_lane
-from aerobee.broker.redelivery import Redelivery, WaitingMessage
+from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.delay.delivery_runs import Stamp
+from aerobee.broker.delay.redelivery import Redelivery, WaitingMessage
+from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
 from aerobee.errors import MalformedRecord, RecordInvalid, UsageError
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.group_table import SYSTEM_GROUPS, GroupTable
+from aerobee.broker.consumer.group_table import SYSTEM_GROUPS, GroupTable
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError, UsageError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.group_table import GroupTable
 from aerobee.broker.heartbeat import HeartbeatCalls
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.topic_table import TopicTable

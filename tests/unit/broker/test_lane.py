@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.lane_choice import NATIVE, PYTHON
+from aerobee.broker.lane.choice import NATIVE, PYTHON
 from aerobee.message import tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, SerializeType

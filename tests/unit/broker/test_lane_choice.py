@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from aerobee.broker import lane_choice
-from aerobee.broker.lane_choice import choose_lane
-from aerobee.broker.lane_core import LANE_VERSION, LaneCore
+from aerobee.broker.lane import choice as lane_choice
+from aerobee.broker.lane.choice import choose_lane
+from aerobee.broker.lane.core import LANE_VERSION, LaneCore
 from aerobee.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aerobee.broker.lane_choice import NATIVE, choose_lane
+from aerobee.broker.lane.choice import NATIVE, choose_lane
 from aerobee.errors import ConfigError
 from tests.fuzz import lane_differential
 from tests.fuzz.lane_differential import Disagreement, run

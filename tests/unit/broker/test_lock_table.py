@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.lock_table import LockTable
+from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.clock import ManualClock
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue

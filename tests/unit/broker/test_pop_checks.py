@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.topic_table import TopicTable

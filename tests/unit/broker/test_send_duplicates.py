@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.send_duplicates import KEY_CHARS_MAX
+from aerobee.broker.send.send_duplicates import KEY_CHARS_MAX
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.config import FlushDiskType

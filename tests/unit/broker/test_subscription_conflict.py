@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from aerobee.broker.subscription_conflict import conflict_between, wanted_of
+from aerobee.broker.consumer.subscription_conflict import conflict_between, wanted_of
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.codes import ResponseCode

@@ -13,8 +13,8 @@ import pytest
 
 from aerobee.client import codec
 from aerobee.client.codec import NATIVE, PYTHON, Codec, choose_codec, native_codec, python_codec
+from aerobee.client.producer.send_header import SendTemplate
 from aerobee.client.results import SendResult, SendStatus
-from aerobee.client.send_header import SendTemplate
 from aerobee.client.unique_id import UniqueIds
 from aerobee.errors import ConfigError
 from aerobee.message import Message, MessageQueue

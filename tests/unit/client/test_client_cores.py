@@ -17,16 +17,16 @@ from aerobee.client import (
     machine_room,
     machine_room_nearby,
 )
-from aerobee.client.allocation import ring_hash
 from aerobee.client.codec import choose_codec
 from aerobee.client.compression import compress, decompress
 from aerobee.client.config import ConsumerConfig, ProducerConfig
-from aerobee.client.fault_avoidance import FaultAvoidance, unavailable_ms
+from aerobee.client.consumer.allocation import ring_hash
+from aerobee.client.consumer.process_queue import ProcessQueue
+from aerobee.client.consumer.subscription import Sql, subscribe
 from aerobee.client.nameservers import parse_addresses
-from aerobee.client.process_queue import ProcessQueue
-from aerobee.client.publish_info import PublishInfo
+from aerobee.client.producer.fault_avoidance import FaultAvoidance, unavailable_ms
+from aerobee.client.producer.publish_info import PublishInfo
 from aerobee.client.publish_route import TopicRoute, from_template, publish_queues, subscribe_queues
-from aerobee.client.subscription import Sql, subscribe
 from aerobee.client.unique_id import UniqueIds, month_bounds_ms
 from aerobee.errors import ConfigError, MalformedRecord, UsageError
 from aerobee.message import MessageQueue

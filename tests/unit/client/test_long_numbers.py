@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from aerobee.client.dead_letter import DeadLetter
+from aerobee.client.consumer.dead_letter import DeadLetter
 from aerobee.client.publish_route import TopicRoute, parse_route, publish_queues
 from aerobee.client.received import decode_stored_messages
 from aerobee.errors import MalformedFrame

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from aerobee.client import offset_store
-from aerobee.client.offset_store import RemoteOffsets
+from aerobee.client.consumer import offset_store
+from aerobee.client.consumer.offset_store import RemoteOffsets
 from aerobee.errors import RequestTimeout
 from aerobee.message import MessageQueue
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.received import ReceivedMessage, decode_messages
-from aerobee.client.request_reply import (
+from aerobee.client.producer.request_reply import (
     PendingRequests,
     decode_reply,
     is_request,
     reply_message,
     request_properties,
 )
+from aerobee.client.received import ReceivedMessage, decode_messages
 from aerobee.clock import SystemClock
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.message import MessageQueue, decode_properties, encode_record, pack_host

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aerobee.client.slots import Slots
+from aerobee.client.producer.slots import Slots
 
 
 async def started(work: asyncio.Task[None]) -> asyncio.Task[None]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from aerobee.client import ReceivedMessage
-from aerobee.client.admin_explain import InvisibleMessage, QueueLock, SubscriptionDifference
+from aerobee.client.admin.explain import InvisibleMessage, QueueLock, SubscriptionDifference
 from aerobee.client.received import decode_messages
 from aerobee.client.results import (
     ClientConnection,

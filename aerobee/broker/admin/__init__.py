@@ -1,0 +1,1 @@
+"""Calls of administrators and their tools: topics, groups, offsets, counters."""

@@ -1,0 +1,180 @@
+"""The broker itself: 25, 26, 28, 306, 329, 907.
+
+Source: AdminBrokerProcessor (RocketMQ). Settings that can change while the broker runs do so by swapping whole frozen
+configs; a key that cannot is refused by name in the remark and the others take effect. Keys that nobody knows are
+ignored, as RocketMQ ignores them, but named as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aerobee.broker.admin.runtime_info import RuntimeInfo
+from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.clock import Clock
+from aerobee.config import changed, known_keys, parse_properties, to_properties
+from aerobee.errors import ConfigError
+from aerobee.remoting import fastjson
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.kv_table import KVTable
+from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler
+from aerobee.store.config import StoreConfig
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+# Settings that are built into sockets, files and the broker's name when it starts.
+RESTART_KEYS = frozenset(
+    {
+        "advertisedListeners", "bindAddress", "brokerClusterName", "brokerIP1", "brokerIP2", "brokerId",
+        "brokerName", "brokerRole", "enableVipListener", "listenPort",
+        "listeners", "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
+    }
+)  # fmt: skip
+LIVE_STORE_KEYS = frozenset(
+    {
+        "accessMessageInMemoryMaxRatio", "cleanFileForciblyEnable", "defaultQueryMaxNum",
+        "deleteFileBatchMax", "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio", "fileReservedTime", "flushCommitLogLeastPages",
+        "flushCommitLogThoroughInterval", "flushIntervalCommitLog", "maxFilterMessageSize",
+        "maxMessageSize", "maxMsgsNumBatch", "maxTransferBytesOnMessageInDisk",
+        "maxTransferBytesOnMessageInMemory", "maxTransferCountOnMessageInDisk",
+        "maxTransferCountOnMessageInMemory",
+    }
+)  # fmt: skip
+CONFIG_BYTES_MAX = 1024 * 1024
+
+
+class AdminBrokerCalls:
+    """Answers 25, 26, 28, 306, 329 and 907."""
+
+    def __init__(
+        self,
+        *,
+        live: LiveConfig,
+        store: MessageStore,
+        info: RuntimeInfo,
+        identity: BrokerIdentity,
+        clock: Clock,
+        other_settings: Callable[[], Mapping[str, str]] = dict,
+        save: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> None:
+        """`other_settings` gives key -> text of settings that are neither the broker's nor the store's.
+
+        `save` keeps changes for the next start, None where there is no configuration file.
+        """
+        self._live = live
+        self._store = store
+        self._info = info
+        self._identity = identity
+        self._clock = clock
+        self._other_settings = other_settings
+        self._save = save
+        self._version = DataVersion(timestamp=clock.now_ms())
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_CONFIG: self.config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.delete_expired,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
+            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
+        }
+
+    def runtime_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """28: counters, rates and fill levels as texts. What RocketMQ has not is told to our own clients only."""
+        table = self._info.table(with_extra=request.language == LanguageCode.PYTHON)
+        return request.reply(body=KVTable(table).encode())
+
+    def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """26: all settings in force as a properties text, sorted by key."""
+        settings = {**self._other_settings(), **to_properties(self._store.config, self._live.value)}
+        text = "".join(f"{key}={value}\n" for key, value in sorted(settings.items()))
+        return request.reply(ext={"version": self._version.encode().decode()}, body=text.encode())
+
+    def update_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """25: change settings given as a properties text. Either all values are valid or nothing changes.
+
+        In force on return; written to the broker's configuration file, if it was started with one, soon after.
+        """
+        if len(request.body) > CONFIG_BYTES_MAX:
+            return request.reply(
+                ResponseCode.INVALID_PARAMETER,
+                remark=f"the settings take {len(request.body)} bytes, at most {CONFIG_BYTES_MAX} are read",
+            )
+        try:
+            text = request.body.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"the settings are not UTF-8 from byte {error.start} on"
+            )
+        changes = {
+            key: setting.value for key, setting in parse_properties(text, "updateBrokerConfig").items()
+        }
+        black_list = {key.strip() for key in self._live.value.config_black_list.split(";")}
+        forbidden = sorted(black_list & changes.keys())
+        if forbidden:
+            return request.reply(
+                ResponseCode.NO_PERMISSION,
+                remark=f"Can not update config in black list: {', '.join(forbidden)} (configBlackList)",
+            )
+        try:
+            remark = self._apply(changes)
+        except ConfigError as error:
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+        log.info("settings were changed by %s: %s. %s", connection.remote_address, changes, remark or "")
+        return request.reply(remark=remark)
+
+    def _apply(self, changes: Mapping[str, str]) -> str | None:
+        """Change what can be changed; return what could not, or None. Raises ConfigError and changes nothing."""
+        broker_keys, store_keys = set(known_keys([BrokerConfig])), set(known_keys([StoreConfig]))
+        broker = {k: v for k, v in changes.items() if k in broker_keys and k not in RESTART_KEYS}
+        store = {k: v for k, v in changes.items() if k in LIVE_STORE_KEYS}
+        settled = {k for k in changes if k in broker_keys | store_keys} - broker.keys() - store.keys()
+        unknown = changes.keys() - broker_keys - store_keys
+        new_store = changed(self._store.config, store, "updateBrokerConfig")
+        if broker:
+            self._live.update(broker, "updateBrokerConfig")
+        if store:
+            self._store.reconfigure(new_store)
+        if broker or store:
+            self._version = self._version.next(self._clock.now_ms())
+            if self._save is not None:
+                self._save({**broker, **store})
+        remarks = []
+        if settled:
+            remarks.append(
+                f"not changed, needs the configuration file and a restart: {', '.join(sorted(settled))}"
+            )
+        if unknown:
+            remarks.append(f"ignored, this broker has no such settings: {', '.join(sorted(unknown))}")
+        return "; ".join(remarks) or None
+
+    def delete_expired(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """306 and 329: run retention now; queue files go with the log files that they point into."""
+        removed = self._store.delete_expired(manual=True)
+        log.info("retention was started by %s: %d files removed", connection.remote_address, removed)
+        return request.reply()
+
+    def ha_status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """907: replication as a master without slaves shows it."""
+        body: dict[str, Any] = {
+            "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": 0,
+                "transferredByteInSecond": 0,
+            },
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": self._identity.is_master,
+            "masterCommitLogMaxOffset": self._store.max_physical_offset,
+        }
+        return request.reply(body=fastjson.dumps(body))

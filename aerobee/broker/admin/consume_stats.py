@@ -1,0 +1,176 @@
+"""How far groups are behind: GET_CONSUME_STATS 208, QUERY_CONSUME_TIME_SPAN 303, QUERY_CORRECTION_OFFSET 308,
+GET_BROKER_CONSUME_STATS 317.
+
+Source: AdminBrokerProcessor, ConsumeStats, OffsetWrapper (RocketMQ). The lag of a queue is brokerOffset - consumerOffset;
+lastTimestamp is when the last consumed message was stored, 0 when that is not known any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.stats import GROUP_GET_NUMS, BrokerStats
+from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import Clock
+from aerobee.message import MessageQueue
+from aerobee.remoting import fastjson
+from aerobee.remoting.body.message_queue import queue_to_dict
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler
+from aerobee.store.message_store import MessageStore
+
+OFFSET_MAX = 2**63 - 1
+QUEUES_PER_TURN = 64  # of one scan, before other requests get their turn
+
+QueueStats = dict[str, int]
+
+
+class ConsumeStatsCalls:
+    """Answers 208, 303, 308 and 317."""
+
+    def __init__(
+        self,
+        *,
+        groups: GroupTable,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerRegistry,
+        stats: BrokerStats,
+        store: MessageStore,
+        identity: BrokerIdentity,
+        clock: Clock,
+    ) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._offsets = offsets
+        self._consumers = consumers
+        self._stats = stats
+        self._store = store
+        self._identity = identity
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.correction_offsets,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
+        }
+
+    async def consume_stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """208: lag by queue of a group, on the topics named or on all that it has offsets of."""
+        group = request.text("consumerGroup")
+        named = request.field("topicList") or request.field("topic")
+        topics = [name for name in named.split(";") if name] if named else self._offsets.topics_of(group)
+        table: dict[MessageQueue, QueueStats] = {}
+        tps = 0.0
+        for topic in self._consumed_topics(group, topics):
+            table.update(await self._topic_stats(group, topic))
+            tps += self._stats.minute_tps(GROUP_GET_NUMS, f"{topic}@{group}")
+        return request.reply(body=fastjson.dumps({"consumeTps": tps, "offsetTable": table}))
+
+    async def broker_consume_stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """317: the same for every group of the broker, ordered topics only with `isOrder`."""
+        order_only = request.boolean("isOrder", False)
+        groups: list[dict[str, list[dict[str, Any]]]] = []
+        behind = in_flight = 0
+        for group in list(self._groups.groups):
+            found = []
+            for topic in self._consumed_topics(group, self._offsets.topics_of(group)):
+                config = self._topics.get(topic)
+                if order_only and (config is None or not config.order):
+                    continue
+                table = await self._topic_stats(group, topic)
+                behind += sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
+                in_flight += sum(queue["pullOffset"] - queue["consumerOffset"] for queue in table.values())
+                tps = self._stats.minute_tps(GROUP_GET_NUMS, f"{topic}@{group}")
+                found.append({"consumeTps": tps, "offsetTable": table})
+            groups.append({group: found})
+        body = {
+            "brokerAddr": self._identity.address,
+            "consumeStatsList": groups,
+            "totalDiff": behind,
+            "totalInflightDiff": in_flight,
+        }
+        return request.reply(body=fastjson.dumps(body))
+
+    def time_span(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """303: when the first, the last and the last consumed message of each queue were stored."""
+        group, topic = request.text("group"), request.text("topic")
+        config = self._topics.get(topic)
+        if config is None:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+        store, now_ms = self._store, self._clock.now_ms()
+        spans = []
+        for queue_id in range(config.write_queue_nums):
+            begin, end = max(0, store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)
+            first_ms = store.store_time(topic, queue_id, begin)
+            consumed = self._offsets.query(group, topic, queue_id) or 0
+            spans.append(
+                {
+                    "consumeTimeStamp": store.store_time(topic, queue_id, consumed - 1)
+                    if consumed > 0
+                    else first_ms,
+                    "delayTime": max(0, now_ms - store.store_time(topic, queue_id, consumed))
+                    if consumed < end
+                    else 0,
+                    "maxTimeStamp": store.store_time(topic, queue_id, end - 1) if end > 0 else -1,
+                    "messageQueue": queue_to_dict(MessageQueue(topic, self._identity.name, queue_id)),
+                    "minTimeStamp": first_ms,
+                }
+            )
+        return request.reply(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
+
+    def correction_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """308: by queue the smallest offset of all groups but `filterGroups`; the largest number there is for a
+        queue in which `compareGroup` is behind that already.
+        """
+        topic = request.text("topic")
+        left_out = set(request.text("filterGroups", "").split(","))
+        smallest: dict[int, int] = {}
+        for group in self._offsets.groups_of(topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in self._offsets.queues_of(group, topic).items():
+                if offset >= self._store.min_offset(topic, queue_id):
+                    smallest[queue_id] = min(offset, smallest.get(queue_id, OFFSET_MAX))
+        for queue_id, offset in self._offsets.queues_of(request.text("compareGroup"), topic).items():
+            if smallest.get(queue_id, OFFSET_MAX) > offset:
+                smallest[queue_id] = OFFSET_MAX
+        return request.reply(body=fastjson.dumps({"correctionOffsets": smallest}))
+
+    def _consumed_topics(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Leave out topics that are gone, and those that the connected group does not subscribe to any more."""
+        online = self._consumers.group(group)
+        subscribed = online.subscriptions if online is not None else {}
+        return [
+            topic
+            for topic in topics
+            if self._topics.get(topic) is not None and (not subscribed or topic in subscribed)
+        ]
+
+    async def _topic_stats(self, group: str, topic: str) -> dict[MessageQueue, QueueStats]:
+        """Stats of each queue. Reading store times may touch the disk, so others get their turn in between."""
+        config = self._topics.get(topic)
+        table: dict[MessageQueue, QueueStats] = {}
+        for queue_id in range(config.read_queue_nums if config is not None else 0):
+            consumed = max(0, self._offsets.query(group, topic, queue_id) or 0)
+            pulled = self._offsets.query_pulled(group, topic, queue_id) or 0
+            last_ms = self._store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
+            table[MessageQueue(topic, self._identity.name, queue_id)] = {
+                "brokerOffset": max(0, self._store.max_offset(topic, queue_id)),
+                "consumerOffset": consumed,
+                "lastTimestamp": max(0, last_ms),
+                "pullOffset": max(consumed, pulled),
+            }
+            if queue_id % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return table

@@ -1,0 +1,252 @@
+"""Groups and who is in them: 200, 201, 203, 204, 207, 225, 314, 328, 343, 345, 352, 353.
+
+Source: AdminBrokerProcessor (RocketMQ). Settings that cannot be are answered INVALID_PARAMETER with a remark that says
+what is allowed; the other codes are those that RocketMQ's tools branch on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from itertools import islice
+
+from aerobee.broker.admin.topic import page_of
+from aerobee.broker.attributes import GROUP_ATTRIBUTES, apply_changes
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable, is_system_group
+from aerobee.broker.producer_registry import ClientChannel, ProducerRegistry
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import TopicTable
+from aerobee.errors import UsageError
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from aerobee.remoting.body.topic_list import TopicList
+from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler
+
+log = logging.getLogger(__name__)
+
+GROUPS_PER_REQUEST_MAX = 10_000
+
+
+class AdminGroupCalls:
+    """Answers 200, 201, 203, 204, 207, 225, 314, 328, 343, 345, 352 and 353."""
+
+    def __init__(
+        self,
+        *,
+        groups: GroupTable,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerRegistry,
+        producers: ProducerRegistry,
+        stats: BrokerStats,
+    ) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._offsets = offsets
+        self._consumers = consumers
+        self._producers = producers
+        self._stats = stats
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_configs,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbidden,
+        }
+
+    # --- settings
+
+    def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200: create a group or change it."""
+        try:
+            config = self._checked(SubscriptionGroupConfig.decode(request.body))
+            self._groups.put(config)
+        except UsageError as error:
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+        log.info("group %s was set by %s", config.group_name, connection.remote_address)
+        return request.reply()
+
+    def update_list(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """225: the same for a list of groups; either all are taken or none."""
+        fields = fastjson.loads_object(request.body, "SubscriptionGroupList")
+        wanted = [
+            SubscriptionGroupConfig.from_dict(item) for item in json_fields.objects(fields, "groupConfigList")
+        ]
+        if not 0 < len(wanted) <= GROUPS_PER_REQUEST_MAX:
+            return request.reply(
+                ResponseCode.INVALID_PARAMETER,
+                remark=f"groupConfigList has {len(wanted)} groups, must have 1 to {GROUPS_PER_REQUEST_MAX}",
+            )
+        try:
+            self._groups.put_all([self._checked(config) for config in wanted])
+        except UsageError as error:
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+        return request.reply()
+
+    def _checked(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Apply the attribute changes ({"+key": value}) that the config carries. Raises UsageError."""
+        stored = self._groups.get(wanted.group_name)
+        attributes = apply_changes(
+            stored.attributes if stored is not None else {},
+            wanted.attributes,
+            GROUP_ATTRIBUTES,
+            creating=stored is None,
+        )
+        return dataclasses.replace(wanted, attributes=attributes)
+
+    def delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """207: forget a group; its offsets too with `cleanOffset`. One that does not exist is deleted already."""
+        group = request.text("groupName", "")
+        if not group.strip():
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark="The specified group is blank.")
+        if is_system_group(group):
+            return request.reply(
+                ResponseCode.INVALID_PARAMETER, remark=f"group {group} belongs to the broker itself and stays"
+            )
+        self._groups.delete(group)
+        if request.boolean("cleanOffset", False):
+            self._offsets.remove_group(group)
+        self._stats.remove_group(group)
+        log.info("group %s was deleted by %s", group, connection.remote_address)
+        return request.reply()
+
+    def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """352: one group's settings."""
+        group = request.text("group")
+        config = self._groups.get(group)
+        if config is None:
+            return request.reply(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"No group in this broker. group: {group}"
+            )
+        return request.reply(body=config.encode())
+
+    def all_configs(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """201: the group table, a page of it when `maxGroupNum` is given. See 21 in admin/topic.py."""
+        groups, version = self._groups.groups, self._groups.data_version
+        start, count = page_of(request, "groupSeq", "maxGroupNum", version, len(groups))
+        page = dict(islice(groups.items(), start, start + count))
+        body = SubscriptionGroupWrapper(page, version, self._groups.forbidden).encode()
+        return request.reply(ext={"totalGroupNum": str(len(groups))}, body=body)
+
+    def forbidden(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """353: read, and with `readable` change, whether a group may read a topic."""
+        group, topic = request.text("group"), request.text("topic")
+        if request.field("readable"):
+            self._groups.set_readable(group, topic, request.boolean("readable"))
+        body = {"group": group, "readable": self._groups.is_readable(group, topic), "topic": topic}
+        return request.reply(body=fastjson.dumps(body))
+
+    # --- members
+
+    def consumer_connections(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """203: a group's members and what they subscribe to; CONSUMER_NOT_ONLINE without any."""
+        name = request.text("consumerGroup")
+        group = self._consumers.group(name)
+        if group is None:
+            return request.reply(
+                ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online"
+            )
+        body: dict[str, object] = {
+            "connectionSet": [_connection_dict(channel) for channel in group.channels.values()],
+            "consumeFromWhere": group.consume_from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": {topic: item.to_dict() for topic, item in group.subscriptions.items()},
+        }
+        if conflicts := group.conflicts:  # a field of ours; RocketMQ's tools pass over it
+            body["subscriptionConflicts"] = [conflict.to_dict() for conflict in conflicts]
+        return request.reply(body=fastjson.dumps(body))
+
+    def producer_connections(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """204: a producer group's members."""
+        name = request.text("producerGroup")
+        members = self._producers.members(name)
+        if not members:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
+        body = {"connectionSet": [_connection_dict(channel) for channel in members]}
+        return request.reply(body=fastjson.dumps(body))
+
+    def all_producers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """328: all producers by group."""
+        data = {
+            group: [
+                {
+                    "clientId": channel.client_id,
+                    "language": _language_name(channel.language),
+                    "lastUpdateTimestamp": channel.seen_ms,
+                    "remoteIP": "/" + channel.connection.remote_address,
+                    "version": channel.version,
+                }
+                for channel in members
+            ]
+            for group, members in self._producers.groups().items()
+        }
+        return request.reply(body=fastjson.dumps({"data": data}))
+
+    # --- what groups consume
+
+    def topics_of_group(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """343: topics that a group has offsets of."""
+        return request.reply(body=TopicList(tuple(self._offsets.topics_of(request.text("group")))).encode())
+
+    def subscription(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """345: what a connected group subscribes of a topic."""
+        group, topic = request.text("group"), request.text("topic", "")
+        found = self._consumers.subscription(group, topic)
+        body = json_fields.without_none(
+            {
+                "group": group,
+                "subscriptionData": found.to_dict() if found is not None else None,
+                "topic": topic,
+            }
+        )
+        return request.reply(body=fastjson.dumps(body))
+
+    def clone_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """314: give a group the offsets of another, of one topic or of all that the other has."""
+        source, target = request.text("srcGroup"), request.text("destGroup")
+        if self._groups.find_or_create(target) is None:
+            return request.reply(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"Group {target} not exist!"
+            )
+        named = request.field("topic")
+        online = None if request.boolean("offline", False) else self._consumers.group(source)
+        for topic in [named] if named else self._offsets.topics_of(source):
+            # A topic that the connected group no longer subscribes to has offsets of the past only.
+            if self._topics.get(topic) is None or (online and online.subscription(topic) is None):
+                log.warning(
+                    "offsets of %s on %s are not cloned: topic or subscription is gone", source, topic
+                )
+                continue
+            self._offsets.clone(source, target, topic)
+        return request.reply()
+
+
+def _connection_dict(channel: ClientChannel) -> dict[str, object]:
+    return {
+        "clientAddr": channel.connection.remote_address,
+        "clientId": channel.client_id,
+        "language": _language_name(channel.language),
+        "version": channel.version,
+    }
+
+
+def _language_name(code: int) -> str:
+    try:
+        return LanguageCode(code).name
+    except ValueError:
+        return LanguageCode.OTHER.name

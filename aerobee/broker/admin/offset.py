@@ -1,0 +1,212 @@
+"""Offsets that an administrator moves or asks clients for: INVOKE_BROKER_TO_RESET_OFFSET 222,
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223.
+
+Source: AdminBrokerProcessor, Broker2Client (RocketMQ). A reset is done here by default (useServerSideResetOffset): the new
+offsets are stored and the group's next pull of each queue is sent there. The older way pushes them to every member
+(RESET_CONSUMER_CLIENT_OFFSET 220, oneway), which stops, moves and goes on; members of other languages than Java and
+Go get the body in a list, for an object as key of a map is no JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.producer_registry import ClientChannel
+from aerobee.broker.topic_table import TopicTable
+from aerobee.errors import TransportError, UsageError, WireError
+from aerobee.message import MessageQueue
+from aerobee.remoting import fastjson
+from aerobee.remoting.body.message_queue import offset_map, queue_to_dict
+from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
+from aerobee.remoting.connection import Connection, Handler
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+RESET_VERSION_MIN = 28  # V3_0_7_SNAPSHOT: older clients know neither 220 nor 221
+STATUS_TIMEOUT_S = 5.0
+NOT_SUPPORTED_REMARK = "the client does not support this feature. version={}"
+
+
+class AdminOffsetCalls:
+    """Answers 222 and 223."""
+
+    def __init__(
+        self,
+        *,
+        groups: GroupTable,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerRegistry,
+        store: MessageStore,
+        live: LiveConfig,
+        identity: BrokerIdentity,
+    ) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._offsets = offsets
+        self._consumers = consumers
+        self._store = store
+        self._live = live
+        self._identity = identity
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
+        }
+
+    # --- reset
+
+    def reset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """222: move a group to a time (-1: the end) or one queue to an offset; answers with the new offsets."""
+        group, topic = request.text("group"), request.text("topic")
+        if self._topics.get(topic) is None:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {topic} does not exist")
+        if self._groups.get(group) is None:
+            return request.reply(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"Group {group} does not exist"
+            )
+        try:
+            offsets = self._new_offsets(request, group, topic)
+        except UsageError as error:
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+        if self._live.value.use_server_side_reset_offset:
+            self._offsets.assign_reset(group, topic, offsets)
+            log.info("group %s on %s is reset to %s by %s", group, topic, offsets, connection.remote_address)
+        else:
+            refusal = self._push_reset(request, group, topic, offsets)
+            if refusal is not None:
+                return refusal
+        return request.reply(body=fastjson.dumps({"offsetTable": self._by_queue(topic, offsets)}))
+
+    def _new_offsets(self, request: RemotingCommand, group: str, topic: str) -> dict[int, int]:
+        """Return {queue id: offset}. Raises UsageError for a queue or an offset that is not there."""
+        config = self._topics.get(topic)
+        assert config is not None
+        queue_id, offset = request.integer("queueId", -1), request.integer("offset", -1)
+        time_ms, force = request.integer("timestamp"), request.boolean("isForce", True)
+        if queue_id >= config.read_queue_nums:
+            raise UsageError(
+                f"queueId is {queue_id}, topic {topic} has queues 0 to {config.read_queue_nums - 1}"
+            )
+        if queue_id >= 0 and offset >= 0:
+            begin, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+            if not begin <= offset <= end:
+                raise UsageError(f"offset is {offset}, queue {queue_id} of {topic} has {begin} to {end}")
+            return {queue_id: offset}
+        offsets = {}
+        for each in range(config.read_queue_nums) if queue_id < 0 else [queue_id]:
+            target = (
+                self._store.max_offset(topic, each)
+                if time_ms < 0
+                else self._store.offset_by_time(topic, each, time_ms)
+            )
+            current = self._offsets.query(group, topic, each)
+            # Without force a group only goes back, it skips nothing that it has not seen.
+            if not force and current is not None:
+                target = min(target, current)
+            offsets[each] = max(0, target)
+        return offsets
+
+    def _push_reset(
+        self, request: RemotingCommand, group: str, topic: str, offsets: dict[int, int]
+    ) -> RemotingCommand | None:
+        """Send the new offsets to all members; return an error reply when that cannot be done."""
+        members = self._consumers.group(group)
+        if members is None:
+            return request.reply(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                remark=f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
+                f"Timestamp: {request.text('timestamp')}",
+            )
+        channels = list(members.channels.values())
+        for channel in channels:
+            if channel.version < RESET_VERSION_MIN:
+                return request.reply(
+                    ResponseCode.SYSTEM_ERROR, remark=NOT_SUPPORTED_REMARK.format(channel.version)
+                )
+        ext = {
+            "topic": topic,
+            "group": group,
+            "timestamp": request.text("timestamp"),
+            "isForce": request.text("isForce", "true"),
+        }
+        by_queue = self._by_queue(topic, offsets)
+        as_map = fastjson.dumps({"offsetTable": by_queue})
+        as_list = fastjson.dumps(
+            {
+                "offsetTable": [
+                    {**queue_to_dict(queue), "offset": offset} for queue, offset in by_queue.items()
+                ]
+            }
+        )
+        for channel in channels:
+            channel.connection.invoke_oneway(
+                RemotingCommand(
+                    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                    dict(ext),
+                    as_list if channel.language == LanguageCode.CPP else as_map,
+                    flag=FLAG_ONEWAY,
+                )
+            )
+        return None
+
+    def _by_queue(self, topic: str, offsets: dict[int, int]) -> dict[MessageQueue, int]:
+        return {
+            MessageQueue(topic, self._identity.name, queue_id): offset for queue_id, offset in offsets.items()
+        }
+
+    # --- status
+
+    async def consumer_status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """223: ask the members, or the one named by `clientAddr`, for the offsets that they have in memory."""
+        group, topic = request.text("group"), request.text("topic")
+        wanted = request.text("clientAddr", "")
+        members = self._consumers.group(group)
+        channels = [
+            channel
+            for channel in (members.channels.values() if members is not None else ())
+            if not wanted or channel.client_id == wanted
+        ]
+        if not channels:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"No Any Consumer online in the consumer group: [{group}]"
+            )
+        for channel in channels:
+            if channel.version < RESET_VERSION_MIN:
+                return request.reply(
+                    ResponseCode.SYSTEM_ERROR, remark=NOT_SUPPORTED_REMARK.format(channel.version)
+                )
+        answers = await asyncio.gather(*(self._ask_status(channel, group, topic) for channel in channels))
+        table = {
+            channel.client_id: answer
+            for channel, answer in zip(channels, answers, strict=True)
+            if answer is not None
+        }
+        return request.reply(body=fastjson.dumps({"consumerTable": table, "messageQueueTable": {}}))
+
+    async def _ask_status(
+        self, channel: ClientChannel, group: str, topic: str
+    ) -> dict[MessageQueue, int] | None:
+        """Offsets of one member; None when it does not answer: C++ clients never do."""
+        question = RemotingCommand(
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
+        )
+        try:
+            answer = await channel.connection.invoke(question, timeout_s=STATUS_TIMEOUT_S)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            fields: dict[str, Any] = fastjson.loads_object(answer.body, "GetConsumerStatusBody")
+            return offset_map(fields, "messageQueueTable")
+        except (TransportError, WireError) as error:
+            log.warning("consumer %s of %s did not tell its offsets: %s", channel.client_id, group, error)
+            return None

@@ -1,0 +1,324 @@
+"""Topics, as administrators see and change them: 17, 18, 21, 202, 215, 300, 305, 316, 321, 351.
+
+Source: AdminBrokerProcessor (RocketMQ). What is wrong with a request is answered INVALID_PARAMETER with a remark that
+says what is allowed. A change reaches the nameservers through the topic table's change notice.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import Any
+
+from aerobee.broker.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
+from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
+from aerobee.broker.topic_table import TopicTable, check_creatable
+from aerobee.errors import MalformedFrame, UsageError
+from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, MessageQueue
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.group_list import GroupList
+from aerobee.remoting.body.subscription import SubscriptionData
+from aerobee.remoting.body.topic_config import MULTI_TAG, SINGLE_TAG, TopicConfig, TopicConfigSerializeWrapper
+from aerobee.remoting.body.topic_list import TopicList
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queue_table import LIGHT_PREFIX
+
+log = logging.getLogger(__name__)
+
+QUEUE_NUMS_MAX = 65_536
+PERM_MAX = 7
+ILLEGAL_NAME_REMARK = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+TOPICS_PER_REQUEST_MAX = 10_000
+QUEUE_ENTRIES_MAX = 10_000  # of one 321; the tool asks for 10 unless told otherwise
+
+
+class AdminTopicCalls:
+    """Answers 17, 18, 21, 202, 215, 300, 305, 316, 321 and 351."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerRegistry,
+        locks: LockTable,
+        stats: BrokerStats,
+        store: MessageStore,
+        live: LiveConfig,
+        identity: BrokerIdentity,
+    ) -> None:
+        self._topics = topics
+        self._offsets = offsets
+        self._consumers = consumers
+        self._locks = locks
+        self._stats = stats
+        self._store = store
+        self._live = live
+        self._identity = identity
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_configs,
+            RequestCode.GET_TOPIC_STATS_INFO: self.status,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.consumed_by,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
+            RequestCode.QUERY_CONSUME_QUEUE: self.queue_entries,
+            RequestCode.GET_TOPIC_CONFIG: self.config,
+        }
+
+    # --- changing
+
+    async def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """17: create a topic or change it. The same settings again change nothing."""
+        try:
+            wanted = TopicConfig(
+                request.text("topic"),
+                request.integer("readQueueNums"),
+                request.integer("writeQueueNums"),
+                request.integer("perm"),
+                _filter_type(request.text("topicFilterType", SINGLE_TAG)),
+                request.integer("topicSysFlag", 0),
+                request.boolean("order", False),
+            )
+            config = self._checked(wanted, parse_changes(request.text("attributes", "")))
+        except UsageError as error:
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+        if config != self._topics.get(config.topic_name):
+            await self._topics.put_beside((config,))
+            log.info("topic %s was set by %s: %s", config.topic_name, connection.remote_address, config)
+        return request.reply()
+
+    async def update_list(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """18: the same for a list of topics; either all are taken or none."""
+        fields = fastjson.loads_object(request.body, "CreateTopicListRequestBody")
+        wanted = [TopicConfig.from_dict(item) for item in json_fields.objects(fields, "topicConfigList")]
+        if not 0 < len(wanted) <= TOPICS_PER_REQUEST_MAX:
+            return request.reply(
+                ResponseCode.INVALID_PARAMETER,
+                remark=f"topicConfigList has {len(wanted)} topics, must have 1 to {TOPICS_PER_REQUEST_MAX}",
+            )
+        try:
+            configs = [self._checked(config, config.attributes) for config in wanted]
+        except UsageError as error:
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+        changed = [config for config in configs if config != self._topics.get(config.topic_name)]
+        if changed:
+            await self._topics.put_beside(changed)
+        return request.reply()
+
+    def _checked(self, wanted: TopicConfig, attribute_changes: dict[str, str]) -> TopicConfig:
+        """Return the config to store. Raises UsageError saying what is allowed."""
+        if wanted.topic_name and not LEGAL_NAME.match(wanted.topic_name):
+            raise UsageError(ILLEGAL_NAME_REMARK)
+        check_creatable(self._topics, wanted.topic_name)
+        for key, count in (
+            ("readQueueNums", wanted.read_queue_nums),
+            ("writeQueueNums", wanted.write_queue_nums),
+        ):
+            if not 1 <= count <= QUEUE_NUMS_MAX:
+                raise UsageError(f"{key} is {count}, must be from 1 to {QUEUE_NUMS_MAX}")
+        if not 0 <= wanted.perm <= PERM_MAX:
+            raise UsageError(f"perm is {wanted.perm}, must be a sum of 4 (read), 2 (write) and 1 (inherit)")
+        if (
+            attribute_changes.get(f"+{TYPE_ATTRIBUTE}") == MIXED
+            and not self._live.value.enable_mixed_message_type
+        ):
+            raise UsageError(
+                "MIXED message type is not supported. Set enableMixedMessageType at the broker to allow it"
+            )
+        stored = self._topics.get(wanted.topic_name)
+        attributes = apply_changes(
+            stored.attributes if stored is not None else {},
+            attribute_changes,
+            TOPIC_ATTRIBUTES,
+            creating=stored is None,
+        )
+        return TopicConfig(
+            wanted.topic_name,
+            wanted.read_queue_nums,
+            wanted.write_queue_nums,
+            wanted.perm,
+            wanted.topic_filter_type,
+            wanted.topic_sys_flag,
+            wanted.order,
+            attributes,
+        )
+
+    def delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """215: delete a topic with its queues and offsets. One that does not exist is deleted already."""
+        topic = request.text("topic", "")
+        if not topic.strip():
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark="The specified topic is blank.")
+        if self._topics.is_system(topic):
+            return request.reply(
+                ResponseCode.INVALID_PARAMETER,
+                remark=f"The topic[{topic}] is conflict with system topic: it belongs to the broker and stays",
+            )
+        doomed = [topic]
+        if self._live.value.clear_retry_topic_when_delete_topic:
+            # Retry topics of pop consumers belong to one topic of the group: both ways of naming them.
+            for group in self._offsets.groups_of(topic):
+                doomed += [f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"]
+        for name in doomed:
+            if self._topics.delete(name) or name == topic:
+                self._forget(name)
+        log.info("topic %s was deleted by %s", topic, connection.remote_address)
+        return request.reply()
+
+    def clean_unused(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """316: remove the queues of topics that are not in the topic table."""
+        removed = self._store.delete_topics_except(
+            {
+                *self._topics.topics,
+                *self._topics.system_topics,
+                # RocketMQ keeps them too: a retry topic's config may be lost while messages wait in it.
+                *(
+                    name
+                    for name, _ in self._store.queues
+                    if name.startswith((RETRY_PREFIX, DLQ_PREFIX, LIGHT_PREFIX))
+                ),
+            }
+        )
+        if removed:
+            log.info("queues of unused topics were removed: %s", ", ".join(removed))
+        return request.reply()
+
+    def _forget(self, topic: str) -> None:
+        self._store.delete_topic(topic)
+        self._offsets.remove_topic(topic)
+        self._locks.remove_topic(topic)
+        self._stats.remove_topic(topic)
+
+    # --- reading
+
+    def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """351: one topic's settings."""
+        topic = request.text("topic")
+        config = self._topics.get(topic)
+        if config is None:
+            return request.reply(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {topic}"
+            )
+        return request.reply(body=config.encode())
+
+    def all_configs(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
+
+        A reader that has another data version than ours begins anew. The total is exact: readers go on until they
+        have as many.
+        """
+        version = self._topics.data_version
+        start, count = page_of(request, "topicSeq", "maxTopicNum", version, len(self._topics.topics))
+        page = dict(islice(self._topics.topics.items(), start, start + count))
+        # The mapping fields are those of a broker without static topics; 5.x readers expect them.
+        body = TopicConfigSerializeWrapper(page, version, DataVersion(), {}, {}).encode()
+        return request.reply(ext={"totalTopicNum": str(len(self._topics.topics))}, body=body)
+
+    def status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """202: begin, end and time of the last message of each queue, and the topic's rate."""
+        topic = request.text("topic")
+        config = self._topics.get(topic)
+        if config is None:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+        table: dict[MessageQueue, dict[str, int]] = {}
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            end = self._store.max_offset(topic, queue_id)
+            table[MessageQueue(topic, self._identity.name, queue_id)] = {
+                "lastUpdateTimestamp": max(0, self._store.store_time(topic, queue_id, end - 1))
+                if end > 0
+                else 0,
+                "maxOffset": end,
+                "minOffset": max(0, self._store.min_offset(topic, queue_id)),
+            }
+        tps = self._stats.minute_tps(TOPIC_PUT_NUMS, topic)
+        return request.reply(body=fastjson.dumps({"offsetTable": table, "topicPutTps": tps}))
+
+    def consumed_by(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """300: groups that subscribe to a topic now, and groups that have offsets of it."""
+        topic = request.text("topic")
+        groups = dict.fromkeys(
+            [*self._consumers.groups_subscribed_to(topic), *self._offsets.groups_of(topic)]
+        )
+        return request.reply(body=GroupList(tuple(groups)).encode())
+
+    def system_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """305: the topics that the broker made for itself."""
+        return request.reply(body=TopicList(tuple(sorted(self._topics.system_topics))).encode())
+
+    def queue_entries(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """321: entries of a consume queue as they are on disk, with the group's filter applied when one is named."""
+        topic, queue_id = request.text("topic"), request.integer("queueId")
+        index, count = request.integer("index"), request.integer("count")
+        if index < 0:
+            raise MalformedFrame(f"index is {index}, must not be below 0")
+        count = min(max(0, count), QUEUE_ENTRIES_MAX)
+        queue = self._store.queues.get((topic, queue_id))
+        if queue is None:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"{queue_id}@{topic} is not exist! It has no message yet"
+            )
+        subscription = None
+        reply: dict[str, Any] = {"maxQueueIndex": queue.max_offset, "minQueueIndex": queue.min_offset}
+        if group := request.field("consumerGroup"):
+            subscription = self._consumers.subscription(group, topic)
+            if subscription is None:
+                reply["filterData"] = f"{group}@{topic} is not online!"
+            else:
+                reply["subscriptionData"] = subscription.to_dict()
+        entries = []
+        for offset in range(max(index, queue.min_offset), min(index + count, queue.max_offset)):
+            entry = queue.entry(offset)
+            if entry is not None:
+                entries.append(_entry_dict(entry[0], entry[1], entry[2], subscription))
+        reply["queueData"] = entries
+        return request.reply(body=fastjson.dumps(dict(sorted(reply.items()))))
+
+
+def page_of(
+    request: RemotingCommand, start_key: str, count_key: str, version: DataVersion, total: int
+) -> tuple[int, int]:
+    """Return start and length of the page that a request for a table asks for. Without a length: everything.
+
+    The reader's data version, when it has one and it is not ours, means that the table changed: from the start.
+    """
+    count = request.int32(count_key, 0)
+    if count <= 0:
+        return 0, total
+    start = max(0, request.int32(start_key, 0))
+    known = request.text("dataVersion", "")
+    if known and DataVersion.decode(known.encode()) != version:
+        start = 0
+    return start, count
+
+
+def _entry_dict(
+    physical_offset: int, size: int, tags_code: int, subscription: SubscriptionData | None
+) -> dict[str, Any]:
+    codes = subscription.tag_codes if subscription is not None else None
+    return {
+        "eval": subscription is not None and (codes is None or tags_code in codes),
+        "physicOffset": physical_offset,
+        "physicSize": size,
+        "tagsCode": tags_code,
+    }
+
+
+def _filter_type(text: str) -> str:
+    if text not in (SINGLE_TAG, MULTI_TAG):
+        raise UsageError(f"topicFilterType is {text!r}, must be {SINGLE_TAG} or {MULTI_TAG}")
+    return text

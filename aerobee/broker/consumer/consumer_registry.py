@@ -1,0 +1,314 @@
+"""Which consumers are connected, by group, and what each group subscribes to.
+
+Source: ConsumerManager, ConsumerGroupInfo (RocketMQ). All members of a group share one subscription table: a
+heartbeat replaces it, the newer subVersion wins topic by topic, and topics that it does not name are dropped. So do
+consume type, message model and starting point: the last heartbeat wins.
+
+Whoever joins or leaves a clustering group makes the broker tell all members at once (NOTIFY_CONSUMER_IDS_CHANGED,
+oneway), and so does a change of the subscribed topics; otherwise they would find out at their next rebalance, up to
+20 s later. A member leaves when it says so, when its connection closes, or when no heartbeat came for 120 s (looked
+at every 10 s).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from aerobee.broker.consumer.subscription_conflict import Conflict, Wanted, conflict_between, wanted_of
+from aerobee.broker.producer_registry import CHANNEL_EXPIRY_S, ClientChannel
+from aerobee.clock import Clock
+from aerobee.remoting.body.heartbeat import BROADCASTING, ConsumerData
+from aerobee.remoting.body.subscription import SubscriptionData
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
+from aerobee.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+CONFLICTS_SAID_MAX = 10_000
+
+SubscriptionWatcher = Callable[[str, Iterable[SubscriptionData] | None], None]
+
+
+class ConsumerGroup:
+    """One group with at least one member (or one that is about to get its first)."""
+
+    __slots__ = (
+        "channels",
+        "consume_from_where",
+        "consume_type",
+        "fingerprint",
+        "message_model",
+        "name",
+        "refused",
+        "subscriptions",
+        "wanted",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.channels: dict[Connection, ClientChannel] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.message_model = "CLUSTERING"
+        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+        self.fingerprint: int | None = None  # of the last heartbeat that carried one
+        self.wanted: dict[Connection, Wanted] = {}  # what each member asks for
+        self.refused: dict[Connection, Conflict] = {}  # who may not join, for it asks for something else
+
+    def subscription(self, topic: str) -> SubscriptionData | None:
+        return self.subscriptions.get(topic)
+
+    def client_ids(self) -> list[str]:
+        """Ids of the members. One that reconnected may still have its old connection: it is listed once."""
+        return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
+
+    def conflict_of(self, client_id: str, wanted: Wanted) -> Conflict | None:
+        """Whether a client that asks for `wanted` differs from a member."""
+        if all(other == wanted for other in self.wanted.values()):
+            return None
+        others = [
+            (channel.client_id, self.wanted[connection])
+            for connection, channel in self.channels.items()
+            if connection in self.wanted and connection.is_open
+        ]
+        return conflict_between(self.name, client_id, wanted, others)
+
+    @property
+    def conflicts(self) -> list[Conflict]:
+        """Members that differ from the one that joined first, and who was refused for that."""
+        found = [*self.refused.values()]
+        members = [
+            (channel.client_id, self.wanted[connection])
+            for connection, channel in self.channels.items()
+            if connection in self.wanted
+        ]
+        for client_id, wanted in members[1:]:
+            conflict = conflict_between(self.name, client_id, wanted, members[:1])
+            if conflict is not None:
+                found.append(conflict)
+        return found
+
+    def channel_of(self, client_id: str) -> ClientChannel | None:
+        """The newest open connection of a member."""
+        for channel in reversed(self.channels.values()):
+            if channel.client_id == client_id and channel.connection.is_open:
+                return channel
+        return None
+
+
+class ConsumerRegistry:
+    """Consumer groups and their members. Plain calls; belongs to the broker's event loop."""
+
+    def __init__(self, *, clock: Clock, may_notify: Callable[[str], bool] = lambda group: True) -> None:
+        """`may_notify` tells whether a group's members are told of changes (notifyConsumerIdsChangedEnable)."""
+        self._clock = clock
+        self._may_notify = may_notify
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[Connection, set[str]] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._subscription_watchers: list[SubscriptionWatcher] = []
+        self._conflicts_said: set[tuple[str, str, str]] = set()  # group, client, topic: each is logged once
+
+    def on_subscriptions(self, watcher: SubscriptionWatcher) -> None:
+        """Call back with (group, subscriptions) after each heartbeat that has some; with None when a group ends."""
+        self._subscription_watchers.append(watcher)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back after each change of a group's message model or subscriptions, and when a group is gone."""
+        self._watchers.append(callback)
+
+    # --- membership
+
+    def register(
+        self,
+        data: ConsumerData,
+        connection: Connection,
+        client_id: str,
+        *,
+        language: int,
+        version: int,
+        with_subscriptions: bool = True,
+    ) -> bool:
+        """Note a heartbeat of one group; tell the members when it changed. Returns whether it did."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
+        is_other_model = group.message_model != data.message_model
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        joined = self._see(group, connection, client_id, language, version)
+        group.refused.pop(connection, None)
+        before = dict(group.subscriptions)
+        changed = with_subscriptions and _replace_subscriptions(group, data.subscription_data_set)
+        if with_subscriptions:
+            group.wanted[connection] = wanted_of(data.subscription_data_set)
+            self._warn_of_conflict(group, group.conflict_of(client_id, group.wanted[connection]))
+            for watcher in self._subscription_watchers:
+                watcher(group.name, data.subscription_data_set)
+        # A newer version of a known subscription is no change to be told to members, but one for those who pull.
+        if is_other_model or group.subscriptions != before:
+            self._changed()
+        if joined or changed:
+            self._notify(group)
+        return joined or changed
+
+    def refuse(
+        self, data: ConsumerData, connection: Connection, client_id: str, *, with_subscriptions: bool = True
+    ) -> Conflict | None:
+        """Note that a client may not join while it asks for something else than the members; None when it may."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            return None
+        if not with_subscriptions:  # what was refused stays so until the client says again what it wants
+            return group.refused.get(connection)
+        conflict = group.conflict_of(client_id, wanted_of(data.subscription_data_set))
+        if conflict is None:
+            return None
+        if connection not in group.refused:
+            connection.on_close(lambda closed: self._forget_refused(data.group_name, closed))
+        group.refused[connection] = conflict
+        self._warn_of_conflict(group, conflict)
+        return conflict
+
+    def _forget_refused(self, group_name: str, connection: Connection) -> None:
+        group = self._groups.get(group_name)
+        if group is not None:
+            group.refused.pop(connection, None)
+
+    def _warn_of_conflict(self, group: ConsumerGroup, conflict: Conflict | None) -> None:
+        if conflict is None:
+            return
+        key = (group.name, conflict.client_id, conflict.topic)
+        if key not in self._conflicts_said:
+            if len(self._conflicts_said) >= CONFLICTS_SAID_MAX:
+                self._conflicts_said.clear()
+            self._conflicts_said.add(key)
+            log.warning("%s", conflict)
+
+    def unregister(self, group_name: str, connection: Connection) -> None:
+        """The member behind this connection leaves; the others are told."""
+        group = self._groups.get(group_name)
+        if group is not None:
+            group.wanted.pop(connection, None)
+            group.refused.pop(connection, None)
+        if group is None or group.channels.pop(connection, None) is None:
+            return
+        groups = self._groups_of.get(connection)
+        if groups is not None:
+            groups.discard(group_name)
+        if not group.channels:
+            # With its last member goes the subscription: a late pull is answered SUBSCRIPTION_NOT_EXIST.
+            del self._groups[group_name]
+            for watcher in self._subscription_watchers:
+                watcher(group_name, None)
+            self._changed()
+        else:
+            self._notify(group)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Everybody behind a connection leaves."""
+        for group_name in list(self._groups_of.get(connection, ())):
+            self.unregister(group_name, connection)
+        self._groups_of.pop(connection, None)
+
+    def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> None:
+        """Remove members without a heartbeat for `expiry_s` and close their connections."""
+        now = self._clock.monotonic()
+        for group in list(self._groups.values()):
+            for channel in list(group.channels.values()):
+                if now - channel.seen > expiry_s:
+                    log.info(
+                        "consumer %s of group %s: no heartbeat for %.0f s",
+                        channel.client_id,
+                        group.name,
+                        expiry_s,
+                    )
+                    self.unregister(group.name, channel.connection)
+                    channel.connection.close(
+                        f"consumer {channel.client_id} of {group.name}: no heartbeat for {expiry_s:.0f} s"
+                    )
+
+    # --- reading
+
+    def group(self, name: str) -> ConsumerGroup | None:
+        """Return the group, or None when none of its members is connected."""
+        return self._groups.get(name)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        found = self._groups.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def groups(self) -> list[ConsumerGroup]:
+        return list(self._groups.values())
+
+    def groups_subscribed_to(self, topic: str) -> list[str]:
+        """Names of the connected groups that subscribe to a topic."""
+        return [group.name for group in self._groups.values() if topic in group.subscriptions]
+
+    def fingerprint_changed(self, group_name: str, fingerprint: int) -> bool:
+        """Compare a heartbeat's fingerprint (V2) with the group's last one, and remember it.
+
+        The first of a group is no change. One without subscriptions that we do not have is the caller's to tell.
+        """
+        group = self._groups.get(group_name)
+        if group is None:
+            return False
+        before, group.fingerprint = group.fingerprint, fingerprint
+        return before is not None and before != fingerprint
+
+    # --- helpers
+
+    def _changed(self) -> None:
+        for watcher in self._watchers:
+            watcher()
+
+    def _see(
+        self, group: ConsumerGroup, connection: Connection, client_id: str, language: int, version: int
+    ) -> bool:
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        channel = group.channels.get(connection)
+        if channel is not None and channel.client_id == client_id:
+            channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
+            return False
+        group.channels[connection] = ClientChannel(connection, client_id, language, version, now, now_ms)
+        groups = self._groups_of.get(connection)
+        if groups is None:
+            groups = self._groups_of[connection] = set()
+            connection.on_close(self.connection_closed)
+        groups.add(group.name)
+        return True
+
+    def _notify(self, group: ConsumerGroup) -> None:
+        # Members of a broadcasting group each take all queues, so nobody needs to know of the others.
+        if group.message_model == BROADCASTING or not self._may_notify(group.name):
+            return
+        for connection in list(group.channels):
+            if connection.is_open:
+                connection.invoke_oneway(
+                    RemotingCommand(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                        {"consumerGroup": group.name},
+                        flag=FLAG_ONEWAY,
+                    )
+                )
+
+
+def _replace_subscriptions(group: ConsumerGroup, subscriptions: Iterable[SubscriptionData]) -> bool:
+    """Apply a heartbeat's subscriptions; return whether the set of topics changed."""
+    changed = False
+    named = set()
+    for subscription in subscriptions:
+        named.add(subscription.topic)
+        known = group.subscriptions.get(subscription.topic)
+        if known is None:
+            changed = True
+        elif subscription.sub_version <= known.sub_version:
+            continue
+        group.subscriptions[subscription.topic] = subscription
+    for topic in [topic for topic in group.subscriptions if topic not in named]:
+        del group.subscriptions[topic]
+        changed = True
+    return changed

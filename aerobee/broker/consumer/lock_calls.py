@@ -1,0 +1,176 @@
+"""LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42: a consumer takes queues for itself and gives them back. AEROBEE_LIST_LOCKS: who has them.
+
+Source: LockBatchRequestBody, LockBatchResponseBody, AdminBrokerProcessor (RocketMQ). Broker names in the queues are
+whatever the client sent and come back as sent. `onlyThisBroker` stops RocketMQ's forwarding between replicas, which
+needs lockInStrictMode; there is none here. `leaseMillis` in a lock request is ours, see lock_table.py.
+
+What always holds: a grant leaves this broker when the file says who holds the queue, so a broker that was killed and
+started again does not give it to somebody else while its holder still works on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.errors import MalformedFrame, StoreError
+from aerobee.message import MessageQueue
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.message_queue import queue_to_dict, queues
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler, Reply
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "orderlyLocks.json"
+
+
+class OrderlyLocks(Feature):
+    """Answers 41, 42 and AEROBEE_LIST_LOCKS, and keeps the file."""
+
+    name = "orderly locks"
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._calls = LockCalls(
+            locks=parts.locks, file=parts.config_file(FILE_NAME), run_blocking=parts.run_blocking
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        return self._calls.handlers()
+
+    def load(self) -> None:
+        self._calls.load()
+
+    def save(self) -> None:
+        self._calls.save()
+
+
+class LockCalls:
+    """The handlers. A grant that changes a holder is answered once the file has it; a renewal at once."""
+
+    def __init__(
+        self,
+        *,
+        locks: LockTable,
+        file: ConfigFile | None = None,
+        run_blocking: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        self._locks = locks
+        self._file = file
+        self._run_blocking = run_blocking
+        self._saved_version = locks.version
+        self._saving: asyncio.Future[None] | None = None
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+            RequestCode.AEROBEE_LIST_LOCKS: self.show,
+        }
+
+    def lock(self, connection: Connection, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
+        """Body {consumerGroup, clientId, mqSet}; the reply's lockOKMQSet names the queues that were granted."""
+        fields = fastjson.loads_object(request.body, "a lock request")
+        group, client_id, wanted = _parse(fields, "a lock request")
+        lease_s = max(0, json_fields.integer(fields, "leaseMillis")) / 1000
+        granted = self._locks.lock(group, client_id, wanted, lease_s=lease_s)
+        reply = request.reply(
+            body=fastjson.dumps({"lockOKMQSet": [queue_to_dict(queue) for queue in granted]})
+        )
+        return reply if self._is_saved else self._reply_when_saved(reply)
+
+    def unlock(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """The same body. The file is written later: until then a restart would keep the lock for its lease."""
+        fields = fastjson.loads_object(request.body, "an unlock request")
+        self._locks.unlock(*_parse(fields, "an unlock request"))
+        if not self._is_saved:
+            self._begin_saving()
+        return None if request.is_oneway else request.reply()
+
+    def show(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Body: {"locks": [{consumerGroup, topic, brokerName, queueId, clientId, since, ageMillis, leaseMillis}]}."""
+        locks = [
+            queue_to_dict(info.queue)
+            | {
+                "consumerGroup": info.group,
+                "clientId": info.client_id,
+                "since": info.since_ms,
+                "ageMillis": info.age_ms,
+                "leaseMillis": info.lease_ms,
+            }
+            for info in self._locks.infos(request.field("consumerGroup") or "")
+        ]
+        return request.reply(body=fastjson.dumps({"locks": locks}))
+
+    # --- the file
+
+    def load(self) -> None:
+        """Take over the locks of the run before. Raises StoreError for a file that is no lock table."""
+        tree = None if self._file is None else self._file.read()
+        if tree is None:
+            return
+        try:
+            self._locks.from_json(tree)
+        except MalformedFrame as error:
+            raise StoreError(f"config/{FILE_NAME} is not a lock table: {error}") from error
+        self._saved_version = self._locks.version
+
+    def save(self) -> None:
+        """Write the file, blocking."""
+        if self._file is not None and not self._is_saved:
+            self._file.write(self._locks.to_json())
+            self._saved_version = self._locks.version
+
+    @property
+    def _is_saved(self) -> bool:
+        return self._saved_version == self._locks.version or self._file is None
+
+    async def _reply_when_saved(self, reply: RemotingCommand) -> RemotingCommand:
+        version = self._locks.version
+        while self._saved_version < version:
+            # One write at a time; a later one holds what changed meanwhile for all who wait.
+            await asyncio.shield(self._begin_saving())
+        return reply
+
+    def _begin_saving(self) -> asyncio.Future[None]:
+        if self._saving is not None and not self._saving.done():
+            return self._saving
+        loop = asyncio.get_running_loop()
+        saving: asyncio.Future[None] = loop.create_future()
+        self._saving = saving
+        file, tree, version = self._file, self._locks.to_json(), self._locks.version
+        assert file is not None
+        assert self._run_blocking is not None
+
+        def written() -> None:
+            self._saved_version = version
+            if not saving.done():
+                saving.set_result(None)
+
+        def write() -> None:
+            try:
+                file.write(tree)
+            except StoreError as error:
+                # As good as RocketMQ's locks then: they are in memory.
+                log.error(
+                    "locks of ordered queues are not written and would not survive a restart: %s", error
+                )
+            loop.call_soon_threadsafe(written)
+
+        self._run_blocking(write)
+        return saving
+
+
+def _parse(fields: json_fields.Fields, what: str) -> tuple[str, str, tuple[MessageQueue, ...]]:
+    group = json_fields.text(fields, "consumerGroup")
+    client_id = json_fields.text(fields, "clientId")
+    if not group or not client_id:
+        raise MalformedFrame(f"{what} needs consumerGroup and clientId, it has {group!r} and {client_id!r}")
+    return group, client_id, queues(fields, "mqSet")

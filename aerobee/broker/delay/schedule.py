@@ -1,0 +1,303 @@
+"""Delivery of messages with a delay level (ScheduleMessageService of RocketMQ).
+
+A delayed message lies in queue level-1 of SCHEDULE_TOPIC_XXXX; the tags code of its queue entry is the time at which
+it is due. Each level is one queue in the order of its due times, so one timer a level is enough: it stands at the due
+time of the next entry. A due message is stored again under REAL_TOPIC and REAL_QID, whole runs of them in one call
+(deliveries.py); its property text stays as it is. How far each level has come is kept in config/delayOffset.json:
+
+    {"dataVersion": {...}, "offsetTable": {level: queue offset}, "aerobeeLogOffset": physical offset}
+
+The file is written each 10 s and at the stop. After a crash RocketMQ delivers again what was delivered since then. Here
+the record of each delivery names the record it was made from (store/delivery_mark.py): loading looks at the commit log
+from aerobeeLogOffset on and moves each level behind the last message that was delivered. RocketMQ leaves that key out
+when it writes the file. The file never runs ahead of the log on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.delay.delay_level import REAL_TOPIC
+from aerobee.broker.delay.delivery_error import DeliveryError
+from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
+from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
+from aerobee.clock import Clock, Timer
+from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.store.config import StoreConfig
+from aerobee.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from aerobee.store.delivery_mark import delivered_sources
+
+log = logging.getLogger(__name__)
+
+DELIVERIES_PER_PASS = 64  # one by one; then the event loop gets its turn
+ERROR_PAUSE_S = 1.0
+SCAN_BYTES_MAX = 64 << 20  # a start after a crash looks at no more than this and 10 s of the log
+SAVE_INTERVAL_S = 10.0  # flushDelayOffsetInterval
+LOG_OFFSET_KEY = "aerobeeLogOffset"
+VERSION_STEP = 200  # deliveries that share one data version (delayOffsetUpdateVersionStep)
+
+
+class ScheduleQueue(Protocol):
+    """A consume queue of the schedule topic."""
+
+    min_offset: int
+    max_offset: int
+    readable_max: int
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None: ...
+
+
+class Flushed(Protocol):
+    """The store's watermark of what is on the disk."""
+
+    value: int
+
+    def when(self, offset: int, callback: Callable[[bool], None]) -> None: ...
+
+
+class ScheduleStore(RedeliveryStore, Protocol):
+    """What delivery needs of the store."""
+
+    config: StoreConfig
+
+    @property
+    def flushed(self) -> Flushed: ...
+
+    @property
+    def queues(self) -> Mapping[tuple[str, int], ScheduleQueue]: ...
+
+    def read_record(self, physical_offset: int) -> bytes | None: ...
+
+
+class Schedule:
+    """Delivers due messages of every level. Belongs to the event loop; only a master runs it."""
+
+    def __init__(
+        self,
+        *,
+        store: ScheduleStore,
+        file: ConfigFile | None,
+        clock: Clock,
+        stats: BrokerStats,
+        run_blocking: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`run_blocking` runs a function in a thread where it may block, one after the other, and logs its failure."""
+        self._store = store
+        self._redelivery = Redelivery(store)
+        self._deliveries: DeliveryRuns | None = None
+        self._file = file
+        self._clock = clock
+        self._stats = stats
+        self._run_blocking = run_blocking
+        self._delays_ms = store.config.delay_levels_ms()
+        self._timers: dict[int, Timer] = {}
+        self._due_ms: dict[int, int] = {}  # level -> for when its timer stands
+        self._save_timer: Timer | None = None
+        self._running = False
+        self._count = 0  # deliveries since the start
+        self._saved: dict[int, int] = {}
+        self._saved_end = 0
+        self.error = DeliveryError()
+        self.offsets: dict[int, int] = {}  # level -> next queue offset to deliver
+        self.data_version = DataVersion(0, clock.now_ms(), 0)
+
+    def use(self, deliveries: DeliveryRuns) -> None:
+        """Deliver in runs. Without it messages are delivered one by one."""
+        self._deliveries = deliveries
+
+    def start(self) -> None:
+        """Begin with what is due. load() comes first."""
+        self._running = True
+        for level in range(1, len(self._delays_ms) + 1):
+            self._run(level)
+        self._save_timer = self._clock.call_later(SAVE_INTERVAL_S, self._save_again)
+
+    def stop(self) -> None:
+        self._running = False
+        for timer in (*self._timers.values(), *((self._save_timer,) if self._save_timer else ())):
+            timer.cancel()
+        self._timers.clear()
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        """A message became readable; of interest are those of the schedule topic."""
+        if topic == SCHEDULE_TOPIC and self._running:
+            level = queue_id + 1
+            due = self._due_ms.get(level)
+            if due is None or tags_code < due:
+                self._arm(level, self._clock.now_ms() if due is None else tags_code)
+
+    # --- delivery
+
+    def _arm(self, level: int, due_ms: int) -> None:
+        timer = self._timers.pop(level, None)
+        if timer is not None:
+            timer.cancel()
+        self._due_ms[level] = due_ms
+        self._timers[level] = self._clock.call_later(
+            max(0, due_ms - self._clock.now_ms()) / 1000, self._run, level
+        )
+
+    def _run(self, level: int) -> None:
+        """Deliver what is due at a level and set its timer for the rest."""
+        self._timers.pop(level, None)
+        self._due_ms.pop(level, None)
+        if not self._running or not 1 <= level <= len(self._delays_ms):
+            return
+        queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+        if queue is None:
+            return
+        offset = max(self.offsets.get(level, 0), queue.min_offset)
+        if self._run_at_once(level, queue, offset):
+            self._arm(level, self._clock.now_ms())
+            return
+        try:
+            for _ in range(DELIVERIES_PER_PASS):
+                if offset >= queue.readable_max:
+                    return
+                entry = queue.entry(offset)
+                if entry is not None:
+                    now = self._clock.now_ms()
+                    # A due time beyond the level's whole delay comes from a clock that was set back: deliver now.
+                    if now < entry[2] <= now + self._delays_ms[level - 1]:
+                        self._arm(level, entry[2])
+                        return
+                    self._deliver(level, offset, entry[0])
+                    self.error.add(now - entry[2])
+                offset += 1
+                self._advance(level, offset)
+        except StoreError as error:
+            log.error(
+                "level %d: message %d is due and cannot be stored: %s; trying again", level, offset, error
+            )
+            self._arm(level, self._clock.now_ms() + round(ERROR_PAUSE_S * 1000))
+            return
+        self._arm(level, self._clock.now_ms())
+
+    def _run_at_once(self, level: int, queue: ScheduleQueue, offset: int) -> bool:
+        """Deliver a run of what is due from `offset` on; returns whether there was any."""
+        deliveries = self._deliveries
+        count = min(RUN_MAX, queue.readable_max - offset)
+        if deliveries is None or count <= 0 or not isinstance(queue, ConsumeQueue):
+            return False
+        now = self._clock.now_ms()
+        latest = now + self._delays_ms[level - 1]
+        sources: list[int] = []
+        late: list[int] = []
+        for physical_offset, size, due_ms in queue.entries(offset, count):
+            if now < due_ms <= latest or size <= 0 or (size == FILLER_SIZE and not physical_offset):
+                break
+            sources.append(physical_offset)
+            late.append(now - due_ms)
+        delivered, _, fault = deliveries.run(sources)
+        if delivered:
+            self.error.add_all(late[:delivered])
+            self._advance(level, offset + delivered, delivered)
+        if fault is not None:
+            self._arm(
+                level, now + round(ERROR_PAUSE_S * 1000)
+            )  # the others are not to wait for the next arrival
+            raise fault
+        return delivered > 0
+
+    def _deliver(self, level: int, offset: int, physical_offset: int) -> None:
+        data = self._store.read_record(physical_offset)
+        if data is None:
+            log.warning("level %d: the record of message %d is gone; it is skipped", level, offset)
+            return
+        try:
+            message = WaitingMessage(data)
+            if message.properties.get(REAL_TOPIC) == HALF_TOPIC:
+                raise ValueError(f"its REAL_TOPIC {HALF_TOPIC} is the broker's own")
+            topic, size = self._redelivery.deliver(message)
+        except (MalformedRecord, ValueError, UsageError, RecordInvalid) as error:
+            log.error("level %d: message %d cannot be delivered and is skipped: %s", level, offset, error)
+            return
+        self._stats.topic_put(topic, 1, size)
+
+    def _advance(self, level: int, offset: int, count: int = 1) -> None:
+        self.offsets[level] = offset
+        before, self._count = self._count, self._count + count
+        if before // VERSION_STEP != self._count // VERSION_STEP:
+            self.data_version = self.data_version.next(self._clock.now_ms())
+
+    # --- the file
+
+    def load(self) -> None:
+        """Read delayOffset.json; a level that is not in it begins at its queue's start. The store is open."""
+        tree = self._file.read() if self._file is not None else None
+        scan_from: object = None
+        if tree is not None:
+            table = tree.get("offsetTable") or {}
+            self.offsets = {int(level): int(offset) for level, offset in table.items()}
+            if isinstance(tree.get("dataVersion"), dict):
+                self.data_version = DataVersion.from_dict(tree["dataVersion"])
+            scan_from = tree.get(LOG_OFFSET_KEY)
+        else:
+            scan_from = self._first_record()
+        if isinstance(scan_from, int):
+            self._skip_delivered(scan_from)
+        elif tree is not None:
+            # RocketMQ wrote it. From here on a crash must find where to look.
+            self.save()
+
+    def _first_record(self) -> int | None:
+        """Where the oldest delayed message lies; None without any."""
+        entries = [
+            queue.entry(queue.min_offset)
+            for (topic, _), queue in self._store.queues.items()
+            if topic == SCHEDULE_TOPIC
+        ]
+        return min((entry[0] for entry in entries if entry is not None), default=None)
+
+    def _skip_delivered(self, scan_from: int) -> None:
+        """Move each level behind the last message whose delivery is in the log. A level delivers in order."""
+        store = self._store
+        now = self._clock.now_ms()
+        delivered = delivered_sources(store.log, scan_from, store.log.end)
+        for level in range(1, len(self._delays_ms) + 1):
+            queue = store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is None or not delivered:
+                continue
+            at = max(self.offsets.get(level, 0), queue.min_offset)
+            while at < queue.max_offset and delivered:
+                entry = queue.entry(at)
+                at += 1
+                if entry is not None and now < entry[2] <= now + self._delays_ms[level - 1]:
+                    break  # not due yet
+                if entry is not None and entry[0] in delivered:
+                    delivered.discard(entry[0])
+                    self.offsets[level] = at
+
+    def save(self) -> None:
+        """Write delayOffset.json with where each level stands now."""
+        if self._file is not None:
+            self._file.write(self._file_tree())
+
+    def _file_tree(self) -> dict[str, object]:
+        return {**self.to_json(), LOG_OFFSET_KEY: self._store.log.end}
+
+    def to_json(self) -> dict[str, object]:
+        """What RocketMQ knows of the file; also the body of GET_ALL_DELAY_OFFSET (45)."""
+        return {"dataVersion": self.data_version.to_dict(), "offsetTable": dict(self.offsets)}
+
+    def _save_again(self) -> None:
+        self._save_timer = self._clock.call_later(SAVE_INTERVAL_S, self._save_again)
+        self.error.turn(self._clock.monotonic())
+        log_end = self._store.log.end
+        if self._file is not None and (
+            self.offsets != self._saved or log_end - self._saved_end > SCAN_BYTES_MAX
+        ):
+            tree, self._saved, self._saved_end = self._file_tree(), dict(self.offsets), log_end
+            # The file must not say that a message was delivered whose record a power loss can take back.
+            self._store.flushed.when(self._store.log.end, lambda ok: self._write(tree) if ok else None)
+
+    def _write(self, tree: dict[str, object]) -> None:
+        file = self._file
+        if file is not None and self._running:
+            self._run_blocking(lambda: file.write(tree))

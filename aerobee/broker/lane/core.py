@@ -1,0 +1,505 @@
+"""The hot path: whole bursts of ordinary sends and pulls, from the bytes of a read to the bytes of the replies.
+
+LaneCore is the definition of what the native twin (native/) does: it takes bytes, the sender's address, the time and
+writable buffers, does no IO and owns no memory. Its seam is
+
+    burst(data, position, born_host, now_ms) -> (replies, used, slow, held, puts, gets)
+
+    replies   encoded frames to be sent now
+    used      position of the first byte that was not served
+    slow      whether a whole frame stands there that is for the handlers (send.py, consumer/pull.py and all others)
+    held      encoded frames to be sent when the log is durable up to its present end
+    puts      what was stored, by topic: (topic, messages, bytes of their records, requests)
+    gets      what was pulled, in order: Got of lane/pull.py
+
+Lane (lane.py) is the shell that joins it to connections, watermarks and statistics. LANE_VERSION changes with the seam
+and with whatever a burst may answer or write: a native lane of another version is not used.
+
+An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the oneway form of them, in either header
+type, to an existing topic and queue, within all limits, without a property that asks for more than storing it (delay,
+timer, transaction, light queues); or a pull (lane/pull.py). Whatever is not, or cannot be parsed, is left for the
+handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits, and
+are what they are in both twins: nothing that only Python would read as a number is ordinary. Nothing is changed before
+a message is known to be ordinary, and nothing can fail after its first byte is written.
+
+Records and replies are what send.py makes. A stored text is the client's own text with the broker's properties at
+its end; RocketMQ writes it again in the order of a hash map, which has no meaning.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Container
+from operator import itemgetter
+from typing import Any
+from zlib import crc32
+
+import orjson
+
+from aerobee.broker.lane.batch import Shared, cut_batch, lay_out_batch
+from aerobee.broker.lane.pull import Got, GrantKey, LanePulls, PullGrant, number
+from aerobee.broker.lane.topic import LaneQueue, LaneTopic
+from aerobee.broker.send.send import TIMER_PROPERTIES
+from aerobee.errors import MalformedRecord, StoreError, WireError
+from aerobee.message import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    COMPRESSION_MASK,
+    MAGIC_V1,
+    MULTI_TAGS,
+    PRIORITY,
+    PROPERTIES_BYTES_MAX,
+    STORE_HOST_V6,
+)
+from aerobee.remoting.binary_header import decode_binary_header
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import FLAG_ONEWAY, VERSION, RemotingCommand, SerializeType
+from aerobee.remoting.frame import encode_frame
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES
+from aerobee.store.message_store import MessageStore
+
+LANE_VERSION = 5
+REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
+_WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
+_SIZE = struct.Struct(">H")
+_SLOT = struct.Struct(">i")
+_NUMBERS = struct.Struct(">iiq")  # sys flag, reconsume times, born timestamp
+_BATCH = RequestCode.SEND_BATCH_MESSAGE.value
+_HEADER = itemgetter("code", "flag", "opaque", "extFields")
+_LETTERS = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
+_FIELDS: dict[int, Callable[[Any], tuple[Any, ...]]] = {
+    # topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch
+    RequestCode.SEND_MESSAGE_V2.value: _LETTERS,
+    _BATCH: _LETTERS,
+    RequestCode.SEND_MESSAGE.value: itemgetter(
+        "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
+    ),
+}
+_PULLS = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
+_NOT_BATCH = frozenset({"false", "0", 0})
+_BINARY = SerializeType.ROCKETMQ.value
+# A message with one of these is more than a message to store, or the broker would have to replace what it says.
+SPECIAL_PROPERTIES = frozenset(
+    {
+        "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "REAL_TOPIC", "INNER_MULTI_DISPATCH", "INNER_NUM", "INNER_BASE",
+        "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#", "TIMER_OUT_MS", "DEDUP_KEY", PRIORITY,
+        *TIMER_PROPERTIES,
+    }
+)  # fmt: skip
+_ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
+_NOT_ORDINARY = (
+    KeyError, ValueError, TypeError, AttributeError, struct.error, OverflowError, WireError, MalformedRecord,
+    StoreError,
+)  # fmt: skip
+_PREFIXES = [
+    f"\0\0{chr((n + 4) >> 8)}{chr((n + 4) & 255)}\0\0{chr(n >> 8)}{chr(n & 255)}" for n in range(4096)
+]
+
+
+Put = tuple[str, int, int, int]  # topic, messages, bytes of their records, requests
+
+
+class LaneCore:
+    """Serves bursts.
+
+    `find_topic` returns the config of a topic that is ordinary, else None; `find_grant` says who may pull;
+    `waiting` holds the queues at which a pull is parked.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        find_topic: Callable[[str], TopicConfig | None],
+        find_grant: Callable[[GrantKey], PullGrant | None],
+        store_host: bytes,
+        own_properties: str,
+        reply_fields: str,
+        reply_ext: dict[str, str],
+        waiting: Container[tuple[str, int]],
+        special_properties: frozenset[str] = SPECIAL_PROPERTIES,
+    ) -> None:
+        self._store = store
+        self._waiting = waiting
+        self._log = store.log
+        self._index = store.index
+        self._find_topic = find_topic
+        self._special_properties = special_properties
+        self._store_host = store_host
+        self._store_host_hex = store_host.hex().upper()
+        self._own_properties = own_properties
+        self._reply_fields = reply_fields
+        self._reply_ext = reply_ext
+        self._holds = store.config.is_sync_flush
+        self._topics: dict[str, LaneTopic] = {}
+        self._pulls = LanePulls(store, find_grant)
+        # Of the burst: what all its records share, and index entries (hash, physical offset) to be written at its end.
+        self._born_host = b""
+        self._host_flags = 0
+        self._head = struct.Struct("")
+        self._now_ms = 0
+        self._index_entries: list[tuple[int, int]] = []
+        self._index_room = 0
+        self._touched: list[LaneTopic] = []
+        self._last_offset = -1  # where the youngest record begins
+
+    def forget_topics(self) -> None:
+        """Topics have changed: look everything up again."""
+        self._topics.clear()
+        self._pulls.forget()
+
+    def forget_grants(self) -> None:
+        """Groups, subscriptions or offsets have changed: ask again who may pull."""
+        self._pulls.forget()
+
+    def burst(
+        self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int
+    ) -> tuple[bytes, int, bool, bytes, list[Put], list[Got]]:
+        """Serve ordinary frames from `position` on, until the data ends or a frame is not ordinary.
+
+        The result is explained above. `born_host` is packed, `now_ms` the store's time.
+        """
+        self._begin(born_host, now_ms)
+        replies: list[str] = []  # to sends, as Latin-1 text
+        parts: list[bytes] = []  # replies to pulls, and to the sends before them
+        held: list[str] = []
+        gets: list[Got] = []
+        reply_bytes = 0
+        at, size = position, len(data)
+        unpack, loads, header_of, fields_of = _WORDS.unpack_from, orjson.loads, _HEADER, _FIELDS.get
+        slow = False
+        try:
+            while size - at >= 8 and reply_bytes < REPLY_BYTES_MAX:
+                length, word = unpack(data, at)
+                end = at + 4 + length
+                if end > size:
+                    break
+                slow = True  # until this frame is served
+                body_at = at + 8 + (word & 0xFFFFFF)
+                if body_at > end:
+                    break
+                if word >> 24:
+                    if word >> 24 != _BINARY:
+                        break
+                    command = decode_binary_header(data[at + 8 : body_at], b"")
+                    code, flag, opaque, ext = command.code, command.flag, command.opaque, command.ext or {}
+                else:
+                    command = None
+                    code, flag, opaque, ext = header_of(loads(data[at + 8 : body_at]))
+                if (
+                    not type(code) is type(flag) is type(opaque) is int
+                    or (flag and flag != FLAG_ONEWAY)
+                    or not -0x80000000 <= opaque <= 0x7FFFFFFF
+                ):
+                    break
+                names = fields_of(code)
+                if names is None:
+                    if code not in _PULLS or flag:
+                        break
+                    frame, got = self._pulls.serve(code, ext, opaque, command)
+                    parts += ("".join(replies).encode("latin-1"), frame)
+                    replies.clear()
+                    gets.append(got)
+                    at, slow, reply_bytes = end, False, reply_bytes + len(frame)
+                    continue
+                fields = names(ext)
+                if code == _BATCH:
+                    reply = self._batch(fields, data[body_at:end])
+                elif fields[7] in _NOT_BATCH:
+                    reply = self._single(fields, data[body_at:end])
+                else:
+                    break
+                at, slow = end, False
+                if flag:
+                    continue
+                lane_queue, queue_offset, message_ids, unique_key, waits = reply
+                if command is None:
+                    text = (
+                        f'{lane_queue.reply_start}{unique_key}","msgId":"{message_ids}{self._reply_fields}'
+                        f'"{queue_offset}"}},"flag":1,"language":"PYTHON","opaque":{opaque},'
+                        f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+                    )
+                    length = len(text)
+                    text = (_PREFIXES[length] if length < 4096 else _prefix(length)) + text
+                else:
+                    text = self._binary_reply(command, lane_queue, queue_offset, message_ids, unique_key)
+                if waits:
+                    held.append(text)
+                else:
+                    replies.append(text)
+        except _NOT_ORDINARY:
+            pass  # the frame at `at` is for the handlers; slow is still True
+        parts.append("".join(replies).encode("latin-1"))
+        puts = self._end() if self._touched else []
+        return b"".join(parts), at, slow, "".join(held).encode("latin-1"), puts, gets
+
+    def _end(self) -> list[Put]:
+        """Write what a burst leaves to its end; return what was stored."""
+        if self._index_entries:
+            self._write_index()
+        puts = []
+        for topic in self._touched:
+            puts.append((topic.name, topic.count, topic.byte_count, topic.request_count))
+            topic.count = topic.byte_count = topic.request_count = 0
+        self._touched.clear()
+        self._store.last_store_timestamp, self._store.last_record_offset = self._now_ms, self._last_offset
+        return puts
+
+    def _begin(self, born_host: bytes, now_ms: int) -> None:
+        """Set what the records of a burst share."""
+        self._now_ms = now_ms
+        if born_host != self._born_host:
+            self._born_host = born_host
+            self._head = struct.Struct(f">IIIiiqqiq{len(born_host)}sq{len(self._store_host)}siqi")
+            self._host_flags = (BORN_HOST_V6 if len(born_host) != 8 else 0) | (
+                STORE_HOST_V6 if len(self._store_host) != 8 else 0
+            )
+        index = self._index
+        if not index.is_enabled:
+            self._index_room = 1 << 30
+        elif index.files:
+            file = index.files[-1]
+            self._index_room = min(file.reserved, file.entry_count_max) - file.count
+        else:
+            self._index_room = 0
+
+    def _single(
+        self, fields: tuple[Any, ...], body: bytes | bytearray
+    ) -> tuple[LaneQueue, int, str, str, bool]:
+        """Store one message; return (queue, queue offset, message id, unique key, waits for the disk).
+
+        Raises one of _NOT_ORDINARY, and has changed nothing then.
+        """
+        topic_name, queue_text, sys_flag, born_timestamp, flag, properties, tries, _ = fields
+        topic = self._topics.get(topic_name) or self._admit(topic_name)
+        if type(queue_text) is not str:
+            queue_text = str(number(queue_text))
+        lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
+        # Text to pairs. Each pair has its separator, or this is not ordinary text.
+        parts = properties.replace("\x02", "\x01").split("\x01")
+        names_and_values = iter(parts)
+        pairs = dict(zip(names_and_values, names_and_values))  # noqa: B905 - a last, empty part has no partner
+        if properties.count("\x01") != len(parts) >> 1 or not self._special_properties.isdisjoint(pairs):
+            raise ValueError
+        unique_key = pairs["UNIQ_KEY"]
+        sys_flag = 0 if sys_flag == "0" else number(sys_flag)
+        if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~_ORDINARY_SYS_FLAG:
+            raise ValueError
+        stored = ((properties if len(parts) & 1 else properties + "\x02") + self._own_properties).encode()
+        if len(stored) > PROPERTIES_BYTES_MAX or len(body) > self._store.config.max_message_size:
+            raise ValueError
+        hashes = [topic.plain_key_hash(unique_key.encode())]
+        keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
+        if keys:
+            hashes += [topic.key_hash(key) for key in keys.split(" ") if key]
+        code = 0
+        if tag:
+            code, tag_hash = topic.tag(tag)
+            hashes.append(tag_hash)
+        flag = 0 if flag == "0" else number(flag)
+        tries = 0 if tries == "0" else number(tries)
+        # The usual thirteen digits without a call.
+        is_plain = len(born_timestamp) < 20 and born_timestamp.isdigit() and born_timestamp.isascii()
+        born_timestamp = int(born_timestamp) if is_plain else number(born_timestamp)
+        queue_offset, offset = self._append(
+            topic, lane_queue, body, stored, hashes, code, flag, sys_flag, born_timestamp, tries
+        )
+        topic.request_count += 1
+        waits = self._holds and pairs.get("WAIT") != "false"
+        return lane_queue, queue_offset, f"{self._store_host_hex}{offset:016X}", unique_key, waits
+
+    def _append(
+        self,
+        topic: LaneTopic,
+        lane_queue: LaneQueue,
+        body: bytes | bytearray,
+        properties: bytes,
+        hashes: list[int],
+        tag_code: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        reconsume_times: int,
+        prepared_offset: int = 0,
+    ) -> tuple[int, int]:
+        """Write the record and its queue entry, note its index entries; return (queue offset, physical offset)."""
+        log, queue, now_ms, head = self._log, lane_queue.queue, self._now_ms, self._head
+        queue_offset = queue.max_offset
+        if queue_offset >= queue.room:
+            queue.make_room(1)
+        if self._index_room < len(hashes):
+            self._make_index_room(len(hashes))
+        body_size, properties_size, field = len(body), len(properties), topic.field
+        size = head.size + body_size + len(field) + 2 + properties_size
+        offset = log.end
+        if offset + size > log.limit:
+            offset = log.place(size)
+        at = offset - log.base
+        record = b"".join(
+            (
+                head.pack(
+                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, lane_queue.queue_id, flag, queue_offset, offset,
+                    sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms, self._store_host,
+                    reconsume_times, prepared_offset, body_size,
+                ),
+                body,
+                field,
+                _SIZE.pack(properties_size),
+                properties,
+            )
+        )  # fmt: skip
+        # Record first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
+        log.buffer[at : at + size] = record
+        log.end = offset + size
+        queue.append_entry(offset, size, tag_code)
+        for value in hashes:
+            self._index_entries.append((value, offset))
+        self._index_room -= len(hashes)
+        if self._holds or lane_queue.key in self._waiting:
+            self._store.announce(queue, offset, now_ms, tag_code)
+        else:
+            queue.readable_max = queue_offset + 1  # what announce() does, when nobody waits
+        if not topic.count:
+            self._touched.append(topic)
+        topic.count += 1
+        topic.byte_count += size
+        self._last_offset = offset
+        return queue_offset, offset
+
+    def _make_index_room(self, count: int) -> None:
+        """Take room for `count` entries, in a new index file if need be. Raises StoreFull."""
+        self._write_index()
+        if not self._index.has_room(count):
+            self._index.make_room(count, self._now_ms)
+        self._begin(self._born_host, self._now_ms)
+
+    def _write_index(self) -> None:
+        """Write the index entries of the burst. IndexFile.put() is what this does, an entry at a time."""
+        entries, self._index_entries = self._index_entries, []
+        if not entries or not self._index.is_enabled:
+            return
+        file = self._index.files[-1]
+        if file.count == 1:
+            file.put(*entries.pop(0), self._now_ms)  # the file's first entry sets its beginning
+        seconds = min(max((self._now_ms - file.begin_timestamp) // 1000, 0), 0x7FFFFFFF)
+        buffer, slot_count, number, chains = file.buffer, file.slot_count, file.count, 0
+        at = file.entries_at + number * INDEX_ENTRY_BYTES
+        read, write_entry, write_slot = _SLOT.unpack_from, INDEX_ENTRY.pack_into, _SLOT.pack_into
+        for value, offset in entries:
+            slot_at = HEADER_BYTES + value % slot_count * 4
+            (previous,) = read(buffer, slot_at)
+            if not 0 < previous < number:
+                previous = 0
+                chains += 1
+            write_entry(buffer, at, value, offset, seconds, previous)
+            write_slot(buffer, slot_at, number)
+            number += 1
+            at += INDEX_ENTRY_BYTES
+        file.used_slots += chains
+        file.count = number
+        file.end_timestamp = self._now_ms
+        if entries:
+            file.end_physical_offset = entries[-1][1]
+            if file.dirty_from < 0:
+                file.dirty_from = entries[0][1]
+        file.write_header()
+
+    def _batch(
+        self, fields: tuple[Any, ...], body: bytes | bytearray
+    ) -> tuple[LaneQueue, int, str, str, bool]:
+        """Store the messages of a batch, back to back in one file; return as _single does."""
+        topic_name, queue_text, sys_flag, born_timestamp, _, properties, tries, _ = fields
+        topic = self._topics.get(topic_name) or self._admit(topic_name)
+        if type(queue_text) is not str:
+            queue_text = str(number(queue_text))
+        lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
+        names_and_values = iter(properties.replace("\x02", "\x01").split("\x01"))
+        outer = dict(zip(names_and_values, names_and_values))  # noqa: B905
+        sys_flag, born_timestamp, tries = number(sys_flag), number(born_timestamp), number(tries)
+        unique_key = outer["UNIQ_KEY"]
+        if (
+            "DELAY" in outer
+            or sys_flag & ~_ORDINARY_SYS_FLAG
+            or len(body) > self._store.config.max_message_size
+            or not (unique_key.isalnum() and unique_key.isascii())
+        ):
+            raise ValueError
+        cut = cut_batch(bytes(body), topic)
+        count = len(cut.messages)
+        total = cut.byte_count + count * (self._head.size + len(topic.field) + _SIZE.size)
+        # Everything that can fail comes first: room for all of it in one file, and numbers that fit their fields.
+        queue, log, now_ms = lane_queue.queue, self._log, self._now_ms
+        if queue.max_offset + count > queue.room:
+            queue.make_room(count)
+            if queue.max_offset + count > queue.room:
+                raise ValueError
+        if self._index_room < len(cut.hashes):
+            self._make_index_room(len(cut.hashes))
+        _NUMBERS.pack(sys_flag, tries, born_timestamp)
+        start, first = log.place(total), queue.max_offset
+        shared = Shared(
+            self._head, lane_queue.queue_id, sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms,
+            self._store_host, tries, topic.field,
+        )  # fmt: skip
+        records, entries, offsets = lay_out_batch(cut.messages, shared, start, first)
+        # Records first, entries second, as in _append.
+        log.buffer[start - log.base : start - log.base + total] = records
+        log.end = start + total
+        queue.append_entries(entries, start)
+        self._index_entries += zip(cut.hashes, map(offsets.__getitem__, cut.hash_owners), strict=True)
+        self._index_room -= len(cut.hashes)
+        if self._holds or lane_queue.key in self._waiting:
+            for offset, message in zip(offsets, cut.messages, strict=True):
+                self._store.announce(queue, offset, now_ms, message[3])
+        else:
+            queue.readable_max = first + count
+        if not topic.count:
+            self._touched.append(topic)
+        topic.count += count
+        topic.byte_count += total
+        topic.request_count += 1
+        self._last_offset = offsets[-1]
+        message_ids = ",".join([f"{self._store_host_hex}{offset:016X}" for offset in offsets])
+        return lane_queue, first, message_ids, unique_key, self._holds and outer.get("WAIT") != "false"
+
+    # --- what is looked up once
+
+    def _admit(self, name: str) -> LaneTopic:
+        config = self._find_topic(name)
+        if config is None:
+            raise KeyError(name)
+        topic = self._topics[name] = LaneTopic(config)
+        return topic
+
+    def _admit_queue(self, topic: LaneTopic, queue_text: str) -> LaneQueue:
+        queue_id = number(queue_text)
+        if not 0 <= queue_id < topic.queue_count or str(queue_id) != queue_text:
+            raise ValueError
+        queue = self._store.queue(topic.name, queue_id)
+        if type(queue) is not ConsumeQueue:  # one of another kind has more to write than an entry
+            raise ValueError
+        lane_queue = topic.queues[queue_text] = LaneQueue(queue, queue_id)
+        return lane_queue
+
+    def _binary_reply(
+        self,
+        request: RemotingCommand,
+        lane_queue: LaneQueue,
+        queue_offset: int,
+        message_ids: str,
+        unique_key: str,
+    ) -> str:
+        ext = {
+            "queueId": str(lane_queue.queue_id),
+            "transactionId": unique_key,
+            "msgId": message_ids,
+            **self._reply_ext,
+            "queueOffset": str(queue_offset),
+        }
+        return encode_frame(request.reply(ext=ext)).decode("latin-1")
+
+
+def _prefix(length: int) -> str:
+    return _WORDS.pack(length + 4, length).decode("latin-1")

@@ -1,0 +1,163 @@
+"""The lane's pulls: PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 that find messages in memory. A core, see lane/core.py.
+
+An ordinary pull comes from a group that may read the topic, asks for an offset that is
+there, and finds at least one message without waiting for the disk. Its filter may be an SQL92 expression. consumer/pull.py is the definition of what a pull does, the
+lane serves the ordinary ones with the same outcome; every other one, and every refusal, is left for it.
+
+Who may pull is asked once: `find_grant` answers with a PullGrant, which holds until something changes of topics,
+groups, subscriptions or settings (`forget`). What a pull changes (offsets, statistics) is handed back as `Got`, for
+the shell to note after the burst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.broker.filter.program import Program
+from aerobee.remoting.command import VERSION, RemotingCommand
+from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.message_store import MessageStore
+from aerobee.store.stored_message import GetStatus
+
+COMMIT_OFFSET, SUBSCRIPTION = 1, 4  # bits of sysFlag
+COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further
+GRANTS_MAX = 4096  # beyond it all are asked again: their keys hold texts of peers
+_TAG_EXPRESSIONS = ("TAG", "")
+SQL_EXPRESSION = "SQL92"
+SQL_MARK = "\x00"  # in front of a request's expression of SQL92 in a GrantKey
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_NUMBER_CHARS_MAX = 20
+
+# request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
+GrantKey = tuple[int, str, str, str | None, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PullGrant:
+    """One way to pull that is allowed. `tag_codes` None takes every message.
+
+    With `accept`, a test of whole records, those that it refuses are left out; `program` is the same test for the native
+    lane (filter/program.py), which leaves pulls to Python that have the one and not the other.
+    """
+
+    group: str
+    topic: str
+    queue_count: int
+    tag_codes: frozenset[int] | None
+    broker_id: int  # suggested for the next pull
+    slow_broker_id: int  # suggested when the data asked for is beyond the memory share
+    topic_sys_flag: int
+    group_sys_flag: int
+    accept: Callable[[bytes], bool] | None = None
+    program: Program | None = None
+
+
+# grant, queue id, next offset, offset to commit or None, messages, their bytes
+Got = tuple[PullGrant, int, int, int | None, int, int]
+
+
+def number(value: object) -> int:
+    """Read a header's number: a JSON integer, or text of at most 20 characters. Raises ValueError beyond 64 bits."""
+    if type(value) is str:
+        if not (len(value) <= _NUMBER_CHARS_MAX and value.isascii() and value.removeprefix("-").isdigit()):
+            raise ValueError
+        value = int(value)
+    if type(value) is not int or not _INT64_MIN <= value <= _INT64_MAX:
+        raise ValueError
+    return value
+
+
+class LanePulls:
+    """Serves ordinary pulls from the store."""
+
+    def __init__(self, store: MessageStore, find_grant: Callable[[GrantKey], PullGrant | None]) -> None:
+        self._store = store
+        self._find_grant = find_grant
+        self._grants: dict[GrantKey, PullGrant] = {}
+
+    def forget(self) -> None:
+        """Who may pull has changed: ask again."""
+        self._grants.clear()
+
+    def serve(
+        self, code: int, ext: dict[str, Any], opaque: int, request: RemotingCommand | None
+    ) -> tuple[bytes, Got]:
+        """Return the encoded reply and what is to be noted. `request` is given when its header was binary.
+
+        Raises KeyError, ValueError, TypeError or StoreError for a pull that is not ordinary; nothing has changed then.
+        """
+        flags = number(ext["sysFlag"])
+        expression_type = ext.get("expressionType", "TAG")
+        is_sql = expression_type == SQL_EXPRESSION
+        if not is_sql and expression_type not in _TAG_EXPRESSIONS:
+            raise ValueError
+        if flags & SUBSCRIPTION:
+            subscription = ext.get("subscription", "")
+            if type(subscription) is not str or subscription.startswith(SQL_MARK):
+                raise ValueError
+            if is_sql:
+                subscription = SQL_MARK + subscription
+            key: GrantKey = (code, ext["consumerGroup"], ext["topic"], subscription, 0)
+        else:
+            sub_version = number(ext.get("subVersion", 0))
+            key = (code, ext["consumerGroup"], ext["topic"], None, sub_version)
+        grant = self._grants.get(key) or self._admit(key)
+        queue_id, offset = number(ext["queueId"]), number(ext["queueOffset"])
+        count_max = min(max(1, number(ext["maxMsgNums"])), COUNT_MAX)
+        commit = number(ext["commitOffset"]) if flags & COMMIT_OFFSET else None
+        store = self._store
+        queue = store.queues.get((grant.topic, queue_id))
+        if (
+            not 0 <= queue_id < grant.queue_count
+            or type(queue) is not ConsumeQueue
+            or not queue.min_offset <= offset < queue.readable_max
+            or store.is_cold(grant.topic, queue_id, offset)
+        ):
+            raise ValueError
+        result = store.get_messages(
+            grant.topic,
+            queue_id,
+            offset,
+            count_max=count_max,
+            tag_codes=grant.tag_codes,
+            accept=grant.accept,
+        )
+        if result.status is not GetStatus.FOUND:
+            raise ValueError
+        suggested = grant.slow_broker_id if result.suggest_slave else grant.broker_id
+        got = (grant, queue_id, result.next_offset, commit, result.count, len(result.body))
+        if request is not None:
+            ext = {
+                "suggestWhichBrokerId": str(suggested),
+                "nextBeginOffset": str(result.next_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+                "topicSysFlag": str(grant.topic_sys_flag),
+                "groupSysFlag": str(grant.group_sys_flag),
+            }
+            return encode_frame(request.reply(remark="FOUND", ext=ext, body=result.body)), got
+        header = (
+            f'{{"code":0,"extFields":{{"suggestWhichBrokerId":"{suggested}","nextBeginOffset":"{result.next_offset}",'
+            f'"minOffset":"{result.min_offset}","maxOffset":"{result.max_offset}","topicSysFlag":'
+            f'"{grant.topic_sys_flag}","groupSysFlag":"{grant.group_sys_flag}"}},"flag":1,"language":"PYTHON",'
+            f'"opaque":{opaque},"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        ).encode()
+        length = 4 + len(header) + len(result.body)
+        if length + 4 > FRAME_BYTES_MAX:
+            raise ValueError
+        return b"".join((length.to_bytes(4, "big"), len(header).to_bytes(4, "big"), header, result.body)), got
+
+    def _admit(self, key: GrantKey) -> PullGrant:
+        _, group, topic, _, _ = key
+        if not type(group) is type(topic) is str:
+            raise ValueError
+        grant = self._find_grant(key)
+        if grant is None:
+            raise KeyError(topic)
+        if len(self._grants) >= GRANTS_MAX:
+            self._grants.clear()
+        self._grants[key] = grant
+        return grant

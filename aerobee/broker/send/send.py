@@ -1,0 +1,463 @@
+"""The send family, every message that the lane does not take: SEND_MESSAGE 10, 310, 320 (SendMessageProcessor).
+
+This is the definition of what a send does; the lane serves the ordinary ones of them with the same outcome. Here:
+automatic creation of topics, direct sends to %RETRY% and their way to the dead letters, delay levels, every refusal
+with RocketMQ's code and a remark that says what is allowed.
+
+Differences from RocketMQ: a C++ client's batch (code 10 with batch "1") is stored as the messages it holds, not as
+one message with the packed batch as its body.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.delay.delay_level import DELAY
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.overload import Overload
+from aerobee.broker.send.batch_queue import as_inner_batch, is_batch_topic
+from aerobee.broker.send.dead_letter import note_death, tries_failed
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_type import check_type, priority_queue
+from aerobee.broker.send.message_writer import MessageLog, MessageWriter
+from aerobee.broker.send.send_duplicates import AlreadyStored, FirstSend, SendDuplicates
+from aerobee.broker.send.send_header import SendHeader, parse_batch, parse_send_header
+from aerobee.broker.send.unique_key import UniqueKeys
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.timer.timer_properties import DELETE_KEY, OUT_MS
+from aerobee.broker.topic_table import HALF_TOPIC, NOT_SENDABLE, TopicTable
+from aerobee.broker.transaction.half_message import PRODUCER_GROUP, TRAN_MSG
+from aerobee.clock import Clock
+from aerobee.errors import (
+    MalformedRecord,
+    RecordInvalid,
+    RemoteError,
+    StoreError,
+    StoreFull,
+    StoreNotWritable,
+    UsageError,
+)
+from aerobee.message import (
+    DLQ_PREFIX,
+    MULTI_TAGS,
+    PROPERTIES_BYTES_MAX,
+    RETRY_PREFIX,
+    TOPIC_BYTES_MAX,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    check_group_name,
+    check_topic_name,
+    decode_properties,
+    encode_properties,
+    pack_host,
+)
+from aerobee.remoting.body.topic_config import MULTI_TAG, SYS_FLAG_UNIT, TopicConfig
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand, boolean_text
+from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.recall_handle import RecallHandle
+from aerobee.store.config import BrokerRole
+from aerobee.store.stored_message import AppendResult, StoredMessage
+
+FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
+VERSION_WITH_MAX_RECONSUME = 121  # clients from 3.4.9 on: their maxReconsumeTimes counts
+
+
+def store_refusal(error: StoreError) -> RemoteError:
+    """The answer to a message that the store did not take."""
+    if isinstance(error, RecordInvalid):
+        return RemoteError(ResponseCode.MESSAGE_ILLEGAL, str(error))
+    if isinstance(error, StoreFull | StoreNotWritable):
+        return RemoteError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. {error}")
+    return RemoteError(ResponseCode.SYSTEM_ERROR, str(error))
+
+
+class SendCalls:
+    """Handlers of the send family. Plain functions; a reply that waits for the disk leaves by DurableReplies."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageLog,
+        writer: MessageWriter,
+        topics: TopicTable,
+        groups: GroupTable,
+        locks: LockTable,
+        stats: BrokerStats,
+        live: LiveConfig,
+        identity: BrokerIdentity,
+        durable: DurableReplies,
+        overload: Overload,
+        unique_keys: UniqueKeys,
+        duplicates: SendDuplicates,
+        clock: Clock,
+        pick_queue: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._stats = stats
+        self._live = live
+        self._identity = identity
+        self._durable = durable
+        self._overload = overload
+        self._unique_keys = unique_keys
+        self._duplicates = duplicates
+        self._clock = clock
+        self._pick_queue = pick_queue
+        self._store_host_hex = identity.store_host.hex().upper()
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+        }
+
+    def send(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Serve one send request of any form."""
+        config = self._live.value
+        try:
+            header = parse_send_header(request)
+            self._check_open(config)
+            topic = self._find_topic(header, connection, config)
+            if header.batch:
+                result, unique_key = self._store_batch(connection, request, header)
+            else:
+                result, unique_key = self._store_one(connection, request, header, topic)
+        except AlreadyStored as repeated:
+            return self._answer_first(connection, request, repeated.first)
+        except RemoteError as error:
+            self._stats.put_failed()
+            return request.reply(error.code, remark=error.remark, ext=self._trace_fields(config))
+        except StoreError as error:
+            self._stats.put_failed()
+            refusal = store_refusal(error)
+            return request.reply(refusal.code, remark=refusal.remark, ext=self._trace_fields(config))
+        # A half message counts for its topic when it is committed.
+        counted = HALF_TOPIC if header.sys_flag & TRANSACTION_MASK else header.topic
+        self._stats.topic_put(counted, result.count, result.size, 1)
+        if request.is_oneway:
+            return None
+        ext = self._trace_fields(config)
+        ext["msgId"] = ",".join(f"{self._store_host_hex}{offset:016X}" for offset in result.record_offsets)
+        ext["queueId"] = str(header.queue_id)
+        ext["queueOffset"] = str(result.queue_offset)
+        if unique_key:
+            ext["transactionId"] = unique_key
+        if header.recall_handle:
+            ext["recallHandle"] = header.recall_handle
+        if header.inner_batch:
+            ext["batchUniqId"] = unique_key
+        reply = request.reply(ext=ext)
+        if self._store.config.is_sync_flush and "WAIT\x01false" not in header.properties:
+            self._durable.hold(connection, result.end, encode_frame(reply))
+            return None
+        return reply
+
+    def _answer_first(self, connection: Connection, request: RemotingCommand, first: FirstSend) -> Reply:
+        """Answer a repeated message with the place of the first one; durable when that is."""
+        if request.is_oneway:
+            return None
+        ext = self._trace_fields(self._live.value)
+        ext["msgId"] = f"{self._store_host_hex}{first.result.physical_offset:016X}"
+        ext["queueId"] = str(first.queue_id)
+        ext["queueOffset"] = str(first.result.queue_offset)
+        ext["transactionId"] = first.unique_key
+        ext["duplicate"] = "true"
+        reply = request.reply(ext=ext)
+        if self._store.config.is_sync_flush:
+            self._durable.hold(connection, first.result.end, encode_frame(reply))
+            return None
+        return reply
+
+    def _trace_fields(self, config: BrokerConfig) -> dict[str, str]:
+        return {"MSG_REGION": config.region_id, "TRACE_ON": boolean_text(config.trace_on)}
+
+    # --- checks
+
+    def _check_open(self, config: BrokerConfig) -> None:
+        opens_ms = config.start_accept_send_request_time_stamp
+        if self._clock.now_ms() < opens_ms:
+            when = datetime.fromtimestamp(opens_ms / 1000, UTC).isoformat(sep=" ")
+            raise RemoteError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {when}")
+        if not self._identity.is_master or self._store.config.broker_role is BrokerRole.SLAVE:
+            raise RemoteError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"service not available now. broker {self._identity.name} id {self._identity.broker_id} is a slave: "
+                "send to the master of that name",
+            )
+        if self._overload.reason:
+            self._overload.refused_count += 1
+            raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)
+
+    def _find_topic(self, header: SendHeader, connection: Connection, config: BrokerConfig) -> TopicConfig:
+        """Return the topic's config, created if that is allowed; settle the queue. Raises RemoteError."""
+        name = header.topic
+        try:
+            check_topic_name(name)
+        except UsageError as error:
+            raise RemoteError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if name in NOT_SENDABLE:
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{name}] is forbidden: it is the broker's own",
+            )
+        topic = self._topics.get(name) or self._create_topic(header, config)
+        if not config.broker_permission & PERM_WRITE and topic.order:
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._identity.address}] sending message is forbidden",
+            )
+        queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
+        if header.queue_id >= queue_count:
+            raise RemoteError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, topic {name} takes 0 to {queue_count - 1} "
+                f"(readQueueNums={topic.read_queue_nums}, writeQueueNums={topic.write_queue_nums}) "
+                f"Producer: {connection.remote_address}",
+            )
+        if header.queue_id < 0:
+            header.queue_id = self._pick_queue(max(1, topic.write_queue_nums))
+        return topic
+
+    def _create_topic(self, header: SendHeader, config: BrokerConfig) -> TopicConfig:
+        name = header.topic
+        created: TopicConfig | None
+        if name.startswith(RETRY_PREFIX):
+            group = name[len(RETRY_PREFIX) :]
+            if self._groups.find_or_create(group) is None:
+                raise self._group_unknown(group)
+            created = self._topics.create_retry_topic(group, unit=header.unit_mode)
+        else:
+            created = self._topics.create_from_template(
+                name,
+                template=header.default_topic,
+                queue_nums=header.default_topic_queue_nums,
+                unit_flag=SYS_FLAG_UNIT if header.unit_mode else 0,
+                allow=config.auto_create_topic_enable,
+            )
+        if created is None:
+            raise RemoteError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! It cannot be created from "
+                f"{header.default_topic or 'no template'} (autoCreateTopicEnable="
+                f"{boolean_text(config.auto_create_topic_enable)}).\n{FAQ}",
+            )
+        return created
+
+    def _group_unknown(self, group: str) -> RemoteError:
+        return RemoteError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group not exist, {group}; create it, or set autoCreateSubscriptionGroup\n{FAQ}",
+        )
+
+    def _check_size(self, body: bytes, what: str = "body") -> None:
+        limit = self._store.config.max_message_size
+        if len(body) > limit:
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: its {what} has {len(body)} bytes, at most {limit} are allowed "
+                "(maxMessageSize)",
+            )
+
+    # --- one message
+
+    def _store_one(
+        self, connection: Connection, request: RemotingCommand, header: SendHeader, topic: TopicConfig
+    ) -> tuple[AppendResult, str]:
+        config = self._live.value
+        properties = decode_properties(header.properties)
+        header.sys_flag = self._settle_transaction(header, properties)
+        if config.enable_topic_message_type_check:
+            check_type(topic, properties)
+        queue_id = priority_queue(properties, topic.write_queue_nums)
+        if queue_id is not None:
+            header.queue_id = queue_id
+        self._check_size(request.body)
+        if header.topic.startswith(RETRY_PREFIX):
+            topic = self._retry_or_dead_letter(request, header, properties, topic)
+        dedup_key = self._duplicates.check(header.topic, properties, header.sys_flag)
+        unique_key = self._add_own_properties(properties, config)
+        text = encode_properties(properties).encode(errors="surrogateescape")
+        if len(text) > PROPERTIES_BYTES_MAX:
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: its properties take {len(text)} bytes with the broker's own, at most "
+                f"{PROPERTIES_BYTES_MAX} are allowed",
+            )
+        message = StoredMessage(
+            topic=header.topic,
+            queue_id=header.queue_id,
+            body=request.body,
+            properties=text,
+            born_host=pack_host(*connection.peer),
+            flag=header.flag,
+            sys_flag=_sys_flag(header.sys_flag, topic),
+            born_timestamp=header.born_timestamp,
+            reconsume_times=header.reconsume_times,
+        )
+        has_waited = OUT_MS in properties
+        result = self._writer.put(message, properties)
+        if not has_waited and OUT_MS in properties and DELETE_KEY not in properties:
+            header.recall_handle = RecallHandle(
+                header.topic, self._identity.name, int(properties[OUT_MS]) + 1, unique_key
+            ).encode()
+        if dedup_key:
+            self._duplicates.note(header.topic, dedup_key, result, header.queue_id, unique_key)
+        return result, unique_key
+
+    def _settle_transaction(self, header: SendHeader, properties: dict[str, str]) -> int:
+        """Return the sys_flag with the prepared bits for a half message and no transaction bits for all others."""
+        sys_flag = header.sys_flag & ~TRANSACTION_MASK
+        is_prepared = header.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED
+        if properties.get(TRAN_MSG, "").lower() != "true":
+            if is_prepared:
+                raise RemoteError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the message is illegal: its sysFlag says transaction, but property {TRAN_MSG} is not true",
+                )
+            return sys_flag
+        # A consumer that gives back a committed message leaves the property in it.
+        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or (
+            header.reconsume_times > 0 and DELAY in properties
+        ):
+            return sys_flag
+        if self._live.value.reject_transaction_message:
+            raise RemoteError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._identity.address}] sending transaction message is forbidden",
+            )
+        if not properties.setdefault(PRODUCER_GROUP, header.producer_group):
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: a transaction message names its producer group in {PRODUCER_GROUP}",
+            )
+        return sys_flag | TRANSACTION_PREPARED
+
+    def _retry_or_dead_letter(
+        self, request: RemotingCommand, header: SendHeader, properties: dict[str, str], topic: TopicConfig
+    ) -> TopicConfig:
+        """A consumer's own retry: on to the dead letters when its tries are used up (handleRetryAndDLQ)."""
+        group_name = header.topic[len(RETRY_PREFIX) :]
+        try:
+            check_group_name(group_name.split("+")[0])
+        except UsageError as error:
+            raise RemoteError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        group = self._groups.find_or_create(group_name)
+        if group is None:
+            raise self._group_unknown(group_name)
+        tries_max = group.retry_max_times
+        if request.version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
+            tries_max = header.max_reconsume_times
+        # A group that holds orderly locks retries in place; what it sends here has used up its tries. A message that
+        # was not tried before comes from an operator who sends dead letters again.
+        tries = header.reconsume_times
+        if tries <= tries_max and (tries == 0 or not self._locks.holds_any(group_name)):
+            return topic
+        note_death(
+            properties,
+            topic=properties.get("RETRY_TOPIC", header.topic),
+            message_id=properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", ""),
+            tries=tries,
+            reason=tries_failed(tries),
+        )
+        properties[DELAY] = "-1"
+        header.topic = DLQ_PREFIX + group_name
+        header.queue_id = 0
+        return self._topics.create_dead_letter_topic(group_name)
+
+    def _add_own_properties(self, properties: dict[str, str], config: BrokerConfig) -> str:
+        """Add what the broker writes into every single message; return the unique key."""
+        properties.pop("POP_CK", None)
+        unique_key = properties.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
+        properties["UNIQ_KEY"] = unique_key
+        properties["MSG_REGION"] = config.region_id
+        properties["TRACE_ON"] = boolean_text(config.trace_on)
+        properties["CLUSTER"] = config.broker_cluster_name
+        return unique_key
+
+    # --- a batch
+
+    def _store_batch(
+        self, connection: Connection, request: RemotingCommand, header: SendHeader
+    ) -> tuple[AppendResult, str]:
+        if header.topic.startswith(RETRY_PREFIX):
+            raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
+        if len(header.topic) > TOPIC_BYTES_MAX:
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"message topic length {len(header.topic)}, at most {TOPIC_BYTES_MAX} are allowed in a batch",
+            )
+        outer = decode_properties(header.properties)
+        if DELAY in outer or header.sys_flag & TRANSACTION_MASK:
+            raise RemoteError(
+                ResponseCode.MESSAGE_ILLEGAL, "a batch takes neither delay levels nor transaction messages"
+            )
+        self._check_size(request.body, "batch body")
+        try:
+            entries = parse_batch(request.body)
+        except MalformedRecord as error:
+            raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
+        topic = self._topics.get(header.topic)
+        if topic is not None and self._live.value.enable_topic_message_type_check:
+            check_type(topic, outer)
+        born_host = pack_host(*connection.peer)
+        if is_batch_topic(topic):
+            return self._store_inner_batch(request, header, outer, len(entries), born_host)
+        result = self._store.append_batch(
+            [
+                StoredMessage(
+                    topic=header.topic,
+                    queue_id=header.queue_id,
+                    body=entry.body,
+                    properties=entry.properties,
+                    born_host=born_host,
+                    flag=entry.flag,
+                    sys_flag=header.sys_flag,
+                    born_timestamp=header.born_timestamp,
+                    reconsume_times=header.reconsume_times,
+                )
+                for entry in entries
+            ]
+        )
+        return result, outer.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
+
+    def _store_inner_batch(
+        self,
+        request: RemotingCommand,
+        header: SendHeader,
+        outer: dict[str, str],
+        count: int,
+        born_host: bytes,
+    ) -> tuple[AppendResult, str]:
+        """The batch as one record of a batch queue."""
+        unique_key = self._add_own_properties(outer, self._live.value)
+        message = StoredMessage(
+            topic=header.topic,
+            queue_id=header.queue_id,
+            body=request.body,
+            properties=b"",
+            born_host=born_host,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            reconsume_times=header.reconsume_times,
+        )
+        header.inner_batch = True
+        first = self._store.next_offset(header.topic, header.queue_id)
+        result = self._store.append(as_inner_batch(message, outer, count=count, first_offset=first))
+        return result, unique_key
+
+
+def _sys_flag(sys_flag: int, topic: TopicConfig) -> int:
+    return sys_flag | MULTI_TAGS if topic.topic_filter_type == MULTI_TAG else sys_flag

@@ -1,0 +1,183 @@
+"""CONSUMER_SEND_MSG_BACK 36: a consumer gives a message back, for a later try or as dead (AbstractSendMessageProcessor).
+
+The record is stored again in %RETRY%group behind a delay level, or in %DLQ%group when its tries are used up or the
+consumer asks for that. RETRY_TOPIC keeps the topic it first had, ORIGIN_MESSAGE_ID its first id. A consumer of ours may
+ask for a delay in milliseconds (delayMillis): then the message waits in the timer and not behind a level.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from aerobee.broker.config import PERM_WRITE, LiveConfig
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.delay.delay_level import DELAY
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.send.dead_letter import note_death, note_error, tries_failed
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.send import FAQ, VERSION_WITH_MAX_RECONSUME, store_refusal
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.timer.timer_properties import DELAY_MS, DEQUEUE_MS, ENQUEUE_MS, OUT_MS, ROLL_TIMES, WISHES
+from aerobee.broker.topic_table import TopicTable
+from aerobee.errors import MalformedRecord, StoreError
+from aerobee.message import Record, decode_record, encode_properties, pack_host
+from aerobee.remoting.body.pop_handle import topic_before_retry
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.frame import encode_frame
+from aerobee.store.config import StoreConfig
+from aerobee.store.stored_message import StoredMessage
+
+FIRST_RETRY_LEVEL = 3  # 10 s
+OF_A_TIMER = (
+    *WISHES,
+    OUT_MS,
+    ENQUEUE_MS,
+    DEQUEUE_MS,
+    ROLL_TIMES,
+)  # what a message that waited before brings along
+
+
+class RecordLog(Protocol):
+    """What sending back needs of the store."""
+
+    config: StoreConfig
+
+    def read_record(self, physical_offset: int) -> bytes | None: ...
+
+
+class SendBackCalls:
+    """The handler of 36."""
+
+    def __init__(
+        self,
+        *,
+        store: RecordLog,
+        writer: MessageWriter,
+        topics: TopicTable,
+        groups: GroupTable,
+        stats: BrokerStats,
+        live: LiveConfig,
+        identity: BrokerIdentity,
+        durable: DurableReplies,
+        pick_queue: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._groups = groups
+        self._stats = stats
+        self._live = live
+        self._identity = identity
+        self._durable = durable
+        self._pick_queue = pick_queue
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, connection: Connection, request: RemotingCommand) -> Reply:
+        """Store the record again. Replies 0 once it is stored (with sync flush: once it is durable)."""
+        group_name = request.text("group")
+        group = self._groups.find_or_create(group_name)
+        if group is None:
+            return request.reply(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"subscription group not exist, {group_name}; create it, or set "
+                f"autoCreateSubscriptionGroup\n{FAQ}",
+            )
+        if not self._live.value.broker_permission & PERM_WRITE or not self._identity.is_master:
+            return request.reply(
+                ResponseCode.NO_PERMISSION,
+                remark=f"the broker[{self._identity.address}] sending message is forbidden",
+            )
+        if group.retry_queue_nums <= 0:
+            return request.reply()
+        physical_offset = request.integer("offset")
+        data = self._store.read_record(physical_offset)
+        if data is None:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"look message by offset failed, {physical_offset}: no record of this broker begins there",
+            )
+        try:
+            record = decode_record(data)
+        except MalformedRecord as error:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        message, properties = self._again(request, record, group)
+        try:
+            result = self._writer.put(message, properties)
+        except StoreError as error:
+            self._stats.put_failed()
+            refusal = store_refusal(error)
+            return request.reply(refusal.code, remark=refusal.remark)
+        self._stats.send_back(group_name, properties["RETRY_TOPIC"])
+        self._stats.topic_put(message.topic, 1, result.size)
+        reply = request.reply()
+        if self._store.config.is_sync_flush and not request.is_oneway:
+            self._durable.hold(connection, result.end, encode_frame(reply))
+            return None
+        return reply
+
+    def _again(
+        self, request: RemotingCommand, record: Record, group: SubscriptionGroupConfig
+    ) -> tuple[StoredMessage, dict[str, str]]:
+        """The message for the retry topic or the dead letters, and its properties."""
+        properties = dict(record.properties)
+        properties.setdefault("RETRY_TOPIC", topic_before_retry(record.topic, group.group_name))
+        properties.setdefault("ORIGIN_MESSAGE_ID", record.offset_message_id)
+        properties["WAIT"] = "false"
+        level = request.integer("delayLevel", 0)
+        tries_max = group.retry_max_times
+        if request.version >= VERSION_WITH_MAX_RECONSUME and request.field("maxReconsumeTimes"):
+            tries_max = request.integer("maxReconsumeTimes")
+        note_error(properties, request)
+        if level < 0 or record.reconsume_times >= tries_max:
+            tries = record.reconsume_times + 1
+            note_death(
+                properties,
+                topic=properties["RETRY_TOPIC"],
+                message_id=properties.get("UNIQ_KEY", properties["ORIGIN_MESSAGE_ID"]),
+                tries=tries,
+                reason="the consumer asked for it" if level < 0 else tries_failed(tries),
+                request=request,
+            )
+            topic = self._topics.create_dead_letter_topic(group.group_name)
+            queue_id = 0
+            properties[DELAY] = "0"
+        else:
+            topic = self._topics.create_retry_topic(
+                group.group_name, group.retry_queue_nums, request.boolean("unitMode", False)
+            )
+            queue_id = self._pick_queue(group.retry_queue_nums)
+            if not self._waits_exactly(request, level, properties):
+                properties[DELAY] = str(level or FIRST_RETRY_LEVEL + record.reconsume_times)
+        message = StoredMessage(
+            topic=topic.topic_name,
+            queue_id=queue_id,
+            body=record.body,
+            properties=encode_properties(properties).encode(errors="surrogateescape"),
+            born_host=pack_host(*record.born_host),
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            reconsume_times=record.reconsume_times + 1,
+        )
+        return message, properties
+
+    def _waits_exactly(self, request: RemotingCommand, level: int, properties: dict[str, str]) -> bool:
+        """Set the time that a consumer of ours asks for to the millisecond; False when a level has to do."""
+        config = self._store.config
+        wait_ms = request.integer("delayMillis", -1)
+        if not config.timer_wheel_enable or not 0 <= wait_ms <= config.timer_max_delay_sec * 1000:
+            return False
+        for name in OF_A_TIMER:
+            properties.pop(name, None)
+        properties.pop(DELAY, None)
+        if wait_ms > 0:
+            properties[DELAY_MS] = str(wait_ms)
+        return True

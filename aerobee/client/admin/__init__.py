@@ -1,0 +1,1 @@
+"""Looking at a cluster and changing it; `Admin` is in admin.py."""

@@ -1,0 +1,195 @@
+"""Dead letters: which groups have some, reading them, sending them again.
+
+A letter is sent again to the group's retry topic, so that only the group that failed gets it, or to a topic. It keeps its
+body, keys, tag, properties and id (UNIQ_KEY), so an idempotent handler knows it. The letter itself stays: the log
+is never changed. How far a group's letters were sent again is remembered as the
+offset that TOOLS_CONSUMER committed on their topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from aerobee.client.admin.base import AdminCalls
+from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, committed_offset, end_offset
+from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
+from aerobee.client.producer.send_header import SendTemplate, decode_send_reply
+from aerobee.client.publish_route import publish_queues, subscribe_queues
+from aerobee.client.received import ReceivedMessage, decode_messages
+from aerobee.client.results import SendResult
+from aerobee.client.session import INNER_PRODUCER_GROUP
+from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error
+from aerobee.message import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SHARDING_KEY,
+    TRANSACTION_MASK,
+    MessageQueue,
+    encode_properties,
+    java_hash,
+)
+from aerobee.remoting.body.topic_list import TopicList
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+
+TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker of either product has it
+PULL_COUNT = 32
+_NOTHING_THERE = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterQueue:
+    """One queue of a group's dead letters. Those from `redriven` on were not sent again yet."""
+
+    group: str
+    queue: MessageQueue
+    begin: int
+    end: int
+    redriven: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def waiting(self) -> int:
+        return self.end - self.redriven
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What became of one letter. `result` is None after a dry run and after a failure."""
+
+    letter: DeadLetter
+    target: str
+    result: SendResult | None = None
+    error: str = ""
+
+
+class DeadLetterCalls(AdminCalls):
+    """Reads dead letters and sends them again."""
+
+    async def dead_letter_groups(self) -> tuple[str, ...]:
+        """Groups that have a topic of dead letters, sorted."""
+        answer = await self._call_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        topics = TopicList.decode(answer.body).topic_list
+        return tuple(sorted(topic[len(DLQ_PREFIX) :] for topic in topics if topic.startswith(DLQ_PREFIX)))
+
+    async def dead_letter_queues(self, group: str) -> tuple[DeadLetterQueue, ...]:
+        """The queues of a group's dead letters; empty when it never had any."""
+        self._session.check_open()
+        try:
+            route = await self._session.routes.refresh(DLQ_PREFIX + group)
+        except TopicNotExist:
+            return ()
+        queues = []
+        for queue in subscribe_queues(route):
+            begin, end, redriven = await asyncio.gather(
+                begin_offset(self._session, queue),
+                end_offset(self._session, queue),
+                self._redriven_up_to(queue),
+            )
+            queues.append(DeadLetterQueue(group, queue, begin, end, min(max(begin, redriven), end)))
+        return tuple(queues)
+
+    async def dead_letters(
+        self, group: str, wanted: DeadLetterFilter | None = None, *, only_waiting: bool = False
+    ) -> AsyncIterator[DeadLetter]:
+        """The letters that are there now, the oldest of each queue first.
+
+        `only_waiting`: leave out those that were sent again.
+        """
+        for place in await self.dead_letter_queues(group):
+            offset = place.redriven if only_waiting else place.begin
+            while offset < place.end:
+                messages, offset = await self._read(place.queue, offset)
+                for message in messages:
+                    letter = DeadLetter(group, message)
+                    if message.queue_offset < place.end and (wanted is None or wanted.matches(letter)):
+                        yield letter
+
+    async def redrive(self, letter: DeadLetter, *, to: str = "") -> Redriven:
+        """Send one letter again: to a topic, or to the group's retry topic when `to` is empty.
+
+        Failures are in the result, for one bad letter must not stop the others. UsageError: the letter does not say
+        where it came from and `to` is empty.
+        """
+        if not to and not letter.topic:
+            raise UsageError(
+                f"dead letter {letter.message.offset_message_id} does not say which topic it came from: name one"
+            )
+        target = to or RETRY_PREFIX + letter.group
+        try:
+            return Redriven(letter, target, await self._send_again(letter, target))
+        except AerobeeError as error:
+            return Redriven(letter, target, error=str(error))
+
+    async def mark_redriven(self, queue: MessageQueue, offset: int) -> None:
+        """Remember that the letters before `offset` were sent again."""
+        await commit_offset(self._session, TOOLS_GROUP, queue, offset, oneway=False)
+
+    async def _redriven_up_to(self, queue: MessageQueue) -> int:
+        return await committed_offset(self._session, TOOLS_GROUP, queue) or 0
+
+    async def _read(self, queue: MessageQueue, offset: int) -> tuple[list[ReceivedMessage], int]:
+        """Messages from `offset` on and where to go on; never an empty step at the same offset."""
+        address = await self._session.broker_address(queue.broker_name, queue.topic)
+        fields = {
+            "consumerGroup": TOOLS_GROUP,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(PULL_COUNT),
+            "sysFlag": "4",  # the subscription is in the request, no waiting
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+            "bname": queue.broker_name,
+        }
+        command = RemotingCommand(RequestCode.PULL_MESSAGE.value, fields)
+        answer = await self._session.remoting.invoke(address, command, timeout_s=self._timeout_s)
+        if answer.code == ResponseCode.SUCCESS:
+            messages = decode_messages(answer.body, queue)
+            return messages, max(offset + 1, answer.integer("nextBeginOffset"))
+        if answer.code not in _NOTHING_THERE:
+            raise remote_error(answer.code, answer.remark, address=address, request="PULL_MESSAGE")
+        return [], max(offset + 1, answer.integer("nextBeginOffset"))
+
+    async def _send_again(self, letter: DeadLetter, target: str) -> SendResult:
+        session, message = self._session, letter.message
+        queues = publish_queues(await session.routes.get(target))
+        if not queues:
+            raise RouteError(target, f"topic {target} has no queue that can be written")
+        properties = letter.redriven_properties()
+        if target.startswith(RETRY_PREFIX):
+            properties["RETRY_TOPIC"] = letter.topic
+        sharding_key = properties.get(SHARDING_KEY)
+        if sharding_key is None:
+            queue = session.random.choice(queues)
+        else:
+            queue = queues[abs(java_hash(sharding_key)) % len(queues)]
+        address = await session.broker_address(queue.broker_name, target)
+        template = SendTemplate(
+            group=INNER_PRODUCER_GROUP, queue=queue, default_topic="TBW102", default_queue_count=4
+        )
+        connection = await session.remoting.connect(address, timeout_s=self._timeout_s)
+        opaque = connection.next_opaque()
+        frame = template.frame(
+            opaque=opaque,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+            born_timestamp_ms=session.clock.now_ms(),
+            flag=message.flag,
+            properties=encode_properties(properties),
+            body=message.stored_body,
+        )
+        reply = await connection.call(frame, opaque, self._timeout_s, "SEND_MESSAGE_V2")
+        return decode_send_reply(reply, queue, letter.message_id, address)

@@ -1,0 +1,190 @@
+"""Admin calls behind `aerobee why`: copies of a message wherever brokers keep them, locks, what is invisible, conflicts.
+
+What a broker does not know how to answer (RocketMQ's know none of the calls that are Aerobee's own) is None, not empty:
+"unknown" and "nothing" are different answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.client.admin.messages import TIME_MAX_MS, MessageCalls
+from aerobee.client.received import ReceivedMessage, decode_stored_messages
+from aerobee.errors import AerobeeError, ConsumerNotOnline, QueryNotFound, RemoteError, RequestNotSupported
+from aerobee.message import MessageQueue
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.codes import RequestCode
+
+COPIES_MAX = 32  # that one broker is asked for
+INVISIBLE_MAX = 1_000
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class QueueLock:
+    """A queue that one member of an orderly group has for itself.
+
+    `since_ms` is when it got it, `age_ms` how long ago it renewed its lock, which lapses when that reaches `lease_ms`.
+    """
+
+    queue: MessageQueue
+    client_id: str
+    since_ms: int
+    age_ms: int
+    lease_ms: int
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class InvisibleMessage:
+    """A message that POP handed out: nobody else of the group gets it before `visible_at_ms`."""
+
+    queue: MessageQueue
+    offset: int
+    popped_ms: int
+    visible_at_ms: int
+    client_id: str
+    ordered: bool
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class SubscriptionDifference:
+    """Two members of one group that ask for different things of a topic."""
+
+    topic: str
+    client_id: str
+    expression: str
+    other_client_id: str
+    other_expression: str
+
+
+class ExplainCalls(MessageCalls):
+    """Facts about one group and one message."""
+
+    async def copies(self, topics: Sequence[str], unique_key: str) -> tuple[ReceivedMessage, ...]:
+        """Every record of these topics, system topics too, with this client-given id, oldest first.
+
+        `topic` and `queue` of each are where it is stored. Brokers that do not answer are passed over, unless none does.
+        """
+        masters = {info.address: info.broker_name for info in await self.brokers() if info.broker_id == 0}
+
+        async def ask(address: str, topic: str) -> list[ReceivedMessage]:
+            fields = {
+                "topic": topic,
+                "key": unique_key,
+                "maxNum": str(COPIES_MAX),
+                "beginTimestamp": "0",
+                "endTimestamp": str(TIME_MAX_MS),
+                "indexType": "U",
+                "_UNIQUE_KEY_QUERY": "true",
+            }
+            try:
+                answer = await self._call(address, RequestCode.QUERY_MESSAGE, fields)
+            except QueryNotFound:
+                return []
+            found = decode_stored_messages(answer.body, masters[address])
+            return [each for each in found if each.message_id == unique_key and each.queue.topic == topic]
+
+        outcomes = await asyncio.gather(
+            *(ask(address, topic) for address in masters for topic in topics), return_exceptions=True
+        )
+        found: list[ReceivedMessage] = []
+        failures: list[BaseException] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                failures.append(outcome)
+            else:
+                found += outcome
+        for failure in failures:
+            if not isinstance(failure, AerobeeError) or len(failures) == len(outcomes):
+                raise failure
+        return tuple(sorted(found, key=lambda message: (message.store_timestamp, message.physical_offset)))
+
+    async def queue_locks(self, group: str) -> tuple[QueueLock, ...] | None:
+        """Who holds which queue of an orderly group; None when no broker can tell."""
+        rows = await self._rows(RequestCode.AEROBEE_LIST_LOCKS, {"consumerGroup": group}, "locks")
+        if rows is None:
+            return None
+        return tuple(
+            QueueLock(
+                queue=MessageQueue(
+                    json_fields.text(row, "topic"),
+                    json_fields.text(row, "brokerName"),
+                    json_fields.integer(row, "queueId"),
+                ),
+                client_id=json_fields.text(row, "clientId"),
+                since_ms=json_fields.integer(row, "since"),
+                age_ms=json_fields.integer(row, "ageMillis"),
+                lease_ms=json_fields.integer(row, "leaseMillis"),
+            )
+            for _, row in rows
+        )
+
+    async def invisible_messages(
+        self, group: str, topic: str | None = None
+    ) -> tuple[InvisibleMessage, ...] | None:
+        """What POP handed out and nobody has acknowledged yet, at most 1,000; None when no broker can tell."""
+        ext = {"consumerGroup": group, "countMax": str(INVISIBLE_MAX)}
+        if topic is not None:
+            ext["topic"] = topic
+        rows = await self._rows(RequestCode.AEROBEE_LIST_POPS, ext, "entries")
+        if rows is None:
+            return None
+        return tuple(
+            InvisibleMessage(
+                queue=MessageQueue(
+                    json_fields.text(row, "topic"), broker_name, json_fields.integer(row, "queueId")
+                ),
+                offset=json_fields.integer(row, "offset"),
+                popped_ms=json_fields.integer(row, "popTime"),
+                visible_at_ms=json_fields.integer(row, "visibleAt"),
+                client_id=json_fields.text(row, "clientId") or json_fields.text(row, "consumer"),
+                ordered=json_fields.boolean(row, "ordered"),
+            )
+            for broker_name, row in rows
+        )
+
+    async def subscription_differences(self, group: str) -> tuple[SubscriptionDifference, ...]:
+        """Members that subscribe differently, as brokers of Aerobee notice it; RocketMQ's do not."""
+        found: dict[tuple[str, str, str], SubscriptionDifference] = {}
+        for address in [info.address for info in await self.brokers() if info.broker_id == 0]:
+            try:
+                answer = await self._call(
+                    address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
+                )
+            except ConsumerNotOnline:
+                continue
+            fields = fastjson.loads_object(answer.body, "ConsumerConnection")
+            for row in json_fields.objects(fields, "subscriptionConflicts"):
+                item = SubscriptionDifference(
+                    topic=json_fields.text(row, "topic"),
+                    client_id=json_fields.text(row, "clientId"),
+                    expression=json_fields.text(row, "expression"),
+                    other_client_id=json_fields.text(row, "otherClientId"),
+                    other_expression=json_fields.text(row, "otherExpression"),
+                )
+                found[item.topic, item.client_id, item.other_client_id] = item
+        return tuple(found.values())
+
+    async def _rows(
+        self, code: RequestCode, ext: dict[str, str], name: str
+    ) -> list[tuple[str, dict[str, Any]]] | None:
+        """The rows of a list that each master gives; None when none of them knows the request."""
+        rows: list[tuple[str, dict[str, Any]]] = []
+        known = False
+        for info in await self.brokers():
+            if info.broker_id != 0:
+                continue
+            try:
+                answer = await self._call(info.address, code, dict(ext))
+            except RequestNotSupported:
+                continue
+            except RemoteError:
+                known = True
+                continue
+            known = True
+            fields = fastjson.loads_object(answer.body, code.name)
+            rows += [(info.broker_name, dict(row)) for row in json_fields.objects(fields, name)]
+        return rows if known else None

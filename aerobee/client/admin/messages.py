@@ -1,0 +1,165 @@
+"""Admin calls that find stored messages: by id, by key, by place."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aerobee.client.admin.base import AdminCalls
+from aerobee.client.received import ReceivedMessage, decode_messages, decode_stored_messages
+from aerobee.errors import AerobeeError, QueryNotFound, RemoteError, UsageError, remote_error
+from aerobee.message import MessageQueue, parse_offset_message_id
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+
+TIME_MAX_MS = (1 << 63) - 1
+THREE_DAYS_MS = 3 * 24 * 3600 * 1000
+UNIQUE_KEY_COUNT_MAX = 32
+TOOLS_GROUP = "TOOLS_CONSUMER"  # a group that every broker knows
+QUERY_TIMEOUT_FACTOR = 4  # searching the index reads many records
+
+
+class MessageCalls(AdminCalls):
+    """Find messages."""
+
+    async def message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """A message by either kind of id. Raises QueryNotFound when it is not there.
+
+        An offset message id names the broker's address itself; the id that a client gave (the one that Java shows)
+        needs the topic.
+        """
+        try:
+            (host, port), offset = parse_offset_message_id(message_id)
+        except UsageError:
+            host, port, offset = "", 0, 0
+        if host and await self._is_broker(f"{host}:{port}"):
+            try:
+                return await self.message_at_physical_offset(f"{host}:{port}", offset, topic)
+            except RemoteError:
+                if topic is None:
+                    raise
+        if topic is None:
+            raise UsageError(
+                f"{message_id} names no broker of this cluster: it is an id that a client gave, so name its topic (--topic)"
+            )
+        found = await self.messages_by_unique_key(topic, message_id)
+        if not found:
+            raise QueryNotFound(
+                ResponseCode.QUERY_NOT_FOUND.value,
+                f"no message of topic {topic} has the id {message_id} (the last three days are searched)",
+                request="QUERY_MESSAGE",
+            )
+        return found[0]
+
+    async def _is_broker(self, address: str) -> bool:
+        return any(info.address == address for info in await self.brokers())
+
+    async def message_at_physical_offset(
+        self, address: str, physical_offset: int, topic: str | None = None
+    ) -> ReceivedMessage:
+        """The message at a place in a broker's log."""
+        fields = {"offset": str(physical_offset)}
+        if topic is not None:
+            fields["topic"] = topic
+        answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+        messages = decode_stored_messages(answer.body, await self._name_of(address))
+        if not messages:
+            raise QueryNotFound(
+                ResponseCode.QUERY_NOT_FOUND.value, f"no message at offset {physical_offset}", address=address
+            )
+        return messages[0]
+
+    async def _name_of(self, address: str) -> str:
+        return next((info.broker_name for info in await self.brokers() if info.address == address), "")
+
+    async def messages_by_unique_key(
+        self, topic: str, unique_key: str, *, begin_ms: int | None = None, end_ms: int = TIME_MAX_MS
+    ) -> tuple[ReceivedMessage, ...]:
+        """Messages whose client-given id is `unique_key`: more than one when a send was repeated."""
+        if begin_ms is None:
+            begin_ms = self._session.clock.now_ms() - THREE_DAYS_MS
+        found = await self._query(topic, unique_key, UNIQUE_KEY_COUNT_MAX, begin_ms, end_ms, unique=True)
+        return tuple(message for message in found if message.message_id == unique_key)
+
+    async def messages_by_key(
+        self, topic: str, key: str, *, count_max: int = 64, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
+    ) -> tuple[ReceivedMessage, ...]:
+        """Messages that were sent with this key, in the order in which they were stored."""
+        found = await self._query(topic, key, count_max, begin_ms, end_ms, unique=False)
+        return tuple(message for message in found if key in message.keys and message.topic == topic)[
+            :count_max
+        ]
+
+    async def _query(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, *, unique: bool
+    ) -> list[ReceivedMessage]:
+        """Ask every broker of a topic; fails only when none of them could answer."""
+        fields = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(count_max),
+            "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
+            "indexType": "U" if unique else "K",
+            "_UNIQUE_KEY_QUERY": "true" if unique else "false",
+        }
+
+        async def ask(broker_name: str, address: str) -> list[ReceivedMessage]:
+            try:
+                answer = await self._call(address, RequestCode.QUERY_MESSAGE, dict(fields))
+            except QueryNotFound:
+                return []
+            return decode_stored_messages(answer.body, broker_name)
+
+        outcomes = await asyncio.gather(
+            *(ask(name, address) for name, address in await self._topic_addresses(topic)),
+            return_exceptions=True,
+        )
+        found: list[ReceivedMessage] = []
+        failures: list[BaseException] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                failures.append(outcome)
+            else:
+                found.extend(outcome)
+        for failure in failures:
+            if not isinstance(failure, AerobeeError) or len(failures) == len(outcomes):
+                raise failure
+        return sorted(found, key=lambda message: (message.store_timestamp, message.physical_offset))
+
+    async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
+        """The message at an offset of a queue. Raises QueryNotFound when there is none."""
+        self._session.check_open()
+        address = await self._session.broker_address(queue.broker_name, queue.topic)
+        fields = {
+            "consumerGroup": TOOLS_GROUP,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": "1",
+            "sysFlag": "4",  # the subscription is in the request, no waiting
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+            "bname": queue.broker_name,
+        }
+        command = RemotingCommand(RequestCode.PULL_MESSAGE.value, fields)
+        answer = await self._session.remoting.invoke(address, command, timeout_s=self._timeout_s)
+        if answer.code == ResponseCode.SUCCESS:
+            messages = decode_messages(answer.body, queue)
+            if messages and messages[0].queue_offset == offset:
+                return messages[0]
+        elif answer.code not in (
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
+            raise remote_error(answer.code, answer.remark, address=address, request="PULL_MESSAGE")
+        raise QueryNotFound(
+            ResponseCode.QUERY_NOT_FOUND.value,
+            f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name} has no message at offset {offset} "
+            f"(it holds {answer.field('minOffset')} up to before {answer.field('maxOffset')})",
+            address=address,
+            request="PULL_MESSAGE",
+        )

@@ -1,0 +1,240 @@
+"""Admin calls that move a group: planned first, looked at, then carried out queue by queue.
+
+    plan = await admin.plan_offsets("group", "orders", OffsetTarget.time(ms))      # nothing has changed
+    done = await admin.move_offsets("group", plan)
+
+Each queue is moved by INVOKE_BROKER_TO_RESET_OFFSET (222) with its queue id and offset, so that members that are online
+go on there with their next pull (or, at a broker with useServerSideResetOffset=false, when it pushes 220 to them). A
+broker that can only push and has no member to push to gets the offset committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from aerobee.client.admin.base import AdminCalls
+from aerobee.client.consumer.broker_calls import commit_offset, offset_for_time
+from aerobee.errors import ConsumerNotOnline, QueryNotFound, UsageError
+from aerobee.message import MessageQueue
+from aerobee.remoting.body.reset_offset import ResetOffsetBody
+from aerobee.remoting.body.topic_stats import TopicStatsTable
+from aerobee.remoting.codes import RequestCode
+
+CALLS_AT_ONCE = 32
+FOLLOW_WAIT_S = 5.0  # members commit what was pushed to them when they have let go of the queue
+FOLLOW_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetTarget:
+    """Where a group is to go. Use the class methods."""
+
+    kind: Literal["earliest", "latest", "offset", "time", "relative"]
+    value: int = 0
+
+    @classmethod
+    def earliest(cls) -> OffsetTarget:
+        """The first message that is still stored."""
+        return cls("earliest")
+
+    @classmethod
+    def latest(cls) -> OffsetTarget:
+        """Behind the last message: the backlog is skipped."""
+        return cls("latest")
+
+    @classmethod
+    def offset(cls, offset: int) -> OffsetTarget:
+        """This offset of each queue."""
+        return cls("offset", offset)
+
+    @classmethod
+    def time(cls, timestamp_ms: int) -> OffsetTarget:
+        """The first message stored at or after a time, ms since the epoch."""
+        return cls("time", timestamp_ms)
+
+    @classmethod
+    def relative(cls, count: int) -> OffsetTarget:
+        """So many messages of each queue forward, or back when it is below 0, from where the group is."""
+        return cls("relative", count)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMove:
+    """One queue of a plan. `begin` and `end` are what the queue holds, `before` what the group has committed (None:
+    nothing), `after` where it goes. `note` says why `after` is not what was asked for.
+    """
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    before: int | None
+    after: int
+    note: str = ""
+
+    @property
+    def distance(self) -> int:
+        """Messages skipped; below 0: messages that come again."""
+        return self.after - (self.begin if self.before is None else max(self.before, self.begin))
+
+
+class OffsetCalls(AdminCalls):
+    """Look at a group's offsets, move them, copy them."""
+
+    async def offsets(
+        self, group: str, topic: str, *, queues: Collection[MessageQueue] | None = None
+    ) -> tuple[OffsetMove, ...]:
+        """Where a group is in each queue of a topic, as a plan that moves nothing."""
+        stats = await self._ends(topic)
+        wanted = sorted(stats if queues is None else queues)
+        missing = [queue for queue in wanted if queue not in stats]
+        if missing:
+            raise UsageError(f"topic {topic} has no queue {missing[0].broker_name}/{missing[0].queue_id}")
+        gate = asyncio.Semaphore(CALLS_AT_ONCE)
+
+        async def place(queue: MessageQueue) -> OffsetMove:
+            async with gate:
+                before = await self._committed(group, queue)
+            begin, end = stats[queue]
+            return OffsetMove(queue, begin, end, before, begin if before is None else before)
+
+        return tuple(await asyncio.gather(*map(place, wanted)))
+
+    async def plan_offsets(
+        self,
+        group: str,
+        topic: str,
+        target: OffsetTarget,
+        *,
+        queues: Collection[MessageQueue] | None = None,
+        may_skip: bool = True,
+    ) -> tuple[OffsetMove, ...]:
+        """What move_offsets would do. Offsets outside of a queue are brought to its ends.
+
+        `may_skip` false: no queue goes forward, so nothing is left out that the group has not seen.
+        """
+        gate = asyncio.Semaphore(CALLS_AT_ONCE)
+
+        async def aim(move: OffsetMove) -> OffsetMove:
+            async with gate:
+                wanted = await self._target_of(move, target)
+            after, note = min(max(wanted, move.begin), move.end), ""
+            if after != wanted:
+                note = f"{wanted} is not in the queue"
+            if not may_skip and move.before is not None and after > move.before:
+                after, note = min(move.before, move.end), "would skip messages"
+            return replace(move, after=after, note=note)
+
+        return tuple(await asyncio.gather(*map(aim, await self.offsets(group, topic, queues=queues))))
+
+    async def plan_clone(self, source: str, target: str, topic: str) -> tuple[OffsetMove, ...]:
+        """What gives group `target` the offsets that group `source` has; queues without one are left out."""
+        wanted = {move.queue: move for move in await self.offsets(source, topic)}
+        moves = []
+        for move in await self.offsets(target, topic):
+            place = wanted.get(move.queue)
+            if place is None or place.before is None:
+                continue
+            after = min(max(place.before, move.begin), move.end)
+            note = "" if after == place.before else f"{place.before} is not in the queue"
+            moves.append(replace(move, after=after, note=note))
+        return tuple(moves)
+
+    async def move_offsets(self, group: str, moves: Sequence[OffsetMove]) -> tuple[OffsetMove, ...]:
+        """Carry out a plan; return where the group is now, asked again of the brokers.
+
+        A broker that pushes offsets knows of the move when its members commit: they get FOLLOW_WAIT_S for it, then
+        the move's `note` says that they have not; or it says that members are where they were again. Raises the first refusal. Queues that were moved before it stay
+        moved: plan again and repeat.
+        """
+        addresses: dict[str, str] = {}
+        for topic in {move.queue.topic for move in moves}:
+            addresses.update(await self._topic_addresses(topic))
+        gate = asyncio.Semaphore(CALLS_AT_ONCE)
+
+        async def carry_out(move: OffsetMove) -> OffsetMove:
+            async with gate:
+                address = addresses[move.queue.broker_name]
+                await self._move(address, group, move)
+                now = await self._committed(group, move.queue)
+                if now == move.before != move.after:
+                    if not await self._pushes_resets(address):
+                        return replace(move, note=f"members have gone on to {now} already")
+                    now = await self._followed(group, move)
+            if now == move.before != move.after:
+                return replace(move, after=move.before or 0, note="members were told, but have not committed")
+            return replace(move, after=move.after if now is None else now)
+
+        return tuple(await asyncio.gather(*map(carry_out, moves)))
+
+    async def _move(self, address: str, group: str, move: OffsetMove) -> None:
+        queue = move.queue
+        fields = {
+            "group": group,
+            "topic": queue.topic,
+            "timestamp": "0",  # for brokers before 5.0, which know no offset: they repeat rather than skip
+            "isForce": "true",
+            "queueId": str(queue.queue_id),
+            "offset": str(move.after),
+        }
+        try:
+            answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        except ConsumerNotOnline:
+            await commit_offset(self._session, group, queue, move.after, oneway=False)
+            return
+        moved = ResetOffsetBody.decode(answer.body).offset_table
+        if moved.get(queue) != move.after:
+            raise UsageError(
+                f"broker {queue.broker_name} moved queue {queue.queue_id} of {queue.topic} to {moved.get(queue)} "
+                f"instead of {move.after}: brokers before 5.0 take times only"
+            )
+
+    async def _pushes_resets(self, address: str) -> bool:
+        """Whether a broker leaves a reset to the members, instead of moving the group's offset itself at once."""
+        answer = await self._call(address, RequestCode.GET_BROKER_CONFIG)
+        return b"\nuseServerSideResetOffset=true" not in b"\n" + answer.body
+
+    async def _followed(self, group: str, move: OffsetMove) -> int | None:
+        """The group's offset once it is no longer the one before the move, or when the wait for that is over."""
+        deadline = asyncio.get_running_loop().time() + FOLLOW_WAIT_S
+        while (now := await self._committed(group, move.queue)) == move.before != move.after:
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(FOLLOW_POLL_S)
+        return now
+
+    async def _target_of(self, move: OffsetMove, target: OffsetTarget) -> int:
+        if target.kind == "earliest":
+            return move.begin
+        if target.kind == "latest":
+            return move.end
+        if target.kind == "offset":
+            return target.value
+        if target.kind == "time":
+            return await offset_for_time(self._session, move.queue, target.value)
+        return (move.begin if move.before is None else move.before) + target.value
+
+    async def _committed(self, group: str, queue: MessageQueue) -> int | None:
+        address = await self._session.broker_address(queue.broker_name, queue.topic)
+        fields = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "setZeroIfNotFound": "false",
+        }
+        try:
+            answer = await self._call(address, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        except QueryNotFound:
+            return None
+        return answer.integer("offset")
+
+    async def _ends(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+        """First and next offset of each queue."""
+        found: dict[MessageQueue, tuple[int, int]] = {}
+        for _, address in await self._topic_addresses(topic):
+            answer = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            for queue, offsets in TopicStatsTable.decode(answer.body).offset_table.items():
+                found[queue] = (max(0, offsets.min_offset), max(0, offsets.max_offset))
+        return found

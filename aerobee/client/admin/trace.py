@@ -1,0 +1,35 @@
+"""Admin calls that read message trace back: what producers and consumers recorded of one message."""
+
+from __future__ import annotations
+
+from aerobee.client.admin.messages import TIME_MAX_MS, MessageCalls
+from aerobee.client.trace_record import TRACE_TOPIC, TraceEvent, decode_events, timeline
+from aerobee.errors import QueryNotFound, TopicNotExist
+
+TRACE_MESSAGES_MAX = 64  # of each broker: what one index query returns
+
+
+class TraceCalls(MessageCalls):
+    """Read traces."""
+
+    async def trace(
+        self,
+        message_id_or_key: str,
+        *,
+        trace_topic: str = TRACE_TOPIC,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+    ) -> tuple[TraceEvent, ...]:
+        """What is recorded of a message (its client-given id) or of all messages with a key, oldest first.
+
+        Empty when nothing is: its clients do not trace, nobody has sent it, or retention has removed the records.
+        Records reach the topic seconds after the event (RocketMQ's clients: up to 5 s).
+        """
+        try:
+            found = await self.messages_by_key(
+                trace_topic, message_id_or_key, count_max=TRACE_MESSAGES_MAX, begin_ms=begin_ms, end_ms=end_ms
+            )
+        except (QueryNotFound, TopicNotExist):
+            return ()
+        events = [event for message in found for event in decode_events(message.body, message.born_host[0])]
+        return timeline(events, message_id_or_key)

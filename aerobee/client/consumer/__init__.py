@@ -1,0 +1,1 @@
+"""Consumers that pull, that are pushed to, and that pop."""

@@ -1,0 +1,179 @@
+"""Calls that consumers make to brokers: offsets, members, pulls, send-backs. One function a request code.
+
+`address` is the broker that is asked; `queue.broker_name` travels along as RocketMQ's clients send it. All raise
+RemoteError for a refusal and TransportError when no answer came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from aerobee.client.consumer.subscription import Subscription
+from aerobee.client.consumer.verdict import GiveBack
+from aerobee.client.received import ReceivedMessage
+from aerobee.client.session import Session
+from aerobee.errors import AerobeeError, MalformedFrame, QueryNotFound
+from aerobee.message import MessageQueue
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+
+
+def _queue_fields(queue: MessageQueue) -> dict[str, str]:
+    return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}
+
+
+async def _offset(
+    session: Session, code: RequestCode, queue: MessageQueue, extra: dict[str, str], field: str = "offset"
+) -> int:
+    address = await session.broker_address(queue.broker_name, queue.topic)
+    answer = await session.invoke(address, RemotingCommand(code.value, {**_queue_fields(queue), **extra}))
+    return answer.integer(field)
+
+
+async def begin_offset(session: Session, queue: MessageQueue) -> int:
+    """The first offset that is still stored."""
+    return await _offset(session, RequestCode.GET_MIN_OFFSET, queue, {})
+
+
+async def end_offset(session: Session, queue: MessageQueue) -> int:
+    """The offset that the next message will get."""
+    return await _offset(session, RequestCode.GET_MAX_OFFSET, queue, {"committed": "true"})
+
+
+async def offset_for_time(
+    session: Session, queue: MessageQueue, timestamp_ms: int, *, upper: bool = False
+) -> int:
+    """The first offset stored at or after a time; `upper`: the last one stored at or before it."""
+    extra = {"timestamp": str(timestamp_ms), "boundaryType": "UPPER" if upper else "LOWER"}
+    return await _offset(session, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, extra)
+
+
+async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
+    """What the group committed, None when it never did."""
+    try:
+        return await _offset(session, RequestCode.QUERY_CONSUMER_OFFSET, queue, {"consumerGroup": group})
+    except QueryNotFound:
+        return None
+
+
+def commit_command(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
+    fields = {"consumerGroup": group, "commitOffset": str(offset), **_queue_fields(queue)}
+    return RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET.value, fields)
+
+
+async def commit_offset(
+    session: Session, group: str, queue: MessageQueue, offset: int, *, oneway: bool
+) -> None:
+    """Set the group's offset. One-way: returns when the bytes are on their way."""
+    address = await session.broker_address(queue.broker_name, queue.topic)
+    command = commit_command(group, queue, offset)
+    if oneway:
+        await session.invoke_oneway(address, command)
+    else:
+        await session.invoke(address, command)
+
+
+async def group_members(session: Session, group: str, address: str) -> list[str]:
+    """Client ids of the group's members, sorted."""
+    answer = await session.invoke(
+        address, RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP.value, {"consumerGroup": group})
+    )
+    try:
+        ids: Any = orjson.loads(answer.body)["consumerIdList"]
+        return sorted(str(client_id) for client_id in ids)
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedFrame(f"the member list of group {group} from {address} is not readable") from error
+
+
+async def send_back(
+    session: Session, group: str, message: ReceivedMessage, verdict: GiveBack, *, retry_count_max: int
+) -> None:
+    """Let the broker that stored a message deliver it again after a delay (-1: put it with the dead letters).
+
+    The last four fields are Aerobee's own; RocketMQ's brokers ignore them.
+    """
+    address = await session.broker_address(message.queue.broker_name, message.queue.topic)
+    fields = {
+        "offset": str(message.physical_offset),
+        "group": group,
+        "delayLevel": str(verdict.delay_level),
+        "originMsgId": message.message_id,
+        "originTopic": message.topic,
+        "unitMode": "false",
+        "bname": message.queue.broker_name,
+        "maxReconsumeTimes": str(retry_count_max if retry_count_max >= 0 else 16),
+    }
+    causes = {"deadLetterReason": verdict.reason, "lastError": verdict.error}
+    fields |= {name: text for name, text in causes.items() if text}
+    if verdict.after_ms >= 0:
+        fields["delayMillis"] = str(verdict.after_ms)
+    if verdict.tries:
+        fields["deliveryTries"] = str(verdict.tries)
+    await session.invoke(address, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK.value, fields))
+
+
+async def check_subscription(session: Session, group: str, subscription: Subscription, address: str) -> None:
+    """Have a broker parse an expression. Raises RemoteError (code 23) with the broker's reason when it cannot."""
+    body = {
+        "clientId": session.client_id,
+        "group": group,
+        "namespace": "",
+        "subscriptionData": subscription.to_data().to_dict(),
+    }
+    await session.invoke(
+        address, RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG.value, None, orjson.dumps(body))
+    )
+
+
+async def lock_queues(
+    session: Session, group: str, address: str, queues: list[MessageQueue], *, lease_s: float
+) -> frozenset[MessageQueue]:
+    """Lock queues of one broker for this client (ordered consumption); returns those that were granted.
+
+    `leaseMillis` tells Aerobee's brokers when this client stops to trust its lock; RocketMQ's ignore it (60 s).
+    """
+    body = _lock_body(session, group, queues) | {"leaseMillis": round(lease_s * 1000)}
+    answer = await session.invoke(
+        address, RemotingCommand(RequestCode.LOCK_BATCH_MQ.value, {}, orjson.dumps(body))
+    )
+    try:
+        granted: Any = orjson.loads(answer.body)["lockOKMQSet"]
+        return frozenset(
+            MessageQueue(str(entry["topic"]), str(entry["brokerName"]), int(entry["queueId"]))
+            for entry in granted
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedFrame(f"the lock answer of {address} for group {group} is not readable") from error
+
+
+async def unlock_queues(session: Session, group: str, address: str, queues: list[MessageQueue]) -> None:
+    """Give locks back, one-way."""
+    body = orjson.dumps(_lock_body(session, group, queues))
+    command = RemotingCommand(RequestCode.UNLOCK_BATCH_MQ.value, {}, body)
+    await session.invoke_oneway(address, command)
+
+
+def _lock_body(session: Session, group: str, queues: list[MessageQueue]) -> dict[str, Any]:
+    return {
+        "clientId": session.client_id,
+        "consumerGroup": group,
+        "mqSet": [
+            {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+            for queue in queues
+        ],
+        "onlyThisBroker": False,
+    }
+
+
+async def first_answer(session: Session, group: str, addresses: list[str]) -> list[str]:
+    """The member list from the first of `addresses` that gives one. Raises the last failure when none does."""
+    failure: AerobeeError | None = None
+    for address in addresses:
+        try:
+            return await group_members(session, group, address)
+        except AerobeeError as error:
+            failure = error
+    assert failure is not None, "called without an address"
+    raise failure

@@ -1,0 +1,196 @@
+"""Hands messages to a handler and sees to what becomes of them.
+
+Follows ConsumeMessageConcurrentlyService. A message is finished when the handler returned, or when a broker has
+taken it back for another delivery. Until then its offset holds back the committed one, so nothing is lost when this
+process dies; what was handled and not committed is then delivered again.
+
+A handler that takes longer than the consume time-out is cancelled and its message given back, so that one stuck call
+does not hold back the offset of its queue for ever. RocketMQ's client gives the message back too, but lets the call go
+on, so that a message can be handled twice at a time; a plain function cannot be stopped here either, for it holds the
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from types import CoroutineType
+from typing import Any
+
+from aerobee.client.consumer.give_back import GivesBack
+from aerobee.client.consumer.process_queue import ProcessQueue
+from aerobee.client.consumer.queue_pull import QueuePull
+from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, give_back_after
+from aerobee.client.consumer.worker_pool import WorkerPool
+from aerobee.client.received import ReceivedMessage
+from aerobee.client.session import Session
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Any]
+# One handler call: the queue, its bookkeeping at that time, the messages.
+Work = tuple[QueuePull, ProcessQueue, list[ReceivedMessage]]
+
+OVERDUE_LEVEL = 3  # delay level of a message whose handler took too long: 10 s, as RocketMQ
+LOOKS_PER_TIMEOUT = 8  # an overdue call is found at most an eighth of the time-out late
+
+
+class Consumption:
+    """Calls one handler for all queues of one consumer."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        handler: Handler,
+        *,
+        concurrency: int,
+        batch_size: int,
+        broadcasting: bool,
+        gives_back: GivesBack,
+        local_retry_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._gives_back = gives_back
+        self._timeout_s = timeout_s
+        self._overdue: set[asyncio.Task[Any]] = set()  # workers whose call was cancelled for its time
+        self._settling: set[asyncio.Task[Any]] = set()  # workers that give something back
+        self._handler = handler
+        self._batch_size = batch_size
+        self._broadcasting = broadcasting
+        self._local_retry_s = local_retry_s
+        self._pool: WorkerPool[Work] = WorkerPool(session.tasks, self._run, concurrency=concurrency)
+        self.consumed_count = 0
+        self.failed_count = 0
+
+    def deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
+        """Put messages in line."""
+        process, size = pull.process, self._batch_size
+        if size == 1:
+            self._pool.submit([(pull, process, [message]) for message in messages])
+        else:
+            self._pool.submit(
+                [(pull, process, messages[at : at + size]) for at in range(0, len(messages), size)]
+            )
+
+    async def stop(self, timeout_s: float) -> None:
+        """Start no more handler calls, wait for those that run."""
+        if not await self._pool.stop(timeout_s):
+            log.warning(
+                "%d handler calls of group %s still run after %.1f s: their messages are delivered again",
+                self._pool.busy,
+                self._group,
+                timeout_s,
+            )
+
+    async def _run(self, take: Callable[[], Work | None]) -> None:
+        handler, is_single, now_ms = self._handler, self._batch_size == 1, self._session.clock.now_ms
+        while (work := take()) is not None:
+            pull, process, messages = work
+            if process.dropped:
+                continue
+            try:
+                returned = handler(messages[0] if is_single else messages)
+                if type(returned) is CoroutineType or (
+                    returned is not None and inspect.isawaitable(returned)
+                ):
+                    await returned
+            except asyncio.CancelledError:
+                if not self._was_overdue():
+                    raise
+                await self._failed(work, self._overdue_verdict(messages))
+                continue
+            except Exception as error:
+                # The outermost edge of the user's code: whatever it raises means "not consumed".
+                await self._raised(work, error)
+                continue
+            if self._overdue:
+                self._was_overdue()  # it ended by itself just then
+            self.consumed_count += len(messages)
+            for message in messages:
+                process.finish(message.queue_offset)
+            pull.last_consume_ms = now_ms()
+            if pull.room is not None:
+                pull.room_made()
+
+    async def _raised(self, work: Work, error: Exception) -> None:
+        messages = work[2]
+        if isinstance(error, (RetryLater, Reject)):
+            log.info("group %s does not consume %s: %r", self._group, messages[0], error)
+        else:
+            log.error("handler of group %s failed for %s", self._group, messages, exc_info=error)
+            self._was_overdue()  # what it raised may be its answer to the cancellation
+        await self._failed(work, give_back_after(error))
+
+    async def watch(self) -> None:
+        """Cancel handler calls that take longer than the time-out, for ever."""
+        interval_s = self._timeout_s / LOOKS_PER_TIMEOUT
+        seen: dict[
+            asyncio.Task[Any], tuple[Work, int]
+        ] = {}  # a worker's call, and for how many looks it has run
+        while True:
+            await self._session.clock.sleep(interval_s)
+            now: dict[asyncio.Task[Any], tuple[Work, int]] = {}
+            for worker, work in self._pool.running.items():
+                before, looks = seen.get(worker, (None, 0))
+                looks = looks + 1 if before is work else 0
+                now[worker] = (work, looks)
+                if looks == LOOKS_PER_TIMEOUT and worker not in self._settling:
+                    self._overdue.add(worker)
+                    worker.cancel()
+            seen = now
+
+    def _was_overdue(self) -> bool:
+        """True when the call that the running worker made was cancelled for its time, and for nothing else."""
+        worker = asyncio.current_task()
+        if worker is None or worker not in self._overdue:
+            return False
+        self._overdue.discard(worker)
+        return worker.uncancel() == 0
+
+    def _overdue_verdict(self, messages: list[ReceivedMessage]) -> GiveBack:
+        text = f"the handler took longer than {self._timeout_s:g} s and was cancelled"
+        log.error("group %s: %s: %s", self._group, messages, text)
+        return GiveBack(OVERDUE_LEVEL, error=text)
+
+    async def _failed(self, work: Work, verdict: GiveBack) -> None:
+        pull, process, messages = work
+        self.failed_count += len(messages)
+        if process.dropped:
+            return  # its next owner gets the messages again
+        worker = asyncio.current_task()
+        assert worker is not None
+        self._settling.add(worker)
+        try:
+            remaining = await self._give_back(process, messages, verdict)
+        finally:
+            self._settling.discard(worker)
+        pull.room_made()
+        if remaining:
+            self._session.clock.call_later(
+                self._local_retry_s, self._pool.submit, [(pull, process, remaining)]
+            )
+
+    async def _give_back(
+        self, process: ProcessQueue, messages: list[ReceivedMessage], verdict: GiveBack
+    ) -> list[ReceivedMessage]:
+        """Return the messages that nobody took."""
+        remaining = []
+        for message in messages:
+            if self._broadcasting:
+                log.warning("broadcast message %s is given up: nobody delivers it again", message)
+            elif not await self._gives_back.give_back(message, verdict):
+                remaining.append(message)
+                continue
+            process.finish(message.queue_offset)
+        return remaining
+
+    async def consume_directly(self, message: ReceivedMessage) -> None:
+        """Run the handler for one message outside of any queue. Raises what the handler raises."""
+        returned: Awaitable[None] | None = self._handler(message if self._batch_size == 1 else [message])
+        if returned is not None and inspect.isawaitable(returned):
+            await returned

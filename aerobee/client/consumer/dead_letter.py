@@ -1,0 +1,129 @@
+"""A dead letter: what it was, why it died, and what it looks like when it is sent again. Pure.
+
+RocketMQ's brokers leave RETRY_TOPIC and ORIGIN_MESSAGE_ID in a dead letter, Aerobee's also DLQ_ORIGIN_TOPIC,
+DLQ_ORIGIN_MESSAGE_ID, DLQ_REASON, DLQ_TRIES and LAST_ERROR (broker/send/dead_letter.py). Letters of both are read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aerobee.client.received import ReceivedMessage
+from aerobee.message import (
+    DEAD_LETTER_REASON,
+    DELIVERY_TRIES,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    DLQ_PREFIX,
+    LAST_ERROR,
+    RETRY_PREFIX,
+)
+from aerobee.remoting.body.pop_handle import topic_before_retry
+
+REDRIVEN_FROM = "REDRIVEN_FROM"  # the place in the log of the dead letter that was sent again
+REDRIVE_COUNT = "REDRIVE_COUNT"
+# Properties that tell of the life before: brokers and consumers write them anew.
+_OF_ITS_LIFE = frozenset(
+    {
+        DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, DEAD_LETTER_REASON, DELIVERY_TRIES, LAST_ERROR, "RETRY_TOPIC",
+        "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "REAL_TOPIC", "REAL_QID", "DELAY", "MIN_OFFSET",
+        "MAX_OFFSET", "CONSUME_START_TIME", "MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK", "POP_CK_OFFSET",
+        "1ST_POP_TIME", "ORIGIN_GROUP", "TRAN_MSG", "PGROUP", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",
+        "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "DEDUP_KEY",
+    }
+)  # fmt: skip
+
+
+COUNT_CHARS_MAX = 9  # a producer may have written any text
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One message of %DLQ%group. `message` is as it is stored there."""
+
+    group: str
+    message: ReceivedMessage
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was sent to first; empty when the letter does not say."""
+        properties = self.message.properties
+        topic = properties.get(DLQ_ORIGIN_TOPIC) or properties.get("RETRY_TOPIC", "")
+        topic = topic_before_retry(topic, self.group)  # RocketMQ's brokers name POP's retry topic
+        return "" if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else topic
+
+    @property
+    def message_id(self) -> str:
+        """The id that its producer got."""
+        properties = self.message.properties
+        return properties.get(DLQ_ORIGIN_MESSAGE_ID) or self.message.message_id
+
+    @property
+    def reason(self) -> str:
+        """Why it died; empty in letters of RocketMQ's brokers."""
+        return self.message.properties.get(DEAD_LETTER_REASON, "")
+
+    @property
+    def error(self) -> str:
+        """The text of the last error, as far as the consumer told it."""
+        return self.message.properties.get(LAST_ERROR, "")
+
+    @property
+    def tries(self) -> int:
+        """How often it was handed to a consumer."""
+        text = self.message.properties.get(DELIVERY_TRIES, "")
+        return _count(text, self.message.reconsume_times)
+
+    @property
+    def died_ms(self) -> int:
+        return self.message.store_timestamp
+
+    def redriven_properties(self) -> dict[str, str]:
+        """The properties of the message that is sent again: its own, its id, and where it comes from."""
+        old = self.message.properties
+        properties = {name: value for name, value in old.items() if name not in _OF_ITS_LIFE}
+        properties.setdefault("UNIQ_KEY", self.message_id)
+        properties[REDRIVEN_FROM] = self.message.offset_message_id
+        properties[REDRIVE_COUNT] = str(_count(old.get(REDRIVE_COUNT, ""), 0) + 1)
+        return properties
+
+
+def _count(text: str, otherwise: int) -> int:
+    is_count = len(text) <= COUNT_CHARS_MAX and text.isascii() and text.isdigit()
+    return int(text) if is_count else otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterFilter:
+    """Which letters are meant; what is empty does not count. Texts are looked for anywhere, without regard to case."""
+
+    topic: str = ""
+    tag: str = ""
+    key: str = ""
+    message_ids: frozenset[str] = frozenset()
+    error: str = ""
+    reason: str = ""
+    since_ms: int = 0
+    until_ms: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when every letter is meant."""
+        return self == DeadLetterFilter()
+
+    def matches(self, letter: DeadLetter) -> bool:
+        message = letter.message
+        ids = {letter.message_id, message.message_id, message.offset_message_id}
+        return (
+            self.topic in ("", letter.topic)
+            and self.tag in ("", message.tag or "")
+            and (not self.key or self.key in message.keys)
+            and (not self.message_ids or not self.message_ids.isdisjoint(ids))
+            and self.error.casefold() in letter.error.casefold()
+            and self.reason.casefold() in letter.reason.casefold()
+            and self.since_ms <= letter.died_ms
+            and (not self.until_ms or letter.died_ms < self.until_ms)
+            and all(message.properties.get(name) == value for name, value in self.properties.items())
+        )

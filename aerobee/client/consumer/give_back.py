@@ -1,0 +1,120 @@
+"""Gives a message back to a broker: for a later try, or as a dead letter.
+
+Follows DefaultMQPushConsumerImpl.sendMessageBack (RocketMQ). First CONSUMER_SEND_MSG_BACK (36) at the broker that stored it;
+when that fails, a new message for the group's retry topic, which a broker turns into a dead letter when its header
+says that the tries are used up. Aerobee's brokers keep what the request says beyond RocketMQ's fields: the reason, the last
+error, the number of tries; RocketMQ's ignore it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aerobee.client.consumer.broker_calls import send_back
+from aerobee.client.consumer.verdict import GiveBack
+from aerobee.client.producer.send_header import SendTemplate, decode_send_reply
+from aerobee.client.publish_route import publish_queues
+from aerobee.client.received import ReceivedMessage
+from aerobee.client.session import INNER_PRODUCER_GROUP, Session
+from aerobee.errors import AerobeeError, RouteError
+from aerobee.message import (
+    DEAD_LETTER_REASON,
+    DELIVERY_TRIES,
+    LAST_ERROR,
+    PROPERTIES_BYTES_MAX,
+    RETRY_PREFIX,
+    encode_properties,
+)
+
+log = logging.getLogger(__name__)
+
+RETRY_LEVEL_FIRST = 3  # delay level of the first retry: 10 s
+RETRY_COUNT_DEFAULT = 16
+BROKER_ROOM_BYTES = 512  # for what a broker adds to the properties of a message
+
+
+class GivesBack:
+    """What a consumer's group does with messages that were not consumed."""
+
+    def __init__(self, session: Session, group: str, *, retry_count_max: int) -> None:
+        """`retry_count_max`: deliveries after the first one; -1: the group's setting at the broker (16)."""
+        self._session = session
+        self._group = group
+        self._retry_count_max = retry_count_max
+
+    async def give_back(self, message: ReceivedMessage, verdict: GiveBack) -> bool:
+        """True when a broker has taken the message; False after a warning when none did."""
+        try:
+            await send_back(
+                self._session, self._group, message, verdict, retry_count_max=self._retry_count_max
+            )
+            return True
+        except AerobeeError as error:
+            log.warning("%s is not taken back (%s), sending it to the retry topic", message, error)
+        try:
+            await self._send_to_retry_topic(message, verdict)
+            return True
+        except AerobeeError as error:
+            log.warning("%s cannot be sent to the retry topic either (%s)", message, error)
+        return False
+
+    async def _send_to_retry_topic(self, message: ReceivedMessage, verdict: GiveBack) -> None:
+        """The way round a broker that does not take its message back: a new message for the retry topic."""
+        topic = RETRY_PREFIX + self._group
+        session = self._session
+        route = await session.routes.get(topic)
+        queues = publish_queues(route)
+        if not queues:
+            raise RouteError(topic, f"retry topic {topic} has no queue that can be written")
+        queue = session.random.choice(queues)
+        retry_count_max = self._retry_count_max if self._retry_count_max >= 0 else RETRY_COUNT_DEFAULT
+        reconsume_times = message.reconsume_times + 1
+        if verdict.is_dead:
+            # More than the bound: whichever broker gets it puts it with the dead letters.
+            reconsume_times = max(reconsume_times, retry_count_max + 1)
+        properties = {
+            **message.properties,
+            "RETRY_TOPIC": message.topic,
+            "ORIGIN_MESSAGE_ID": message.properties.get("ORIGIN_MESSAGE_ID") or message.message_id,
+            "RECONSUME_TIME": str(reconsume_times),
+            "MAX_RECONSUME_TIMES": str(retry_count_max),
+        }
+        if verdict.is_dead:
+            properties.pop("DELAY", None)
+        else:
+            properties["DELAY"] = str(verdict.delay_level or RETRY_LEVEL_FIRST + message.reconsume_times)
+        address = await session.broker_address(queue.broker_name, topic)
+        template = SendTemplate(
+            group=INNER_PRODUCER_GROUP,
+            queue=queue,
+            default_topic="TBW102",
+            default_queue_count=4,
+            reconsume_times=reconsume_times,
+            reconsume_times_max=retry_count_max,
+        )
+        timeout_s = session.config.request_timeout_s
+        connection = await session.remoting.connect(address, timeout_s=timeout_s)
+        opaque = connection.next_opaque()
+        frame = template.frame(
+            opaque=opaque,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=session.clock.now_ms(),
+            flag=message.flag,
+            properties=_with_causes(properties, message, verdict),
+            body=message.stored_body,
+        )
+        reply = await connection.call(frame, opaque, timeout_s, "SEND_MESSAGE_V2")
+        decode_send_reply(reply, queue, message.message_id, address)
+
+
+def _with_causes(properties: dict[str, str], message: ReceivedMessage, verdict: GiveBack) -> str:
+    """The property text, with what went wrong as long as there is room for it."""
+    causes = {LAST_ERROR: verdict.error}
+    if verdict.is_dead:
+        causes[DEAD_LETTER_REASON] = verdict.reason
+        causes[DELIVERY_TRIES] = str(verdict.tries or message.reconsume_times + 1)
+    with_causes = encode_properties(properties | {name: text for name, text in causes.items() if text})
+    if len(with_causes.encode(errors="surrogateescape")) <= PROPERTIES_BYTES_MAX - BROKER_ROOM_BYTES:
+        return with_causes
+    return encode_properties(properties)

@@ -1,0 +1,204 @@
+"""The push form of POP: pops in the background, handler calls at most so many at a time, and what becomes of each message.
+
+Follows DefaultMQPushConsumerImpl.popMessage and ConsumeMessagePopConcurrentlyService (RocketMQ). Returning means
+consumed: the message is acknowledged. Raising means: again later; the invisible time is changed to when. After the
+group's last try, or with Reject, the message goes to the dead letters. A handler that is not done when the invisible
+time is over is let go on, but its message is another member's by then: give the group enough time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from aerobee.client.consumer.broker_calls import send_back
+from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, is_too_late, pop
+from aerobee.client.consumer.popped import PoppedMessage
+from aerobee.client.consumer.subscription import Subscription
+from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
+from aerobee.client.consumer.worker_pool import WorkerPool, one_by_one
+from aerobee.client.session import Session
+from aerobee.client.tasks import Tasks
+from aerobee.errors import AerobeeError, RemoteError
+from aerobee.message import MessageQueue
+
+log = logging.getLogger(__name__)
+
+# When a message comes again after its n-th failure, s (popDelayLevel of RocketMQ's client).
+DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+RETRY_COUNT_DEFAULT = 16
+CACHED_MAX = (
+    96  # messages of one place that wait for a handler; above it is not popped (popThresholdForQueue)
+)
+PAUSE_AFTER_ERROR_S = 1.0
+BUSY_PAUSE_S = 0.05
+
+Handler = Callable[[Any], Any]
+
+
+class _Place:
+    """One (topic, broker, queue or any) that is popped."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.cached = 0
+        self.task: asyncio.Task[None] | None = None
+
+
+class PopPush:
+    """Pops the places that it owns and runs one handler for all of them."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        handler: Handler,
+        *,
+        subscription: Callable[[str], Subscription],
+        concurrency: int,
+        batch_size: int,
+        invisible_s: float,
+        wait_s: float,
+        count_max: int,
+        retry_count_max: int,
+        from_begin: bool,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._handler = handler
+        self._subscription = subscription
+        self._batch_size = batch_size
+        self._invisible_ms = round(invisible_s * 1000)
+        self._wait_ms = round(wait_s * 1000)
+        self._count_max = min(32, count_max)
+        self._retry_count_max = RETRY_COUNT_DEFAULT if retry_count_max < 0 else retry_count_max
+        self._from_begin = from_begin
+        self._places: dict[MessageQueue, _Place] = {}
+        # Its own tasks: at the end popping stops first, and what runs may still acknowledge.
+        self._tasks = Tasks()
+        self._pool: WorkerPool[tuple[_Place, list[PoppedMessage]]] = WorkerPool(
+            self._tasks, one_by_one(self._run), concurrency=concurrency
+        )
+        self._paused = False
+        self.consumed_count = 0
+        self.failed_count = 0
+
+    @property
+    def owned(self) -> frozenset[MessageQueue]:
+        """The places that are popped; queue id -1 stands for any queue of the broker."""
+        return frozenset(self._places)
+
+    def own(self, topic: str, queues: frozenset[MessageQueue]) -> None:
+        """Make `queues` the ones of a topic that are popped."""
+        for queue in [queue for queue in self._places if queue.topic == topic and queue not in queues]:
+            task = self._places.pop(queue).task
+            if task is not None:
+                task.cancel()
+        for queue in sorted(queues):
+            if queue not in self._places:
+                place = self._places[queue] = _Place(queue)
+                place.task = self._tasks.spawn(self._keep_popping(place), f"pop-{queue.broker_name}")
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+
+    async def stop(self, drain_s: float) -> None:
+        """Pop no more and let running handlers end; what waits for one comes again when its time runs out."""
+        for place in self._places.values():
+            if place.task is not None:
+                place.task.cancel()
+        self._places.clear()
+        if not await self._pool.stop(drain_s):
+            log.warning(
+                "%d handler calls of group %s still run after %.1f s: their messages come again",
+                self._pool.busy,
+                self._group,
+                drain_s,
+            )
+        await self._tasks.close()
+
+    async def _keep_popping(self, place: _Place) -> None:
+        clock = self._session.clock
+        while True:
+            if self._paused or place.cached >= CACHED_MAX:
+                await clock.sleep(BUSY_PAUSE_S)
+                continue
+            subscription = self._subscription(place.queue.topic)
+            try:
+                taken = await pop(
+                    self._session,
+                    self._group,
+                    place.queue,
+                    subscription,
+                    count_max=self._count_max,
+                    invisible_ms=self._invisible_ms,
+                    wait_ms=self._wait_ms,
+                    from_begin=self._from_begin,
+                )
+            except AerobeeError as error:
+                log.warning("group %s pops %s: %s", self._group, place.queue, error)
+                await clock.sleep(PAUSE_AFTER_ERROR_S)
+                continue
+            strangers = [message for message in taken if not subscription.wants(message.tag)]
+            if strangers:
+                self._tasks.spawn(ack_all(self._session, self._group, strangers), "pop-ack-strangers")
+                taken = [message for message in taken if subscription.wants(message.tag)]
+            place.cached += len(taken)
+            size = self._batch_size
+            self._pool.submit([(place, taken[at : at + size]) for at in range(0, len(taken), size)])
+
+    # --- one handler call
+
+    async def _run(self, work: tuple[_Place, list[PoppedMessage]]) -> None:
+        place, messages = work
+        place.cached -= len(messages)
+        now_ms = self._session.clock.now_ms()
+        if messages[0].visible_at_ms <= now_ms:
+            log.info("%s waited longer for a handler than it is invisible: it comes again", messages[0])
+            return
+        verdict: GiveBack | None = None
+        after_s: float | None = None
+        try:
+            returned = self._handler(messages[0] if self._batch_size == 1 else messages)
+            if returned is not None and inspect.isawaitable(returned):
+                await returned
+        except (RetryLater, Reject) as error:
+            log.info("group %s does not consume %s: %r", self._group, messages[0], error)
+            verdict = give_back_after(error)
+            after_s = error.after if isinstance(error, RetryLater) else None
+        except Exception as error:
+            # The outermost edge of the user's code: whatever it raises means "not consumed".
+            log.exception("handler of group %s failed for %s", self._group, messages)
+            verdict = GiveBack(error=error_text(error))
+        try:
+            if verdict is None:
+                await ack_all(self._session, self._group, messages)
+                self.consumed_count += len(messages)
+            else:
+                self.failed_count += len(messages)
+                for message in messages:
+                    await self._failed(message, verdict, after_s)
+        except AerobeeError as error:
+            too_late = isinstance(error, RemoteError) and is_too_late(error)
+            log.warning(
+                "%s %s: %s", messages[0], "was handed out again" if too_late else "will come again", error
+            )
+
+    async def _failed(self, message: PoppedMessage, verdict: GiveBack, after_s: float | None) -> None:
+        tries = message.reconsume_times + 1
+        if verdict.is_dead or tries > self._retry_count_max:
+            reason = verdict.reason or f"not consumed in {tries} tries"
+            dead = GiveBack(-1, reason, verdict.error, tries)
+            await send_back(self._session, self._group, message, dead, retry_count_max=self._retry_count_max)
+            await ack(self._session, self._group, message)
+            return
+        if after_s is None:
+            level = verdict.delay_level if verdict.delay_level > 0 else message.reconsume_times
+            after_s = DELAYS_S[min(level, len(DELAYS_S) - 1)]
+        await change_invisible(self._session, self._group, message, round(after_s * 1000))

@@ -1,0 +1,443 @@
+"""A consumer that asks: poll() for messages, seek, pause, commit.
+
+Follows DefaultLitePullConsumerImpl. Queues are either assigned by hand or subscribed to, shared with the other
+members of the group. Messages are fetched ahead within bounds; `position` is the offset of the next message that
+poll() returns. With `auto_commit` what poll() returned is committed once the next poll() begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from aerobee.client.arrival import Arrival
+from aerobee.client.config import ClientConfig, ConsumeFrom, MessageModel, PullConsumerConfig
+from aerobee.client.consumer.allocation import Allocation, average
+from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
+from aerobee.client.consumer.consumer_trace import consumer_tracer
+from aerobee.client.consumer.offset_store import RemoteOffsets
+from aerobee.client.consumer.peer_calls import PeerCalls
+from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
+from aerobee.client.consumer.rebalance import Rebalancer
+from aerobee.client.consumer.subscription import Subscription, subscribe
+from aerobee.client.observer import ConsumeObserver, begin_consume
+from aerobee.client.publish_route import TopicRoute, subscribe_queues
+from aerobee.client.received import LIGHT_PREFIX, ReceivedMessage
+from aerobee.client.session import Session
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, UsageError
+from aerobee.message import MessageQueue, check_group_name
+from aerobee.network import Network
+from aerobee.remoting.body.heartbeat import CONSUME_ACTIVELY, ConsumerData
+
+log = logging.getLogger(__name__)
+
+HALF_AN_HOUR_MS = 30 * 60 * 1000
+BYTES_MAX = (1 << 31) - 1
+
+
+class PullConsumer:
+    """`async with PullConsumer(addresses, "group") as consumer: await consumer.subscribe("orders")`, then poll()."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str,
+        *,
+        config: PullConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        allocation: Allocation = average,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        random: Random | None = None,
+        trace: bool = False,
+        observers: Sequence[ConsumeObserver] = (),
+    ) -> None:
+        """`trace`: record each message that poll() returns in RMQ_SYS_TRACE_TOPIC. Opens nothing before start()."""
+        check_group_name(group)
+        self.group = group
+        self.config = config or PullConsumerConfig()
+        self._session = Session(
+            nameservers,
+            config=client or ClientConfig(),
+            clock=clock,
+            network=network,
+            random=random,
+            id_suffix="STREAM",
+        )
+        self._clock = self._session.clock
+        self._tracer = (
+            consumer_tracer(nameservers, group, client, self._clock, network, random) if trace else None
+        )
+        observers = (*observers, self._tracer) if self._tracer is not None else observers
+        self._observers = observers
+        self._subscriptions: dict[str, Subscription] = {}
+        self._assigned_by_hand = False
+        self._pulls: dict[MessageQueue, QueuePull] = {}
+        self._ready: dict[MessageQueue, deque[ReceivedMessage]] = {}
+        self._positions: dict[MessageQueue, int] = {}  # next offset that poll() returns
+        self._uncommitted: dict[MessageQueue, int] = {}
+        self._offsets = RemoteOffsets(self._session, group)
+        self._arrived = Arrival()
+        self._committed_at = 0.0
+        self._started_ms = 0
+        self._rebalancer = Rebalancer(
+            self._session,
+            group,
+            broadcasting=self.config.model is MessageModel.BROADCASTING,
+            allocation=allocation,
+            topics=lambda: self._subscriptions,
+            apply=self._own,
+            interval_s=self.config.rebalance_s,
+        )
+        self._settings = PullSettings(
+            lite=True,
+            commits=False,
+            post_subscription=True,
+            count_max=self.config.pull_batch_count,
+            bytes_max=BYTES_MAX,
+            hold_s=self.config.pull_hold_s,
+            timeout_s=self.config.pull_timeout_s,
+            cached_count_max=self.config.cached_count_max,
+            cached_bytes_max=self.config.cached_bytes_max,
+            pause_after_error_s=self.config.pull_pause_after_error_s,
+        )
+        PeerCalls(
+            session=self._session,
+            group=group,
+            consume_type=CONSUME_ACTIVELY,
+            pulls=self._pulls,
+            subscriptions=self._subscriptions,
+            rebalance=self._rebalancer.wake,
+            reset=self._reset,
+            consume=None,
+            settings=lambda: {"PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms)},
+        ).install()
+
+    @property
+    def client_id(self) -> str:
+        return self._session.client_id
+
+    @property
+    def assigned(self) -> frozenset[MessageQueue]:
+        """The queues that poll() reads now."""
+        return frozenset(self._pulls)
+
+    async def start(self) -> None:
+        await self._session.start()
+        if self._tracer is not None:
+            await self._tracer.start()
+        self._started_ms = self._clock.now_ms()
+        self._committed_at = self._clock.monotonic()
+        self._session.routes.on_change(self._route_changed)
+
+    async def close(self) -> None:
+        """Commit what was polled (with auto_commit), leave the group."""
+        if not self._session.is_open:
+            return
+        try:
+            if self.config.auto_commit:
+                await self._offsets.hand_over(dict(self._uncommitted))
+        finally:
+            for pull in self._pulls.values():
+                pull.stop()
+            self._pulls.clear()
+            self._ready.clear()  # a poll() that waits finds nothing and ends
+            self._arrived.fire()
+            await self._session.close()
+            if self._tracer is not None:
+                await self._tracer.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # which queues
+
+    async def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Read a topic, sharing its queues with the other members of the group. May be called for several topics.
+
+        `expression` is "*", "TagA || TagB" or Sql("price > 5"). Returns when this member knows its first share.
+        Raises RemoteError (code 23) when a broker cannot parse an SQL92 expression.
+        """
+        self._session.check_open()
+        if self._assigned_by_hand:
+            raise UsageError("queues were assigned by hand: use either assign() or subscribe()")
+        first = not self._subscriptions
+        subscription = subscribe(topic, expression, self._clock.now_ms())
+        self._session.routes.watch((topic,))
+        await self._session.routes.refresh(topic)
+        await self._check(subscription)
+        self._subscriptions[topic] = subscription
+        if first:
+            self._session.join_consumer(self.group, self._heartbeat_entry)
+        await self._session.heartbeat()
+        await self._rebalancer.round()
+        if first:
+            self._session.tasks.spawn(self._rebalancer.run(), "consumer-rebalance")
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+        """Read exactly these queues, whoever else does. Replaces an earlier assignment.
+
+        Begins where the group committed, else as `consume_from` says. Raises AerobeeError when that is not known.
+        """
+        self._session.check_open()
+        if self._subscriptions and not self._assigned_by_hand:
+            raise UsageError("topics were subscribed to: use either assign() or subscribe()")
+        self._assigned_by_hand = True
+        wanted = frozenset(queues)
+        version = self._clock.now_ms()
+        for topic in sorted({queue.topic for queue in wanted}):
+            if topic.startswith(LIGHT_PREFIX):
+                # A light queue stands in no route; its broker registers a topic of its own name.
+                for queue in wanted:
+                    await self._session.routes.get(queue.broker_name)
+            else:
+                await self._session.routes.get(topic)
+            subscription = subscribe(topic, expression, version)
+            await self._check(subscription)
+            self._subscriptions[topic] = subscription
+        for queue in tuple(self._pulls):
+            if queue not in wanted:
+                self._release(queue)
+        for queue in sorted(wanted - self._pulls.keys()):
+            self._take(queue, await self._start_offset(queue))
+
+    async def _check(self, subscription: Subscription) -> None:
+        """Have a broker of the topic parse what is not a list of tags, so that a fault shows now and not later."""
+        if subscription.expression_type == "TAG":
+            return
+        route = await self._session.routes.get(subscription.topic)
+        for broker in route.brokers[:1]:
+            address = self._session.routes.any_address_of(broker.broker_name)
+            if address is not None:
+                await check_subscription(self._session, self.group, subscription, address)
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """All queues of a topic that can be read, sorted."""
+        self._session.check_open()
+        return subscribe_queues(await self._session.routes.refresh(topic))
+
+    def _heartbeat_entry(self) -> ConsumerData:
+        return ConsumerData(
+            self.group,
+            CONSUME_ACTIVELY,
+            self.config.model.value,
+            self.config.consume_from.value,
+            tuple(subscription.to_data() for subscription in self._subscriptions.values()),
+        )
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        if not self._assigned_by_hand and route.topic in self._subscriptions:
+            self._rebalancer.wake()
+
+    async def _own(self, topic: str, wanted: frozenset[MessageQueue]) -> bool:
+        owned = {queue for queue in self._pulls if queue.topic == topic}
+        lost = owned - wanted
+        if lost:
+            # What was polled is committed before another member begins there.
+            offsets = {queue: self._uncommitted[queue] for queue in lost if queue in self._uncommitted}
+            for queue in lost:
+                self._release(queue)
+            if self.config.auto_commit:
+                await self._offsets.hand_over(offsets)
+        complete = True
+        for queue in sorted(wanted - owned):
+            try:
+                start = await self._start_offset(queue)
+            except AerobeeError as error:
+                log.warning("start offset of %s in group %s: %s", queue, self.group, error)
+                complete = False
+                continue
+            if queue not in self._pulls and self._session.is_open:
+                self._take(queue, start)
+        return complete
+
+    def _take(self, queue: MessageQueue, start: int) -> None:
+        self._ready[queue] = deque()
+        self._positions[queue] = start
+        pull = QueuePull(
+            self._session,
+            self.group,
+            queue,
+            start,
+            settings=self._settings,
+            subscription=lambda: self._subscriptions[queue.topic],
+            deliver=self._deliver,
+            moved=self._moved,
+        )
+        self._pulls[queue] = pull
+        pull.start()
+
+    def _release(self, queue: MessageQueue) -> None:
+        self._pulls.pop(queue).stop()
+        for table in (self._ready, self._positions, self._uncommitted):
+            table.pop(queue, None)
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        stored = await self._offsets.load(queue)
+        if stored is not None:
+            return stored
+        if self.config.consume_from is ConsumeFrom.FIRST:
+            return await begin_offset(self._session, queue)
+        if self.config.consume_from is ConsumeFrom.LAST:
+            return await end_offset(self._session, queue)
+        timestamp_ms = self.config.consume_timestamp_ms or self._started_ms - HALF_AN_HOUR_MS
+        return await offset_for_time(self._session, queue, timestamp_ms)
+
+    # messages
+
+    def _deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
+        self._ready[pull.queue].extend(messages)
+        self._arrived.fire()
+
+    def _moved(self, pull: QueuePull, next_offset: int) -> None:
+        self._ready[pull.queue].clear()
+        self._positions[pull.queue] = self._uncommitted[pull.queue] = next_offset
+
+    async def poll(self, timeout_s: float = 1.0) -> list[ReceivedMessage]:
+        """Return messages that are there, or wait for the first; an empty list after `timeout_s` without one.
+
+        Messages of one queue come in order. With `auto_commit` this call says that those of the last one are done.
+        """
+        self._session.check_open()
+        if self.config.auto_commit:
+            await self._auto_commit()
+        deadline = self._clock.monotonic() + timeout_s
+        while not (messages := self._take_ready()):
+            remaining_s = deadline - self._clock.monotonic()
+            if remaining_s <= 0 or not self._session.is_open:
+                return []
+            await self._arrived.wait_at_most(remaining_s, self._clock)
+        if self._observers:
+            begin_consume(self._observers, self.group, messages)(None)  # handed over is all that is known
+        return messages
+
+    def _take_ready(self) -> list[ReceivedMessage]:
+        messages: list[ReceivedMessage] = []
+        for queue, ready in self._ready.items():
+            pull = self._pulls[queue]
+            if pull.paused:
+                continue
+            process = pull.process
+            if not ready and self._positions[queue] == process.next_offset:
+                continue
+            while ready and len(messages) < self.config.poll_count_max:
+                message = ready.popleft()
+                process.finish(message.queue_offset)
+                messages.append(message)
+            # The first offset not handed out, which lies beyond messages that the subscription did not want.
+            position = ready[0].queue_offset if ready else process.next_offset
+            self._positions[queue] = self._uncommitted[queue] = position
+            pull.room_made()
+        return messages
+
+    async def _auto_commit(self) -> None:
+        now = self._clock.monotonic()
+        if self._uncommitted and now - self._committed_at >= self.config.auto_commit_s:
+            self._committed_at = now
+            offsets, self._uncommitted = self._uncommitted, {}
+            await self._offsets.save(offsets)
+
+    # positions
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next message that poll() returns from a queue; None when it is not read."""
+        return self._positions.get(queue)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset. One outside of the queue is corrected by the broker at the next pull."""
+        if offset < 0:
+            raise UsageError(f"offset {offset} of {queue}: offsets begin with 0")
+        self._seek(self._owned(queue), offset)
+
+    def _seek(self, pull: QueuePull, offset: int) -> None:
+        queue = pull.queue
+        self._ready[queue].clear()
+        self._positions[queue] = self._uncommitted[queue] = offset
+        pull.restart(offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the first stored message."""
+        self._owned(queue)
+        offset = await begin_offset(self._session, queue)
+        self._seek(self._owned(queue), offset)
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Skip everything that is stored now."""
+        self._owned(queue)
+        offset = await end_offset(self._session, queue)
+        self._seek(self._owned(queue), offset)
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on at the first message stored at or after a time."""
+        self._owned(queue)
+        offset = await offset_for_time(self._session, queue, timestamp_ms)
+        self._seek(self._owned(queue), offset)
+
+    def _owned(self, queue: MessageQueue) -> QueuePull:
+        self._session.check_open()
+        pull = self._pulls.get(queue)
+        if pull is None:
+            raise UsageError(
+                f"{queue} is not read by this consumer now: assign it, or subscribe to its topic"
+            )
+        return pull
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """poll() returns nothing from these queues until resume()."""
+        for queue in queues:
+            self._owned(queue).pause()
+
+    def resume(self, *queues: MessageQueue) -> None:
+        for queue in queues:
+            self._owned(queue).resume()
+        self._arrived.fire()
+
+    async def begin_offset(self, queue: MessageQueue) -> int:
+        """The first offset that is stored."""
+        self._session.check_open()
+        return await begin_offset(self._session, queue)
+
+    async def end_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message of a queue will get."""
+        self._session.check_open()
+        return await end_offset(self._session, queue)
+
+    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the end when there is none."""
+        self._session.check_open()
+        return await offset_for_time(self._session, queue, timestamp_ms)
+
+    # commits
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit these offsets, or everything that poll() returned. Returns when the brokers have them."""
+        self._session.check_open()
+        if offsets is None:
+            offsets, self._uncommitted = self._uncommitted, {}
+        await self._offsets.save_and_wait(offsets)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset that the group committed, None when it never did."""
+        self._session.check_open()
+        return await self._offsets.load(queue)
+
+    async def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        mine = {queue: offset for queue, offset in offsets.items() if queue in self._pulls}
+        for queue, offset in mine.items():
+            log.warning("group %s: %s is reset to offset %d", self.group, queue, offset)
+            self._seek(self._pulls[queue], offset)
+        await self._offsets.save(mine)

@@ -1,0 +1,490 @@
+"""A consumer to which messages come: the group's members share the queues, a handler or `async for` gets messages.
+
+Follows DefaultMQPushConsumerImpl. It owns the queues that rebalance gives it, pulls each by long poll, hands messages
+to bounded handlers, and commits for each queue the smallest offset that is not finished. "At least once": after a
+crash, a time-out or a change of owner a message can come twice; none is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from aerobee.client.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
+from aerobee.client.consumer.allocation import Allocation, average
+from aerobee.client.consumer.broker_calls import check_subscription, end_offset, offset_for_time
+from aerobee.client.consumer.consumer_trace import consumer_tracer
+from aerobee.client.consumer.consumption import Consumption, Handler
+from aerobee.client.consumer.give_back import GivesBack
+from aerobee.client.consumer.local_place import DEFAULT_INSTANCE, LocalPlace
+from aerobee.client.consumer.message_stream import MessageStream
+from aerobee.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
+from aerobee.client.consumer.ordered_consumption import OrderedConsumption
+from aerobee.client.consumer.ordered_ownership import OrderedOwnership
+from aerobee.client.consumer.ordered_queue import RETRY_COUNT_DEFAULT, OrderPolicy
+from aerobee.client.consumer.peer_calls import PeerCalls
+from aerobee.client.consumer.pop_push import PopPush
+from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
+from aerobee.client.consumer.rebalance import Rebalancer
+from aerobee.client.consumer.subscription import Subscription, subscribe
+from aerobee.client.observer import ConsumeObserver, observed
+from aerobee.client.publish_route import TopicRoute
+from aerobee.client.received import ReceivedMessage
+from aerobee.client.session import INNER_PRODUCER_GROUP, Session
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, TopicNotExist, UsageError
+from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
+from aerobee.network import Network
+from aerobee.remoting.body.heartbeat import CONSUME_PASSIVELY, ConsumerData
+from aerobee.remoting.command import boolean_text
+
+log = logging.getLogger(__name__)
+
+HALF_AN_HOUR_MS = 30 * 60 * 1000
+
+
+class PushConsumer:
+    """Consumes topics as a member of a group.
+
+    With a handler: `async with PushConsumer(addresses, "group", subscriptions={"orders": "*"}, handler=handle): ...`.
+    The handler gets a ReceivedMessage, or a list of them with `batch_size` above 1; it may be `async def` or `def`.
+    Returning means consumed. Raising means: deliver again later (RetryLater says when).
+
+    Without one: `async for message in consumer`. The next step of the loop acknowledges, or `message.ack()` does
+    earlier; `message.retry()` has it delivered again. The message at which a loop is left is acknowledged only by
+    `message.ack()`.
+    """
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str,
+        *,
+        subscriptions: Mapping[str, str],
+        handler: Handler | None = None,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        allocation: Allocation = average,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        random: Random | None = None,
+        trace: bool = False,
+        observers: Sequence[ConsumeObserver] = (),
+    ) -> None:
+        """`subscriptions`: topic -> "*", "TagA || TagB", or "sql:…". Opens nothing before start().
+
+        `trace`: record each handler call in RMQ_SYS_TRACE_TOPIC, which `aerobee trace` and RocketMQ's consoles read.
+        """
+        check_group_name(group)
+        if not subscriptions:
+            raise UsageError('a consumer needs at least one topic: subscriptions={"topic": "*"}')
+        self.group = group
+        self.config = config or ConsumerConfig()
+        self._session = Session(
+            nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
+        )
+        self._clock = self._session.clock
+        self._broadcasting = self.config.model is MessageModel.BROADCASTING
+        wanted = dict(subscriptions)
+        if not self._broadcasting:
+            wanted[RETRY_PREFIX + group] = "*"
+        version = self._clock.now_ms()
+        self._subscriptions: dict[str, Subscription] = {
+            topic: subscribe(topic, expression, version) for topic, expression in wanted.items()
+        }
+        self._tracer = (
+            consumer_tracer(nameservers, group, client, self._clock, network, random) if trace else None
+        )
+        observers = (*observers, self._tracer) if self._tracer is not None else observers
+        if handler is not None and observers:
+            handler = observed(handler, observers, group)
+        self._pulls: dict[MessageQueue, QueuePull] = {}
+        self._started_ms = 0
+        self._paused = False
+        self._offsets: OffsetStore = RemoteOffsets(self._session, group)
+        self._place: LocalPlace | None = None
+        gives_back = GivesBack(self._session, group, retry_count_max=self.config.retry_count_max)
+        self._ordering: OrderedOwnership | None = None
+        self._consumption: Consumption | OrderedConsumption
+        if self.config.orderly:
+            if handler is None:
+                raise UsageError(
+                    "an orderly consumer needs a handler; `async for` takes messages of all queues"
+                )
+            self._ordering = self._make_ordering(handler, gives_back)
+            self._consumption = self._ordering.consumption
+        else:
+            self._consumption = self._make_consumption(handler or _no_handler, gives_back)
+        self._stream = MessageStream(gives_back, self._session, group, observers) if handler is None else None
+        self._deliver = self._stream.deliver if self._stream is not None else self._consumption.deliver
+        self._pops: PopPush | None = None
+        if not self.config.client_rebalance and not self._broadcasting:
+            self._pops = self._make_pops(handler)
+        self._rebalancer = self._make_rebalancer(allocation)
+        self._settings = _pull_settings(self.config)
+        PeerCalls(
+            session=self._session,
+            group=group,
+            consume_type=CONSUME_PASSIVELY,
+            pulls=self._pulls,
+            subscriptions=self._subscriptions,
+            rebalance=self._rebalancer.wake,
+            reset=self.reset_offsets,
+            consume=None if handler is None else self._consumption.consume_directly,
+            settings=self._running_settings,
+            locked_at_ms=None if self._ordering is None else self._ordering.locked_at_ms,
+        ).install()
+
+    def _make_consumption(self, handler: Handler, gives_back: GivesBack) -> Consumption:
+        config = self.config
+        return Consumption(
+            self._session,
+            self.group,
+            handler,
+            concurrency=config.concurrency,
+            batch_size=config.batch_size,
+            broadcasting=self._broadcasting,
+            gives_back=gives_back,
+            local_retry_s=config.local_retry_s,
+            timeout_s=config.consume_timeout_s,
+        )
+
+    def _make_rebalancer(self, allocation: Allocation) -> Rebalancer:
+        return Rebalancer(
+            self._session,
+            self.group,
+            broadcasting=self._broadcasting,
+            allocation=allocation,
+            topics=lambda: self._subscriptions,
+            apply=self._own,
+            interval_s=self.config.rebalance_s,
+            apply_pops=None if self._pops is None else self._pops.own,
+        )
+
+    def _make_pops(self, handler: Handler | None) -> PopPush:
+        config = self.config
+        if handler is None:
+            raise UsageError("a consumer with client_rebalance=False needs a handler; or use SimpleConsumer")
+        return PopPush(
+            self._session,
+            self.group,
+            handler,
+            subscription=lambda topic: self._subscriptions[topic],
+            concurrency=config.concurrency,
+            batch_size=config.batch_size,
+            invisible_s=config.pop_invisible_s,
+            wait_s=config.pull_hold_s,
+            count_max=config.pop_batch_count,
+            retry_count_max=config.retry_count_max,
+            from_begin=config.consume_from is ConsumeFrom.FIRST,
+        )
+
+    def _make_ordering(self, handler: Handler, gives_back: GivesBack) -> OrderedOwnership:
+        config = self.config
+        policy = OrderPolicy(
+            batch_size=config.batch_size,
+            suspend_s=config.suspend_s,
+            retry_count_max=RETRY_COUNT_DEFAULT if config.retry_count_max < 0 else config.retry_count_max,
+            block_max_s=config.block_max_s,
+            dead_letters=config.blocked is Blocked.DEAD_LETTER,
+        )
+        return OrderedOwnership(
+            self._session,
+            self.group,
+            handler,
+            policy=policy,
+            concurrency=config.concurrency,
+            gives_back=gives_back,
+            pulls=self._pulls,
+            save=self._save_and_wait,
+            rebalance=self.rebalance_now,
+            broadcasting=self._broadcasting,
+            lease_s=config.lock_lease_s,
+            local_retry_s=config.local_retry_s,
+        )
+
+    @property
+    def client_id(self) -> str:
+        return self._session.client_id
+
+    @property
+    def owned(self) -> frozenset[MessageQueue]:
+        """The queues that this member has now, those of the retry topic included; -1 is any queue of a broker (POP)."""
+        return frozenset(self._pulls) | (frozenset() if self._pops is None else self._pops.owned)
+
+    @property
+    def consumed_count(self) -> int:
+        """Messages that the handler finished since the start."""
+        return self._consumption.consumed_count + (0 if self._pops is None else self._pops.consumed_count)
+
+    async def start(self) -> None:
+        """Join the group and begin to consume.
+
+        Raises ConnectFailed when no nameserver answers, RemoteError when a broker refuses an SQL92 expression.
+        A topic that does not exist yet is waited for.
+        """
+        session = self._session
+        await session.start()
+        try:
+            self._started_ms = self._clock.now_ms()
+            if self._broadcasting:
+                # Not the client id, which is another one in each run unless an instance is named.
+                name = "@".join([session.client_ip, session.config.instance or DEFAULT_INSTANCE])
+                self._place = LocalPlace.claim(Path(self.config.local_offsets_directory), name, self.group)
+                self._offsets = LocalOffsets(self._place.directory)
+            session.join_producer(INNER_PRODUCER_GROUP)
+            session.join_consumer(self.group, self._heartbeat_entry)
+            session.routes.on_change(self._route_changed)
+            session.routes.watch(self._subscriptions)
+            for topic in self._subscriptions:
+                try:
+                    await session.routes.refresh(topic)
+                except TopicNotExist:
+                    if not topic.startswith(RETRY_PREFIX):
+                        log.warning("topic %s does not exist yet; group %s waits for it", topic, self.group)
+            # The heartbeat first: a broker answers pulls only of members that it knows.
+            await session.heartbeat()
+            await self._check_expressions()
+            session.tasks.spawn(self._rebalancer.run(), "consumer-rebalance")
+            session.tasks.spawn(self._keep_offsets(), "consumer-offsets")
+            if self._ordering is not None:
+                session.tasks.spawn(self._ordering.keep_locks(), "consumer-locks")
+            elif self.config.consume_timeout_s and isinstance(self._consumption, Consumption):
+                session.tasks.spawn(self._consumption.watch(), "consumer-timeouts")
+            if self._tracer is not None:
+                await self._tracer.start()
+        except BaseException:
+            await session.close()
+            self._leave_place()
+            raise
+
+    def _leave_place(self) -> None:
+        if self._place is not None:
+            self._place.close()
+
+    async def _check_expressions(self) -> None:
+        """Have a broker of each topic parse what is not a list of tags, so that a fault shows now and not later."""
+        for subscription in self._subscriptions.values():
+            if subscription.expression_type == "TAG":
+                continue
+            route = self._session.routes.cached(subscription.topic)
+            for broker in () if route is None else route.brokers[:1]:
+                address = self._session.routes.any_address_of(broker.broker_name)
+                if address is not None:
+                    await check_subscription(self._session, self.group, subscription, address)
+
+    async def close(self) -> None:
+        """Stop pulling, let running handlers end (at most `drain_s`), commit, leave the group."""
+        if not self._session.is_open:
+            return
+        try:
+            for pull in self._pulls.values():
+                pull.pause()
+            if self._stream is not None:
+                self._stream.close()
+            if self._pops is not None:
+                await self._pops.stop(self.config.drain_s)
+            await self._consumption.stop(self.config.drain_s)
+            if self._ordering is not None:
+                await self._ordering.close()
+            else:
+                await self._offsets.hand_over(self._offsets_of(self._pulls))
+        finally:
+            for pull in self._pulls.values():
+                pull.stop()
+            self._pulls.clear()
+            await self._session.close()
+            self._leave_place()
+            if self._tracer is not None:
+                await self._tracer.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        stream = self._stream
+        if stream is None:
+            raise UsageError("this consumer has a handler: give none to read it with `async for`")
+        self._session.check_open()
+        while (message := await stream.next()) is not None:
+            yield message
+            stream.settle(message, None)
+
+    def pause(self) -> None:
+        """Pull no more until resume(); what is pulled is still handed out."""
+        self._paused = True
+        if self._pops is not None:
+            self._pops.pause()
+        for pull in self._pulls.values():
+            pull.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._pops is not None:
+            self._pops.resume()
+        for pull in self._pulls.values():
+            pull.resume()
+
+    def rebalance_now(self) -> None:
+        """Look at once which queues this member should own."""
+        self._rebalancer.wake()
+
+    def _heartbeat_entry(self) -> ConsumerData:
+        return ConsumerData(
+            self.group,
+            CONSUME_PASSIVELY,
+            self.config.model.value,
+            self.config.consume_from.value,
+            tuple(subscription.to_data() for subscription in self._subscriptions.values()),
+        )
+
+    def _running_settings(self) -> dict[str, str]:
+        settings = {name: str(value) for name, value in asdict(self.config).items()}
+        concurrency = str(self.config.concurrency)
+        return settings | {
+            "PROP_CONSUMEORDERLY": boolean_text(self.config.orderly),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "PROP_THREADPOOL_CORE_SIZE": concurrency,
+        }
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        if route.topic in self._subscriptions:
+            self._rebalancer.wake()
+
+    # ownership
+
+    async def _own(self, topic: str, wanted: frozenset[MessageQueue]) -> bool:
+        """Make `wanted` the owned queues of a topic. False when a start offset is not known yet."""
+        ordering = self._ordering
+        owned = {queue for queue in self._pulls if queue.topic == topic}
+        lost = owned - wanted
+        if lost:
+            if ordering is not None:
+                ordering.release(lost)
+            else:
+                log.info("group %s gives up %s", self.group, sorted(lost))
+                await self._give_up(lost)
+        gained = sorted(wanted - owned)
+        complete = True
+        if ordering is not None:
+            # Where to begin is known only under the lock: until then its owner goes on.
+            locked = await ordering.take(gained)
+            complete = len(locked) == len(gained) and not ordering.is_releasing(wanted)
+            gained = sorted(locked)
+        if not gained:
+            return complete
+        starts = await asyncio.gather(*(self._start_offset(queue) for queue in gained))
+        if not self._session.is_open:
+            return True
+        for queue, start in zip(gained, starts, strict=True):
+            if ordering is not None and not await ordering.may_begin(queue, start):
+                complete = False
+            elif start is not None and queue not in self._pulls:
+                pull = QueuePull(
+                    self._session,
+                    self.group,
+                    queue,
+                    start,
+                    settings=self._settings,
+                    subscription=lambda: self._subscriptions[topic],
+                    deliver=self._deliver,
+                    moved=self._moved,
+                )
+                self._pulls[queue] = pull
+                if ordering is not None:
+                    ordering.consumption.open(pull)
+                if self._paused:
+                    pull.pause()
+                pull.start()
+        log.info("group %s takes over %s", self.group, gained)
+        return complete and None not in starts
+
+    async def _give_up(self, queues: set[MessageQueue]) -> None:
+        for queue in queues:
+            self._pulls[queue].stop()
+        offsets = {queue: self._pulls.pop(queue).process.commit_offset for queue in queues}
+        await self._offsets.hand_over(offsets)
+
+    async def _start_offset(self, queue: MessageQueue) -> int | None:
+        """Where to begin; None when that cannot be known now: the next round tries again."""
+        try:
+            stored = await self._offsets.load(queue)
+            if stored is not None:
+                return stored
+            is_retry = queue.topic.startswith(RETRY_PREFIX)
+            if self.config.consume_from is ConsumeFrom.FIRST:
+                return 0  # the broker corrects it when its first message is a later one
+            if self.config.consume_from is ConsumeFrom.LAST:
+                return 0 if is_retry else await end_offset(self._session, queue)
+            if is_retry:
+                return await end_offset(self._session, queue)
+            timestamp_ms = self.config.consume_timestamp_ms or self._started_ms - HALF_AN_HOUR_MS
+            return await offset_for_time(self._session, queue, timestamp_ms)
+        except AerobeeError as error:
+            log.warning("start offset of %s in group %s: %s", queue, self.group, error)
+            return None
+
+    def _moved(self, pull: QueuePull, next_offset: int) -> None:
+        self._session.tasks.spawn(self._offsets.save({pull.queue: next_offset}), "consumer-offset-moved")
+
+    # offsets
+
+    async def _keep_offsets(self) -> None:
+        while True:
+            await self._clock.sleep(self.config.persist_offsets_s)
+            await self._offsets.save(self._offsets_of(self._pulls))
+
+    @staticmethod
+    def _offsets_of(pulls: Mapping[MessageQueue, QueuePull]) -> dict[MessageQueue, int]:
+        return {queue: pull.process.commit_offset for queue, pull in pulls.items()}
+
+    async def _save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Raises AerobeeError when a broker does not take them."""
+        if isinstance(self._offsets, RemoteOffsets):
+            await self._offsets.save_and_wait(offsets)
+        else:
+            await self._offsets.save(offsets)
+
+    async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at these offsets in queues that this member owns; what is cached of them is forgotten."""
+        mine = {queue: offset for queue, offset in offsets.items() if queue in self._pulls}
+        for queue, offset in mine.items():
+            log.warning("group %s: %s is reset to offset %d", self.group, queue, offset)
+            self._pulls[queue].restart(offset)
+        await self._offsets.save(mine)
+
+
+def _pull_settings(config: ConsumerConfig) -> PullSettings:
+    return PullSettings(
+        lite=False,
+        commits=config.model is MessageModel.CLUSTERING,
+        post_subscription=config.post_subscription,
+        count_max=config.pull_batch_count,
+        bytes_max=config.pull_batch_bytes,
+        hold_s=config.pull_hold_s,
+        timeout_s=config.pull_timeout_s,
+        cached_count_max=config.cached_count_max,
+        cached_bytes_max=config.cached_bytes_max,
+        span_max=config.span_max,
+        pause_after_error_s=config.pull_pause_after_error_s,
+        interval_s=config.pull_interval_s,
+    )
+
+
+def _no_handler(_message: object) -> None:
+    raise UsageError("this consumer is read with `async for` and has no handler")

@@ -1,0 +1,123 @@
+"""Takes, renews and gives back the locks of an ordered consumer at their brokers. Shell around QueueLocks.
+
+Follows RebalanceImpl.lock, lockAll and unlock (RocketMQ): LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42, renewed at two thirds of
+the lease. A lock that a broker refuses to renew, or that could not be renewed until its lease was over, is lost: `lost` is
+told, and nothing of that queue is done or committed any more, for somebody else may have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+
+from aerobee.client.consumer.broker_calls import lock_queues, unlock_queues
+from aerobee.client.consumer.queue_locks import QueueLocks
+from aerobee.client.session import Session
+from aerobee.clock import Timer
+from aerobee.errors import AerobeeError
+from aerobee.message import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+class QueueLocking:
+    """The locks of one member of a group."""
+
+    def __init__(
+        self, session: Session, group: str, *, lease_s: float, lost: Callable[[MessageQueue, str], None]
+    ) -> None:
+        """`lost` gets the queue and why; it is called once for each loss and must not wait."""
+        self._session = session
+        self._group = group
+        self._lost = lost
+        self._timer: Timer | None = None
+        self.locks = QueueLocks(lease_s=lease_s)
+
+    def may_act(self, queue: MessageQueue) -> bool:
+        """True while this member may hand out messages of the queue."""
+        return self.locks.may_act(queue, self._session.clock.monotonic())
+
+    async def take(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues; return those that were granted. Those of a broker that does not answer are not."""
+        granted: set[MessageQueue] = set()
+        for taken in await asyncio.gather(*(self._ask(*part) for part in self._by_broker(queues))):
+            granted.update(taken or ())
+        return granted
+
+    async def keep(self) -> None:
+        """Renew what is held, for ever."""
+        clock = self._session.clock
+        while True:
+            await clock.sleep(self.locks.renew_interval_s)
+            await asyncio.gather(*(self._renew(*part) for part in self._by_broker(self.locks.held)))
+
+    async def give_back(self, queues: Collection[MessageQueue]) -> None:
+        """Unlock queues, one-way. A broker that cannot be told keeps them locked until the lease is over."""
+        for broker_name, part in self._by_broker(queues):
+            for queue in part:
+                self.locks.forget(queue)
+            try:
+                address = await self._session.broker_address(broker_name, part[0].topic)
+                await unlock_queues(self._session, self._group, address, part)
+            except AerobeeError as error:
+                log.warning("locks of %s are not given back: %s", part, error)
+        self._arm()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @staticmethod
+    def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
+        parts: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in sorted(queues):
+            parts[queue.broker_name].append(queue)
+        return sorted(parts.items())
+
+    async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> frozenset[MessageQueue] | None:
+        """The queues that a broker granted, None when it gave no answer."""
+        clock = self._session.clock
+        asked_at = clock.monotonic()
+        try:
+            address = await self._session.broker_address(broker_name, queues[0].topic)
+            granted = await lock_queues(
+                self._session, self._group, address, queues, lease_s=self.locks.lease_s
+            )
+        except AerobeeError as error:
+            log.warning("locks of %d queues at broker %s: %s", len(queues), broker_name, error)
+            return None
+        granted = granted.intersection(queues)
+        if clock.monotonic() - asked_at >= self.locks.lease_s:
+            return None  # granted, but so long ago that it says nothing any more
+        self.locks.granted(granted, asked_at=asked_at)
+        self._arm()
+        return granted
+
+    async def _renew(self, broker_name: str, queues: list[MessageQueue]) -> None:
+        granted = await self._ask(broker_name, queues)
+        if granted is None:
+            return  # the lease says how long this may go on
+        for queue in queues:
+            if queue not in granted and self.locks.renewed_at(queue) is not None:
+                self._lose(queue, "its broker gave it to another member")
+
+    def _arm(self) -> None:
+        """Be there when the first lease ends."""
+        self.close()
+        end = self.locks.next_end
+        if end is not None:
+            clock = self._session.clock
+            self._timer = clock.call_later(max(0.0, end - clock.monotonic()), self._check)
+
+    def _check(self) -> None:
+        for queue in self.locks.lapsed(self._session.clock.monotonic()):
+            self._lose(queue, f"its lock was not renewed for {self.locks.lease_s:.0f} s")
+        self._arm()
+
+    def _lose(self, queue: MessageQueue, reason: str) -> None:
+        self.locks.forget(queue)
+        log.warning("group %s lost %s: %s", self._group, queue, reason)
+        self._lost(queue, reason)

@@ -1,0 +1,266 @@
+"""Pulls one queue: a long poll after the other, as fast as its messages are worked off.
+
+Follows PullMessageService and PullAPIWrapper for one queue. One pull is on its way at a time; while more is cached
+than the bounds allow, none is. Whoever owns it finishes messages at `process` and calls `room_made()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aerobee.client.consumer.process_queue import ProcessQueue
+from aerobee.client.consumer.subscription import Subscription
+from aerobee.client.received import ReceivedMessage
+from aerobee.client.session import Session
+from aerobee.errors import AerobeeError, RouteError, remote_error
+from aerobee.message import MessageQueue
+from aerobee.remoting.body.route import MASTER_ID
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+# sysFlag of a pull (PullSysFlag)
+FLAG_COMMIT = 1
+FLAG_SUSPEND = 2
+FLAG_SUBSCRIPTION = 4
+FLAG_LITE = 16
+
+FLOW_CONTROL_PAUSE_S = 0.02
+SPAN_UNBOUNDED = 1 << 62
+
+Deliver = Callable[["QueuePull", list[ReceivedMessage]], None]
+Moved = Callable[["QueuePull", int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSettings:
+    """How a queue is pulled."""
+
+    lite: bool  # LITE_PULL_MESSAGE, with the subscription in each request
+    commits: bool  # pulls from a master carry the offset to be committed
+    post_subscription: bool
+    count_max: int
+    bytes_max: int
+    hold_s: float
+    timeout_s: float
+    cached_count_max: int
+    cached_bytes_max: int
+    span_max: int = SPAN_UNBOUNDED
+    pause_after_error_s: float = 1.0
+    interval_s: float = 0.0
+
+
+class QueuePull:
+    """One owned queue: where it stands, what is cached, and the task that pulls."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        queue: MessageQueue,
+        next_offset: int,
+        *,
+        settings: PullSettings,
+        subscription: Callable[[], Subscription],
+        deliver: Deliver,
+        moved: Moved,
+    ) -> None:
+        """`deliver` gets messages that the subscription wants, already put into `process`. `moved` is told when
+        the broker says that the offset is not there and where to go on instead."""
+        self.queue = queue
+        self.process = ProcessQueue(next_offset)
+        self.last_pull_ms = 0
+        self.last_consume_ms = 0
+        self._session = session
+        self._group = group
+        self._settings = settings
+        self._subscription = subscription
+        self._deliver = deliver
+        self._moved = moved
+        self._broker_id = MASTER_ID
+        self._paused = False
+        self._failing = False
+        self.room: asyncio.Future[None] | None = None  # set while room_made() would have somebody to wake
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = self._session.tasks.spawn(
+            self._run(), f"pull-{self.queue.topic}-{self.queue.broker_name}-{self.queue.queue_id}"
+        )
+
+    def stop(self) -> None:
+        """Pull no more. Results of handlers that still run on its messages do not count from now on."""
+        self.process.dropped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def halt(self) -> None:
+        """Pull no more; what is cached still counts."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def restart(self, next_offset: int) -> None:
+        """Forget what is cached and go on at `next_offset`."""
+        self.stop()
+        self.process = ProcessQueue(next_offset)
+        self.start()
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self.room_made()
+
+    def room_made(self) -> None:
+        """Messages were finished: a pull that waits for room looks again."""
+        if self.room is not None and not self.room.done() and not self._must_wait():
+            self.room.set_result(None)
+
+    def _must_wait(self) -> bool:
+        settings = self._settings
+        return self._paused or self.process.is_full(
+            count_max=settings.cached_count_max,
+            bytes_max=settings.cached_bytes_max,
+            span_max=settings.span_max,
+        )
+
+    async def _run(self) -> None:
+        clock = self._session.clock
+        while True:
+            while self._must_wait():
+                self.room = asyncio.get_running_loop().create_future()
+                await self.room
+                self.room = None
+            try:
+                pause_s = await self._pull()
+                if self._failing:
+                    self._failing = False
+                    log.info("pulls of %s succeed again", self.queue)
+            except AerobeeError as error:
+                # Said once, not with each of the tries that follow until one succeeds.
+                log.log(
+                    logging.DEBUG if self._failing else logging.WARNING, "pull of %s: %s", self.queue, error
+                )
+                self._failing = True
+                pause_s = self._settings.pause_after_error_s
+                await self._after_error(error)
+            if pause_s > 0:
+                await clock.sleep(pause_s)
+
+    async def _after_error(self, error: AerobeeError) -> None:
+        self._broker_id = MASTER_ID
+        if error.route_stale:
+            try:
+                await self._session.routes.refresh(self.queue.topic)
+            except AerobeeError as failure:
+                log.info("route of topic %s: %s", self.queue.topic, failure)
+
+    def _address(self) -> tuple[str, bool]:
+        """Return (address, whether it is the master's)."""
+        routes, name = self._session.routes, self.queue.broker_name
+        address = routes.address_of(name, self._broker_id)
+        if address is not None:
+            return address, self._broker_id == MASTER_ID
+        address = routes.any_address_of(name)
+        if address is None:
+            raise RouteError(self.queue.topic, f"broker {name} is not registered at any nameserver now")
+        return address, address == routes.address_of(name, MASTER_ID)
+
+    async def _pull(self) -> float:
+        """One pull; returns how long to wait before the next one."""
+        address, is_master = self._address()
+        process = self.process
+        answer = await self._session.remoting.invoke(
+            address, self._request(is_master), timeout_s=self._settings.timeout_s
+        )
+        if process is not self.process:
+            return 0.0  # restarted meanwhile
+        self.last_pull_ms = self._session.clock.now_ms()
+        code = answer.code
+        if code == ResponseCode.SUCCESS:
+            self._found(answer)
+            return self._settings.interval_s
+        if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            process.pulled_up_to(answer.integer("nextBeginOffset"))
+            self._broker_id = answer.integer("suggestWhichBrokerId", MASTER_ID)
+            return 0.0
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            next_offset = answer.integer("nextBeginOffset")
+            why = (
+                "the group was reset"
+                if answer.remark == "OFFSET_RESET"
+                else f"it is not there ({answer.remark})"
+            )
+            log.warning(
+                "%s: not going on at offset %d, %s, but at %d",
+                self.queue,
+                process.next_offset,
+                why,
+                next_offset,
+            )
+            process.dropped = True
+            self.process = ProcessQueue(next_offset)
+            self._moved(self, next_offset)
+            # A broker that answers the same again must not make this a busy loop.
+            return 0.0 if next_offset != process.next_offset else self._settings.pause_after_error_s
+        if code == ResponseCode.FLOW_CONTROL:
+            return FLOW_CONTROL_PAUSE_S
+        if code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+            await self._session.heartbeat()  # the broker restarted, or has not seen our subscription yet
+        raise remote_error(code, answer.remark, address=address, request="PULL_MESSAGE", opaque=answer.opaque)
+
+    def _request(self, is_master: bool) -> RemotingCommand:
+        settings, queue, process = self._settings, self.queue, self.process
+        subscription = self._subscription()
+        flags = FLAG_SUSPEND
+        commit_offset = 0
+        if settings.commits and is_master:
+            commit_offset = process.commit_offset
+            if commit_offset > 0:
+                flags |= FLAG_COMMIT
+        fields = {
+            "consumerGroup": self._group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(process.next_offset),
+            "maxMsgNums": str(settings.count_max),
+            "commitOffset": str(commit_offset),
+            "suspendTimeoutMillis": str(round(settings.hold_s * 1000)),
+            "subVersion": "0" if settings.lite else str(subscription.version),
+            "expressionType": subscription.expression_type,
+            "maxMsgBytes": str(settings.bytes_max),
+            "bname": queue.broker_name,
+        }
+        if settings.lite or settings.post_subscription:
+            flags |= FLAG_SUBSCRIPTION
+            fields["subscription"] = subscription.expression
+        if settings.lite:
+            flags |= FLAG_LITE
+            fields["ReqT"] = "0"
+        fields["sysFlag"] = str(flags)
+        code = RequestCode.LITE_PULL_MESSAGE if settings.lite else RequestCode.PULL_MESSAGE
+        return RemotingCommand(code.value, fields)
+
+    def _found(self, answer: RemotingCommand) -> None:
+        process = self.process
+        wanted = process.put_all(self._session.codec.decode_messages(answer.body, self.queue))
+        subscription = self._subscription()
+        if subscription.tags:
+            # A broker filters by the hash of a tag, which others share.
+            process.finish_all(
+                message.queue_offset for message in wanted if not subscription.wants(message.tag)
+            )
+            wanted = [message for message in wanted if subscription.wants(message.tag)]
+        process.pulled_up_to(answer.integer("nextBeginOffset"))
+        self._broker_id = answer.integer("suggestWhichBrokerId", MASTER_ID)
+        if wanted:
+            self._deliver(self, wanted)

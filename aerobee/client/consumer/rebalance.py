@@ -1,0 +1,145 @@
+"""Decides again and again which queues this member of a group owns.
+
+Follows RebalanceImpl and RebalanceService: every 20 s, at once when a broker says that members changed, and after a
+second when the last round could not be finished. Members ask one broker of the topic who is there, and each computes
+the same split. Or a broker computes it (client_rebalance=False): it says of each queue whether to pull or to pop it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from aerobee.client.complaints import Complaints
+from aerobee.client.consumer.allocation import Allocation
+from aerobee.client.consumer.broker_calls import first_answer
+from aerobee.client.consumer.pop_calls import query_assignment
+from aerobee.client.publish_route import TopicRoute, subscribe_queues
+from aerobee.client.session import Session
+from aerobee.errors import AerobeeError, TopicNotExist
+from aerobee.message import MessageQueue
+from aerobee.remoting.body.route import MASTER_ID
+
+log = logging.getLogger(__name__)
+
+UNBALANCED_S = 1.0  # until the next round when this one could not be finished
+
+Apply = Callable[[str, frozenset[MessageQueue]], Awaitable[bool]]
+ApplyPops = Callable[[str, frozenset[MessageQueue]], None]
+
+
+class Rebalancer:
+    """Runs rounds. `apply(topic, queues)` makes `queues` the owned ones of a topic; False: ask again soon."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        broadcasting: bool,
+        allocation: Allocation,
+        topics: Callable[[], Iterable[str]],
+        apply: Apply,
+        interval_s: float,
+        apply_pops: ApplyPops | None = None,
+    ) -> None:
+        """`apply_pops(topic, queues)`: let a broker share out the queues; these are the ones to pop."""
+        self._apply_pops = apply_pops
+        self._session = session
+        self._group = group
+        self._broadcasting = broadcasting
+        self._allocation = allocation
+        self._topics = topics
+        self._apply = apply
+        self._interval_s = interval_s
+        self._wanted = asyncio.Event()
+        self._complaints = Complaints(log)
+
+    def wake(self) -> None:
+        """Run a round as soon as the present one is over."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Rounds for ever; the first at once."""
+        while True:
+            self._wanted.clear()
+            balanced = await self.round()
+            timer = self._session.clock.call_later(
+                self._interval_s if balanced else UNBALANCED_S, self._wanted.set
+            )
+            try:
+                await self._wanted.wait()
+            finally:
+                timer.cancel()
+
+    async def round(self) -> bool:
+        """One round over all topics; True when each topic is as it should be."""
+        balanced = True
+        for topic in tuple(self._topics()):
+            try:
+                balanced = await self._balance(topic) and balanced
+            except TopicNotExist:
+                # The retry topic appears after the first heartbeat, others when somebody creates them: the route
+                # refresh finds them and wakes us.
+                await self._apply(topic, frozenset())
+            except AerobeeError as error:
+                # What is owned stays owned: nobody knows better at the moment.
+                balanced = False
+                if self._session.is_open:  # brokers forget a member that leaves before it stops asking
+                    self._complaints.about(
+                        topic, f"rebalance of topic {topic} in group {self._group}: {error}"
+                    )
+            except Exception:
+                # The edge of the user's code: an allocation of their own may raise anything.
+                log.exception("allocation of topic %s in group %s failed", topic, self._group)
+                balanced = False
+        return balanced
+
+    async def _balance(self, topic: str) -> bool:
+        route = await self._session.routes.get(topic)
+        queues = subscribe_queues(route)
+        if self._broadcasting:
+            return await self._apply(topic, frozenset(queues))
+        addresses = self._askable(route)
+        if not addresses:
+            return False
+        if self._apply_pops is not None:
+            return await self._take_assignment(topic, addresses[0], self._apply_pops)
+        ids = await first_answer(self._session, self._group, addresses)
+        own_id = self._session.client_id
+        if own_id not in ids:
+            # The broker does not know us yet, or not any more because it was restarted.
+            await self._session.heartbeat()
+            ids = await first_answer(self._session, self._group, addresses)
+        if own_id not in ids:
+            if self._session.is_open:
+                self._complaints.about(
+                    "", f"no broker lists {own_id} as a member of {self._group}: others share its queues"
+                )
+            await self._apply(topic, frozenset())
+            return False
+        self._complaints.over(topic)
+        self._complaints.over("")
+        share = frozenset(self._allocation(own_id, queues, ids))
+        return await self._apply(topic, share.intersection(queues))
+
+    async def _take_assignment(self, topic: str, address: str, apply_pops: ApplyPops) -> bool:
+        """Do what a broker says; nothing changes when it does not say anything."""
+        await self._session.greet(address)
+        assignment = await query_assignment(self._session, self._group, topic, address)
+        if assignment is None:
+            return False
+        pulled, popped = assignment
+        apply_pops(topic, popped)
+        return await self._apply(topic, pulled)
+
+    def _askable(self, route: TopicRoute) -> list[str]:
+        """One address of each broker of the route, the master's where there is one, in random order."""
+        addresses = [
+            broker.broker_addrs.get(MASTER_ID, broker.broker_addrs[min(broker.broker_addrs)])
+            for broker in route.brokers
+            if broker.broker_addrs
+        ]
+        self._session.random.shuffle(addresses)
+        return addresses

@@ -1,0 +1,275 @@
+"""A consumer without queues of its own: receive(), then acknowledge each message, or have it come back.
+
+Follows SimpleConsumer of RocketMQ 5 and its POP calls. Every member of the group may get any message; a message that is
+received stays invisible to the others until its time runs out, it is acknowledged, or its time is changed. No
+rebalance: a member that comes or goes moves nothing, and one that hangs holds up only what it has received.
+"At least once": what is not acknowledged in time comes again, with reconsume_times one higher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from aerobee.client.config import ClientConfig, SimpleConsumerConfig
+from aerobee.client.consumer.broker_calls import send_back
+from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, pop
+from aerobee.client.consumer.popped import PoppedMessage
+from aerobee.client.consumer.subscription import Subscription, subscribe
+from aerobee.client.consumer.verdict import LEVEL_DEAD_LETTER, GiveBack
+from aerobee.client.publish_route import subscribe_queues
+from aerobee.client.session import Session
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, RouteError, UsageError
+from aerobee.message import MessageQueue, check_group_name
+from aerobee.network import Network
+from aerobee.remoting.body.heartbeat import CONSUME_POP, ConsumerData
+
+log = logging.getLogger(__name__)
+
+ANY_QUEUE = -1
+COUNT_MAX = 32  # messages of one receive(): a broker's limit
+
+
+class SimpleConsumer:
+    """`async with SimpleConsumer(addresses, "group", subscriptions={"orders": "*"}) as consumer:`
+
+    for message in await consumer.receive():
+        await consumer.ack(message)
+    """
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str,
+        *,
+        subscriptions: Mapping[str, str],
+        config: SimpleConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """`subscriptions`: topic -> "*", "TagA || TagB" or Sql("…"). Opens nothing before start()."""
+        check_group_name(group)
+        if not subscriptions:
+            raise UsageError('a consumer needs at least one topic: subscriptions={"topic": "*"}')
+        self.group = group
+        self.config = config or SimpleConsumerConfig()
+        self._session = Session(
+            nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
+        )
+        version = self._session.clock.now_ms()
+        self._subscriptions: dict[str, Subscription] = {
+            topic: subscribe(topic, expression, version) for topic, expression in subscriptions.items()
+        }
+        self._waiting: dict[MessageQueue, asyncio.Task[list[PoppedMessage]]] = {}
+        self._turn = 0
+
+    @property
+    def client_id(self) -> str:
+        return self._session.client_id
+
+    async def start(self) -> None:
+        """Join the group. Raises ConnectFailed when no nameserver answers, TopicNotExist for an unknown topic."""
+        session = self._session
+        await session.start()
+        try:
+            session.join_consumer(self.group, self._heartbeat_entry)
+            session.routes.watch(self._subscriptions)
+            for topic in self._subscriptions:
+                await session.routes.refresh(topic)
+            await session.heartbeat()
+        except BaseException:
+            await session.close()
+            raise
+
+    async def close(self) -> None:
+        """Leave the group. What was received and not acknowledged comes again when its time runs out."""
+        if not self._session.is_open:
+            return
+        for task in self._waiting.values():
+            task.cancel()
+        self._waiting.clear()
+        await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def receive(
+        self,
+        count_max: int = COUNT_MAX,
+        *,
+        invisible_s: float | None = None,
+        wait_s: float | None = None,
+        topic: str | None = None,
+    ) -> list[PoppedMessage]:
+        """Take up to `count_max` (1 to 32) messages, of one topic or of all; empty when none came within `wait_s`.
+
+        They are invisible to other members for `invisible_s` seconds. Raises RemoteError or TransportError when no broker
+        answered.
+        """
+        self._session.check_open()
+        if not 1 <= count_max <= COUNT_MAX:
+            raise UsageError(f"receive() takes 1 to {COUNT_MAX} messages, not {count_max}")
+        if topic is not None and topic not in self._subscriptions:
+            raise UsageError(f"topic {topic} is not among the subscriptions of this consumer")
+        invisible_ms = round((self.config.invisible_s if invisible_s is None else invisible_s) * 1000)
+        wait_ms = round((self.config.wait_s if wait_s is None else wait_s) * 1000)
+        if invisible_ms <= 0 or wait_ms < 0:
+            raise UsageError("invisible_s must be above 0, wait_s must not be negative")
+        places = await self._places(topic)
+        taken = self._arrived(places)
+        if taken:
+            return taken
+        # Each receive() begins at another broker; only when none has anything all of them are waited at.
+        self._turn += 1
+        places = places[self._turn % len(places) :] + places[: self._turn % len(places)]
+        if len(places) == 1:
+            return await self._pop(places[0], count_max, invisible_ms, wait_ms)
+        for place in places:
+            if place not in self._waiting:
+                taken = await self._pop(place, count_max, invisible_ms, 0)
+                if taken:
+                    return taken
+        return await self._wait(places, count_max, invisible_ms, wait_ms) if wait_ms else []
+
+    async def ack(self, message: PoppedMessage) -> None:
+        """Acknowledge: the group never gets it again. In the broker's log when this returns.
+
+        Raises RemoteError (code 208) when its time ran out and it was handed out again.
+        """
+        self._session.check_open()
+        await ack(self._session, self.group, message)
+
+    async def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
+        """Acknowledge several messages with one call a broker; it does not say which of them came too late."""
+        self._session.check_open()
+        await ack_all(self._session, self.group, messages)
+
+    async def change_invisible(
+        self, message: PoppedMessage, invisible_s: float, *, count_try: bool = True
+    ) -> None:
+        """Have the message come back `invisible_s` seconds from now, 0: at once.
+
+        Longer than before: more time to work on it. `count_try` false leaves its reconsume_times as they are (Aerobee,
+        RocketMQ from 5.5). Raises RemoteError (code 208) when it was handed out again already.
+        """
+        self._session.check_open()
+        if invisible_s < 0:
+            raise UsageError(f"invisible_s is {invisible_s}, must not be negative")
+        await change_invisible(
+            self._session, self.group, message, round(invisible_s * 1000), suspend=not count_try
+        )
+
+    async def dead_letter(self, message: PoppedMessage, reason: str = "") -> None:
+        """Put the message with the group's dead letters, and acknowledge it."""
+        self._session.check_open()
+        verdict = GiveBack(LEVEL_DEAD_LETTER, reason, tries=message.reconsume_times + 1)
+        await send_back(self._session, self.group, message, verdict, retry_count_max=-1)
+        await ack(self._session, self.group, message)
+
+    # --- where
+
+    async def _places(self, topic: str | None) -> list[MessageQueue]:
+        """One place (topic, broker, any queue) a readable master of each topic."""
+        found: dict[MessageQueue, None] = {}
+        for name in [topic] if topic is not None else list(self._subscriptions):
+            route = await self._session.routes.get(name)
+            for queue in subscribe_queues(route):
+                if self._session.routes.address_of(queue.broker_name) is not None:
+                    found[MessageQueue(name, queue.broker_name, ANY_QUEUE)] = None
+        if not found:
+            raise RouteError(
+                topic or ", ".join(self._subscriptions),
+                "no master has readable queues of "
+                f"{topic or ', '.join(self._subscriptions)} now: see `aerobee topic describe`",
+            )
+        return list(found)
+
+    async def _pop(
+        self, place: MessageQueue, count_max: int, invisible_ms: int, wait_ms: int
+    ) -> list[PoppedMessage]:
+        subscription = self._subscriptions[place.topic]
+        taken = await pop(
+            self._session,
+            self.group,
+            place,
+            subscription,
+            count_max=count_max,
+            invisible_ms=invisible_ms,
+            wait_ms=wait_ms,
+            from_begin=self.config.from_begin,
+        )
+        # The broker compares hashes of tags: what has another tag of the same hash is not ours.
+        strangers = [message for message in taken if not subscription.wants(message.tag)]
+        if strangers:
+            self._session.tasks.spawn(ack_all(self._session, self.group, strangers), "pop-ack-strangers")
+            taken = [message for message in taken if subscription.wants(message.tag)]
+        return taken
+
+    async def _wait(
+        self, places: list[MessageQueue], count_max: int, invisible_ms: int, wait_ms: int
+    ) -> list[PoppedMessage]:
+        """Wait at all places; what comes after the first answer is kept for the next receive()."""
+        for place in places:
+            if place not in self._waiting:
+                self._waiting[place] = self._session.tasks.spawn(
+                    self._pop(place, count_max, invisible_ms, wait_ms), "pop-wait", awaited=True
+                )
+        end = self._session.clock.monotonic() + wait_ms / 1000
+        while True:
+            left_s = end - self._session.clock.monotonic()
+            tasks = [self._waiting[place] for place in places if place in self._waiting]
+            if not tasks or left_s <= 0:
+                return []
+            await asyncio.wait(tasks, timeout=left_s + 1, return_when=asyncio.FIRST_COMPLETED)
+            taken = self._arrived(places)
+            if taken:
+                return taken
+
+    def _arrived(self, places: Sequence[MessageQueue]) -> list[PoppedMessage]:
+        """What a pop that was waited for brought meanwhile, unless its time is nearly over."""
+        found: list[PoppedMessage] = []
+        for place in places:
+            task = self._waiting.get(place)
+            if task is None or not task.done() or found:
+                continue
+            del self._waiting[place]
+            if task.cancelled():
+                continue
+            error = task.exception()
+            if isinstance(error, AerobeeError):
+                log.warning("group %s, %s at %s: %s", self.group, place.topic, place.broker_name, error)
+            elif error is not None:
+                raise error
+            else:
+                now_ms = self._session.clock.now_ms()
+                found = [
+                    message
+                    for message in task.result()
+                    if message.visible_at_ms - now_ms > message.handle.invisible_ms / 2
+                ]
+        return found
+
+    def _heartbeat_entry(self) -> ConsumerData:
+        return ConsumerData(
+            self.group,
+            CONSUME_POP,
+            "CLUSTERING",
+            "CONSUME_FROM_FIRST_OFFSET" if self.config.from_begin else "CONSUME_FROM_LAST_OFFSET",
+            tuple(subscription.to_data() for subscription in self._subscriptions.values()),
+        )

@@ -1,0 +1,531 @@
+"""Sends messages: awaited, one-way, in batches; over several brokers inside one deadline.
+
+Follows DefaultMQProducerImpl. A send takes a queue in turn, and after a failure that another try can mend goes on at
+another broker. It costs no task and no timer of its own; at most `in_flight_max` wait for an answer, further callers
+wait for their turn. "At least once": a send whose answer was lost is repeated, so a message can be stored twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from aerobee.client.compression import compress
+from aerobee.client.config import ClientConfig, Compression, ProducerConfig
+from aerobee.client.observer import SendEnded, SendObserver, begin_send
+from aerobee.client.producer.fault_avoidance import FaultAvoidance
+from aerobee.client.producer.publish_info import PublishInfo, Target
+from aerobee.client.producer.publish_routes import PublishRoutes, target_of
+from aerobee.client.producer.recall import recall_message
+from aerobee.client.producer.request_reply import PendingRequests
+from aerobee.client.producer.request_reply_calls import RequestReplyCalls
+from aerobee.client.producer.send_header import (
+    RESERVED_PROPERTIES,
+    check_properties,
+    decode_batch_reply,
+    decode_send_reply,
+    encode_batch_entry,
+    properties_text,
+)
+from aerobee.client.producer.send_tries import FirstTry, SendTries
+from aerobee.client.producer.slots import Slots
+from aerobee.client.producer.transaction import TRAN_MSG
+from aerobee.client.results import SendResult
+from aerobee.client.session import Session
+from aerobee.client.trace import Tracer, trace_client, trace_group
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, SendFailed, UsageError
+from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, check_group_name, java_hash
+from aerobee.network import Network
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import OPAQUE_MASK, Connection, opaques
+
+log = logging.getLogger(__name__)
+
+Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
+
+NOT_SENDABLE = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+# Properties that are refused, or make the message another kind (TransactionProducer._prepare).
+NOT_PLAIN = RESERVED_PROPERTIES | {TRAN_MSG}
+CONNECT_TIMEOUT_S = 3.0
+SEND = RequestCode.SEND_MESSAGE_V2.name
+
+
+def by_key(queues: Sequence[MessageQueue], _message: Message, key: object) -> MessageQueue:
+    """The selector behind `send(message, key=...)`: equal keys go to the same queue while the queues stay the same.
+
+    Text is hashed as SelectMessageQueueByHash does, so a Java producer with the same key picks the same queue.
+    """
+    return queues[abs(java_hash(str(key))) % len(queues)]
+
+
+def with_sharding_key(message: Message, key: object) -> Message:
+    """The message with its key in a property, as FIFO messages have it, unless it has one already."""
+    if SHARDING_KEY in message.properties or not str(key):
+        return message
+    return replace(message, properties={**message.properties, SHARDING_KEY: str(key)})
+
+
+class Producer(RequestReplyCalls):
+    """Sends messages. `async with Producer("127.0.0.1:9876") as producer: await producer.send(message)`."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        random: Random | None = None,
+        trace: bool = False,
+        observers: Sequence[SendObserver] = (),
+    ) -> None:
+        """`nameservers`: "host:port;host:port" or a sequence. Opens nothing before start() or `async with`.
+
+        `trace`: record each send in RMQ_SYS_TRACE_TOPIC, which `aerobee trace` and RocketMQ's consoles read.
+        """
+        check_group_name(group)
+        self.group = group
+        self.config = config or ProducerConfig()
+        self._session = Session(
+            nameservers,
+            config=client or ClientConfig(),
+            clock=clock,
+            network=network,
+            random=random,
+        )
+        self._connections = self._session.remoting.by_address
+        self._clock = self._session.clock
+        self._routes = PublishRoutes(self._session, group, self.config)
+        self._publish = self._routes.known
+        self._slots = Slots(self.config.in_flight_max)
+        self._tracer: Tracer | None = None
+        if trace:
+            sender = Producer(
+                nameservers,
+                trace_group(group, "PRODUCE"),
+                client=trace_client(client),
+                clock=clock,
+                network=network,
+                random=random,
+            )
+            self._tracer = Tracer(sender, group=group, clock=self._clock)
+        self._observers: tuple[SendObserver, ...] = (
+            *observers,
+            *((self._tracer,) if self._tracer is not None else ()),
+        )
+        self._requests = PendingRequests(
+            clock=self._clock, random=self._session.random, count_max=self.config.in_flight_max
+        )
+        self._request_routes: dict[str, PublishInfo] = {}  # topics whose brokers know us as a requester
+        self._closing = False
+        faults = FaultAvoidance() if self.config.latency_fault else None
+        self._tries = SendTries(self._routes, self.config, faults)
+        # Whether a first try needs no more than what send() itself does for it.
+        self._is_plain = not self._observers and faults is None and not self.config.retry_when_not_stored_ok
+        self._plain_bytes_max = self.config.body_bytes_max
+        if self.config.compression is not Compression.NONE:
+            self._plain_bytes_max = min(self._plain_bytes_max, self.config.compress_over_bytes)
+
+    @property
+    def client_id(self) -> str:
+        return self._session.client_id
+
+    async def start(self) -> None:
+        self._session.join_producer(self.group)
+        self._session.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT.value] = self._requests.arrived
+        # Deadlines of calls run by the loop's own time, which a test that moves the clock does not move.
+        self._loop = asyncio.get_running_loop()
+        await self._session.start()
+        self._ids = self._session.unique_ids()
+        if self._tracer is not None:
+            await self._tracer.start()
+
+    async def close(self) -> None:
+        """Wait for the sends that are on their way, at most one send time-out, then leave."""
+        self._closing = True
+        if self._slots.taken:
+            try:
+                async with asyncio.timeout(self.config.send_timeout_s):
+                    await self._slots.emptied()
+            except TimeoutError:
+                log.warning(
+                    "closed while %d sends wait for an answer: whether they are stored is unknown",
+                    self._slots.taken,
+                )
+        try:
+            if self._tracer is not None:
+                await self._tracer.close()
+        finally:
+            await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of `topic` that can be written. Raises RouteError when no broker has it or would create it."""
+        self._session.check_open()
+        return (await self._routes.info(topic)).queues
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until a broker has stored it.
+
+        The queue is the given one, or the selector's choice, or the key's (equal keys, equal queue; it travels in the
+        property __SHARDINGKEY), or the next in turn; only in the last case another broker is tried when one fails. Look
+        at `result.status`: anything but
+        SEND_OK is stored too, but less safely than the broker's settings ask.
+        Raises SendFailed when no try succeeded in time, RouteError when no broker has the topic, another RemoteError
+        when the broker refuses for good, UsageError for a message that could never be stored.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        now = self._loop.time()
+        deadline = now + (timeout_s or self.config.send_timeout_s)
+        if not self._is_plain or queue is not None or selector is not None or key is not None:
+            return await self._send_observed(message, queue, selector, key, deadline)
+        slots = self._slots
+        if slots.taken < slots.count_max:
+            slots.taken += 1
+        else:
+            await slots.wait()
+            now = self._loop.time()
+        try:
+            info, body = self._publish.get(message.topic), message.body
+            if (
+                info is None
+                or type(body) is not bytes
+                or len(body) > self._plain_bytes_max
+                or (message.properties and not NOT_PLAIN.isdisjoint(message.properties))
+                or message.topic in NOT_SENDABLE
+            ):
+                return await self._send_in_tries(message, None, deadline)
+            # An ordinary message. The first try, without a coroutine and a timer of its own:
+            turn = info.turn + 1
+            chosen, target = info.choices[turn % len(info.choices)]
+            connection = None if target is None else self._connections.get(target.address)
+            if target is None or connection is None:
+                return await self._send_in_tries(message, None, deadline)
+            info.turn = turn
+            opaque = next(opaques) & OPAQUE_MASK
+            frame, unique_id = target.send.begin(
+                self._ids, opaque, chosen.queue_id, self._clock.now_ms(), message
+            )
+            future = connection.try_call(frame, opaque, now, deadline, SEND, (chosen, unique_id))
+            if future is None:
+                return await self._send_in_tries(message, None, deadline, unique_id=unique_id)
+            try:
+                reply = await future
+                if type(reply) is SendResult:
+                    return reply
+                # The burst hook left it: a failure, or an answer of a rare form.
+                return self._read_reply(reply, chosen, unique_id, target, connection)
+            except AerobeeError as error:
+                first = FirstTry(info, target, now, error)
+            return await self._send_in_tries(message, None, deadline, unique_id=unique_id, first=first)
+        finally:
+            if slots.is_watched:
+                slots.give_back()
+            else:
+                slots.taken -= 1
+
+    async def _send_observed(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        key: object,
+        deadline: float,
+    ) -> SendResult:
+        """A send with whatever a send may have."""
+        if key is not None and selector is None:
+            message = with_sharding_key(message, key)
+        ended = None
+        if self._observers:
+            message, ended = begin_send(self._observers, message)
+        await self._slots.wait()
+        try:
+            if selector is not None or key is not None:
+                info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
+                queue = self._select(info, message, selector, key)
+            result = await self._send_in_tries(message, queue, deadline)
+        except BaseException as error:
+            if ended is not None:
+                ended(None, error)
+            raise
+        else:
+            if ended is not None:
+                ended(result, None)
+            return result
+        finally:
+            self._slots.give_back()
+
+    async def _send_in_tries(
+        self,
+        message: Message,
+        fixed: MessageQueue | None,
+        deadline: float,
+        *,
+        unique_id: str = "",
+        first: FirstTry | None = None,
+    ) -> SendResult:
+        """Send to `fixed` or to any queue. `first`: a try that was made under `unique_id` and failed."""
+        if first is None:
+            await self._routes.info(message.topic, deadline)
+        body, sys_flag = self._prepare(message)
+        unique_id = unique_id or self._ids.next_id(self._clock.now_ms())
+        properties = properties_text(message, unique_id)
+
+        async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> SendResult:
+            connection = await self._connection(target, remaining_s, SEND)
+            opaque = connection.next_opaque()
+            frame = target.send.frame(
+                opaque, chosen.queue_id, sys_flag, self._clock.now_ms(), message.flag, properties, body
+            )
+            reply = await connection.call(frame, opaque, remaining_s, SEND)
+            return self._read_reply(reply, chosen, unique_id, target, connection)
+
+        return await self._tries.run(message.topic, fixed, deadline, attempt, first=first)
+
+    async def _connection(self, target: Target, remaining_s: float, request: str) -> Connection:
+        """The connection to a broker, when it takes bytes."""
+        remoting = self._session.remoting
+        connection = remoting.connection_to(target.address) or await remoting.connect(
+            target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
+        )
+        if connection.congested:
+            await connection.wait_writable(remaining_s, request)
+        return connection
+
+    def _read_reply(
+        self,
+        reply: RemotingCommand,
+        chosen: MessageQueue,
+        unique_id: str,
+        target: Target,
+        connection: Connection,
+    ) -> SendResult:
+        """Raises what the answer says when the message is not stored."""
+        if reply.code == ResponseCode.GO_AWAY:
+            self._session.remoting.leave(connection)
+        return decode_send_reply(reply, chosen, unique_id, target.address)
+
+    def _refuse_closed(self) -> None:
+        self._session.check_open()
+        raise UsageError("this producer is closing: it takes no more messages")
+
+    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """Take back a message that waits for its time, by `recall_handle` of its SendResult; returns its message id.
+
+        The broker says yes without a look whether the message still waits; RocketMQ's (5.3 and later) and ours say no
+        unless recallMessageEnable is set there, and once the second of its time has begun. Raises RemoteError with the
+        reason, UsageError for text that is no handle.
+        """
+        self._session.check_open()
+        return await recall_message(
+            self._session, self.group, topic, handle, timeout_s=timeout_s or self.config.send_timeout_s
+        )
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+    ) -> None:
+        """Send one message without an answer: fast, and lost unseen when the broker cannot store it.
+
+        Returns when the bytes are handed to the connection. Raises as send() does for what is known before that.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        info = self._publish.get(message.topic) or await self._routes.info(message.topic)
+        if key is not None and selector is None:
+            message = with_sharding_key(message, key)
+        body, sys_flag = self._prepare(message)
+        now_ms = self._clock.now_ms()
+        if selector is not None or key is not None:
+            queue = self._select(info, message, selector, key)
+        elif queue is None:
+            queue = info.next_queue()
+        target = target_of(info, queue)
+        connection = await self._connection(target, self.config.send_timeout_s, SEND)
+        frame = target.send_oneway.frame(
+            connection.next_opaque(),
+            queue.queue_id,
+            sys_flag,
+            now_ms,
+            message.flag,
+            properties_text(message, self._ids.next_id(now_ms)),
+            body,
+        )
+        connection.write(frame)
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[SendResult, ...]:
+        """Send many messages in few requests and return one result for each, in their order.
+
+        Messages of one topic travel together, split where a request would pass `batch_bytes_max`; each request is
+        stored whole or not at all. Batches are not compressed. The time-out holds for all of it. Raises as send()
+        does; when an earlier request was stored already, SendFailed says how many messages that were.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
+        batch = list(messages)
+        ends: list[SendEnded] = []
+        for index, message in enumerate(batch) if self._observers else ():
+            batch[index], ended = begin_send(self._observers, message)
+            ends.append(ended)
+        results: dict[int, SendResult] = {}
+        await self._slots.wait()
+        try:
+            for topic, indices, unique_ids, flag, body in self._split(batch):
+                stored = await self._send_one_batch(topic, unique_ids, flag, body, queue, deadline)
+                results.update(zip(indices, stored, strict=True))
+        except BaseException as error:
+            for index, ended in enumerate(ends):
+                ended(results.get(index), None if index in results else error)
+            if not results or not isinstance(error, AerobeeError):
+                raise
+            raise SendFailed(
+                f"{len(results)} of the messages of this batch were stored, then: {error}", ()
+            ) from error
+        finally:
+            self._slots.give_back()
+        for index, ended in enumerate(ends):
+            ended(results[index], None)
+        return tuple(results[index] for index in range(len(results)))
+
+    async def _send_one_batch(
+        self,
+        topic: str,
+        unique_ids: list[str],
+        flag: int,
+        body: bytes,
+        queue: MessageQueue | None,
+        deadline: float,
+    ) -> tuple[SendResult, ...]:
+        properties = f"UNIQ_KEY\x01{self._ids.next_id(self._clock.now_ms())}\x02WAIT\x01true\x02"
+
+        async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> tuple[SendResult, ...]:
+            connection = await self._connection(target, remaining_s, "SEND_BATCH_MESSAGE")
+            opaque = connection.next_opaque()
+            frame = target.send_batch.frame(
+                opaque, chosen.queue_id, 0, self._clock.now_ms(), flag, properties, body
+            )
+            reply = await connection.call(frame, opaque, remaining_s, "SEND_BATCH_MESSAGE")
+            if reply.code == ResponseCode.GO_AWAY:
+                self._session.remoting.leave(connection)
+            return decode_batch_reply(reply, chosen, unique_ids, target.address)
+
+        return await self._tries.run(topic, queue, deadline, attempt)
+
+    def _split(self, messages: list[Message]) -> list[tuple[str, list[int], list[str], int, bytes]]:
+        """Cut a list of messages into requests: (topic, places in the list, ids, flag, body)."""
+        if not messages:
+            raise UsageError("the batch is empty: give at least one message")
+        now_ms = self._clock.now_ms()
+        open_requests: dict[str, tuple[list[int], list[str], list[bytes]]] = {}
+        sizes: dict[str, int] = {}
+        requests: list[tuple[str, list[int], list[str], int, bytes]] = []
+
+        def finish(topic: str) -> None:
+            indices, ids, parts = open_requests.pop(topic)
+            requests.append((topic, indices, ids, 0, b"".join(parts)))
+
+        for index, message in enumerate(messages):
+            self._check(message)
+            if message.is_delayed or message.topic.startswith(RETRY_PREFIX):
+                raise UsageError(
+                    f"message {index} of the batch is delayed or for a retry topic: send it on its own"
+                )
+            if "DEDUP_KEY" in message.properties:
+                raise UsageError(
+                    f"message {index} of the batch has a DEDUP_KEY, which brokers see outside of batches only: "
+                    "send it on its own"
+                )
+            unique_id = self._ids.next_id(now_ms)
+            entry = encode_batch_entry(message, unique_id)
+            if (
+                message.topic in open_requests
+                and sizes[message.topic] + len(entry) > self.config.batch_bytes_max
+            ):
+                finish(message.topic)
+            indices, ids, parts = open_requests.setdefault(message.topic, ([], [], []))
+            sizes[message.topic] = (sizes[message.topic] if parts else 0) + len(entry)
+            indices.append(index)
+            ids.append(unique_id)
+            parts.append(entry)
+        for topic in tuple(open_requests):
+            finish(topic)
+        return requests
+
+    def _check(self, message: Message) -> None:
+        if message.properties:
+            check_properties(message)
+        if len(message.body) > self.config.body_bytes_max:
+            raise UsageError(
+                f"the body has {len(message.body)} bytes, at most {self.config.body_bytes_max} are allowed "
+                "(producer.body_bytes_max; the broker's maxMessageSize must allow it too)"
+            )
+        if message.topic in NOT_SENDABLE:
+            raise UsageError(f"topic {message.topic} belongs to the broker: nobody sends to it")
+
+    def _prepare(self, message: Message) -> tuple[bytes, int]:
+        """Check a message; return its body as it travels and the sys_flag bits that say so."""
+        self._check(message)
+        body = message.body
+        if not isinstance(body, bytes):
+            body = bytes(body)
+        config = self.config
+        if len(body) <= config.compress_over_bytes or config.compression is Compression.NONE:
+            return body, 0
+        return compress(body, config.compression, config.compression_level)
+
+    def _select(
+        self, info: PublishInfo, message: Message, selector: Selector | None, key: object
+    ) -> MessageQueue:
+        queue = (selector or by_key)(info.queues, message, key)
+        if queue not in info.queues:
+            raise UsageError(f"the selector chose {queue}, which is not one of the queues that it was given")
+        return queue

@@ -1,0 +1,68 @@
+"""What a producer knows about one topic: queues in turn, and per broker the address and the send headers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aerobee.client.codec import Template
+from aerobee.client.producer.fault_avoidance import FaultAvoidance
+from aerobee.message import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One broker that has the topic."""
+
+    broker_name: str
+    address: str
+    send: Template
+    send_batch: Template
+    send_oneway: Template
+
+
+class PublishInfo:
+    """Queues of one topic, handed out in turn. Source: TopicPublishInfo, MQFaultStrategy.
+
+    `choices` has with each queue its broker, None when that one takes no messages of the topic now. The next one is
+    choices[(turn + 1) % len(choices)]; who takes it counts `turn` up.
+    """
+
+    __slots__ = ("choices", "created_from_template", "queues", "targets", "turn")
+
+    def __init__(
+        self,
+        queues: Sequence[MessageQueue],
+        targets: Mapping[str, Target],
+        *,
+        first_turn: int,
+        created_from_template: bool = False,
+    ) -> None:
+        self.queues = tuple(queues)
+        self.targets = targets
+        self.created_from_template = created_from_template
+        self.turn = first_turn
+        self.choices = tuple((queue, targets.get(queue.broker_name)) for queue in self.queues)
+
+    def next_queue(
+        self, *, avoid: str | None = None, faults: FaultAvoidance | None = None, now_s: float = 0.0
+    ) -> MessageQueue:
+        """The next queue, of another broker than `avoid` and of one that answers well, where there is one."""
+        queues = self.queues
+        count = len(queues)
+        self.turn += 1
+        if avoid is None and faults is None:
+            return queues[self.turn % count]
+        for offset in range(count):
+            queue = queues[(self.turn + offset) % count]
+            if queue.broker_name != avoid and (
+                faults is None or faults.is_available(queue.broker_name, now_s)
+            ):
+                self.turn += offset
+                return queue
+        if faults is not None:
+            names = sorted({queue.broker_name for queue in queues} - {avoid or ""}) or [avoid or ""]
+            best = faults.first_back(names)
+            own = [queue for queue in queues if queue.broker_name == best]
+            return own[self.turn % len(own)]
+        return queues[self.turn % count]

@@ -1,0 +1,146 @@
+"""Where a producer sends: the routes of its topics in the form that sends need, fetched when first asked for.
+
+Follows the topicPublishInfoTable of DefaultMQProducerImpl. What is known is dropped when a route changes and made anew
+at the next send. A topic that does not exist is sent to by the route of the template from which a broker will create it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aerobee.client.codec import Template
+from aerobee.client.config import ProducerConfig
+from aerobee.client.producer.publish_info import PublishInfo, Target
+from aerobee.client.producer.send_header import SendTemplate
+from aerobee.client.publish_route import TopicRoute, from_template, publish_queues
+from aerobee.client.session import Session
+from aerobee.errors import AerobeeError, NotWritable, RequestTimeout, RouteError, TopicNotExist
+from aerobee.message import MessageQueue
+from aerobee.remoting.codes import RequestCode
+
+log = logging.getLogger(__name__)
+
+
+class PublishRoutes:
+    """Publish information by topic. `known` may be read by whoever sends, for it saves a call."""
+
+    def __init__(self, session: Session, group: str, config: ProducerConfig) -> None:
+        self._session = session
+        self._group = group
+        self._config = config
+        self.known: dict[str, PublishInfo] = {}
+        session.routes.on_change(self._route_changed)
+
+    async def info(self, topic: str, deadline: float | None = None) -> PublishInfo:
+        """Fetch the route of a topic, or of the template from which the broker will create it."""
+        info = self.known.get(topic)
+        if info is not None:
+            return info
+        if deadline is None:
+            deadline = _now() + self._config.send_timeout_s
+        routes = self._session.routes
+        began = _now()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - began)):
+                try:
+                    known, templated = routes.cached(topic), False
+                    # A route without a queue to write may have been mended since it was fetched.
+                    usable = known is not None and publish_queues(known)
+                    route = known if known is not None and usable else await routes.refresh(topic)
+                except TopicNotExist as missing:
+                    routes.watch((topic,))
+                    try:
+                        template = await routes.get(self._config.default_topic)
+                    except TopicNotExist:
+                        raise RouteError(
+                            topic,
+                            f"no nameserver knows topic {topic}: either it does not exist and no broker creates topics "
+                            f"by itself (create it first, for example with `aerobee topic create {topic}`), or none "
+                            "of its brokers runs now",
+                        ) from missing
+                    route = from_template(topic, template, self._config.default_topic_queue_count)
+                    templated = True
+        except TimeoutError as error:
+            elapsed_s = _now() - began
+            raise RequestTimeout(
+                f"no nameserver gave the route of topic {topic} within {elapsed_s:.1f} s",
+                address=";".join(self._session.nameservers.addresses),
+                request="GET_ROUTEINFO_BY_TOPIC",
+                elapsed_s=elapsed_s,
+            ) from error
+        # Callers that waited for the same route share what the first of them makes of it.
+        return self.known.get(topic) or self._remember(route, templated)
+
+    def _remember(self, route: TopicRoute, templated: bool) -> PublishInfo:
+        queues = publish_queues(route)
+        if not queues:
+            raise NotWritable(
+                route.topic,
+                f"topic {route.topic} has no queue that can be written: its brokers have no master, or its "
+                "permission lacks the write bit",
+            )
+        config = self._config
+
+        def template(code: RequestCode, broker_name: str, oneway: bool = False) -> Template:
+            definition = SendTemplate(
+                code=code.value,
+                group=self._group,
+                queue=MessageQueue(route.topic, broker_name, 0),
+                default_topic=config.default_topic,
+                default_queue_count=config.default_topic_queue_count,
+                oneway=oneway,
+            )
+            return self._session.codec.template(definition)
+
+        targets = {
+            broker.broker_name: Target(
+                broker.broker_name,
+                address,
+                template(RequestCode.SEND_MESSAGE_V2, broker.broker_name),
+                template(RequestCode.SEND_BATCH_MESSAGE, broker.broker_name),
+                template(RequestCode.SEND_MESSAGE_V2, broker.broker_name, oneway=True),
+            )
+            for broker in route.brokers
+            if (address := broker.address_of_master()) is not None
+        }
+        info = PublishInfo(
+            queues, targets, first_turn=self._session.random.getrandbits(16), created_from_template=templated
+        )
+        self.known[route.topic] = info
+        return info
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        # Looked up anew at the next send: a route without a queue to write is then an error of that send.
+        self.known.pop(route.topic, None)
+        if route.topic == self._config.default_topic:
+            for topic, info in tuple(self.known.items()):
+                if info.created_from_template:
+                    del self.known[topic]
+
+    async def refresh(self, topic: str, deadline: float) -> None:
+        """Ask for the route again; what is known stays when that fails."""
+        try:
+            async with asyncio.timeout(max(0.0, deadline - _now())):
+                await self._session.routes.refresh(topic)
+        except TopicNotExist:
+            self.known.pop(topic, None)  # deleted: the next try asks for the template
+        except (TimeoutError, AerobeeError) as error:
+            log.info("route of topic %s is not refreshed: %s", topic, error)
+
+
+def target_of(info: PublishInfo, queue: MessageQueue) -> Target:
+    """The broker of a queue. Raises RouteError when it takes no messages of the topic now."""
+    target = info.targets.get(queue.broker_name)
+    if target is None:
+        known = ", ".join(sorted(info.targets)) or "none"
+        raise RouteError(
+            queue.topic,
+            f"broker {queue.broker_name} takes no messages of topic {queue.topic} now (brokers that do: {known})",
+        )
+    return target
+
+
+def _now() -> float:
+    """Deadlines of calls run by the loop's own time, which a test that moves the clock does not move."""
+    return asyncio.get_running_loop().time()

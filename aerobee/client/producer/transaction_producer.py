@@ -1,0 +1,398 @@
+"""Sends messages that become visible together with local work: a half message first, then commit or rollback.
+
+Follows TransactionMQProducer. When the end is lost, or this process dies, the broker asks any live producer of the group
+and the checker answers. So the checker must find out from lasting data, as the database, what became of the local work.
+
+    async def checker(message):      # any process of the group is asked
+        return TransactionState.COMMIT if await orders.has(message.keys[0]) else TransactionState.ROLLBACK
+
+    async with TransactionProducer("127.0.0.1:9876", "orders", checker=checker) as producer:
+        async with producer.transaction(Message("paid", b"...", keys=("o-17",))) as transaction:
+            await orders.pay("o-17", transaction.transaction_id)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from aerobee.client.config import ClientConfig, ProducerConfig
+from aerobee.client.observer import SendObserver
+from aerobee.client.producer.producer import Producer, Selector
+from aerobee.client.producer.publish_routes import target_of
+from aerobee.client.producer.transaction import (
+    PRODUCER_GROUP,
+    TRAN_MSG,
+    EndedTransactions,
+    TransactionResult,
+    TransactionState,
+    end_fields,
+    half_of,
+    physical_offset_of,
+)
+from aerobee.client.received import ReceivedMessage, decode_stored_messages
+from aerobee.client.results import SendResult, SendStatus
+from aerobee.client.trace_record import TracedType, TraceEvent, TraceKind
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, ConfigError, MalformedFrame, RemoteError, SendFailed, UsageError
+from aerobee.message import TRANSACTION_PREPARED, Message, MessageQueue
+from aerobee.network import Network
+from aerobee.remoting.client import checked
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
+from aerobee.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+# What an executor or a checker returns; None is UNKNOWN.
+Verdict = TransactionState | None
+Executor = Callable[[Message, Any], Verdict | Awaitable[Verdict]]
+Checker = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    """How transactions are ended and checks are answered."""
+
+    end_timeout_s: float = 3.0  # how long a confirmation of commit or rollback is waited for
+    confirm: bool = True  # False: the end is sent without waiting, as RocketMQ's clients do
+    check_concurrency: int = 16  # checker calls that run at the same time
+    check_queue_max: int = 2_000  # checks that wait for one; further ones are dropped, the broker asks again
+    remembered_max: int = 10_000  # ended transactions about which a check is answered without the checker
+
+    def __post_init__(self) -> None:
+        for name in ("end_timeout_s", "check_concurrency", "check_queue_max", "remembered_max"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"transaction.{name} is {getattr(self, name)!r}: must be above 0")
+
+
+class TransactionProducer(Producer):
+    """A Producer that can also send in transactions. `async with TransactionProducer(..., checker=...) as producer`."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str,
+        *,
+        checker: Checker,
+        executor: Executor | None = None,
+        transactions: TransactionConfig | None = None,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        random: Random | None = None,
+        trace: bool = False,
+        observers: Sequence[SendObserver] = (),
+    ) -> None:
+        """`checker(message)` says what became of the local work of a transaction of this group, `executor(message,
+        argument)` does the work in send_in_transaction(). Both may be plain or async; a plain one must not block.
+        """
+        super().__init__(
+            nameservers,
+            group,
+            config=config,
+            client=client,
+            clock=clock,
+            network=network,
+            random=random,
+            trace=trace,
+            observers=observers,
+        )
+        self.transactions = transactions or TransactionConfig()
+        self._checker = checker
+        self._executor = executor
+        self._ended = EndedTransactions(self.transactions.remembered_max)
+        self._checks = asyncio.Semaphore(self.transactions.check_concurrency)
+        self._waiting_checks = 0
+
+    async def start(self) -> None:
+        self._session.handlers[RequestCode.CHECK_TRANSACTION_STATE.value] = self._asked
+        await super().start()
+        # A producer that was started again and sends nothing yet is to be asked as well. The template's route names every
+        # broker that makes topics; as in RocketMQ's client, others learn of this producer by its first message.
+        self._session.routes.watch((self.config.default_topic,))
+        self._session.tasks.spawn(self._join_brokers(), "transaction-producer-route")
+
+    async def _join_brokers(self) -> None:
+        """Fetch the route; new brokers in it get a heartbeat at once. The periodic refresh tries again."""
+        try:
+            await self._session.routes.refresh(self.config.default_topic)
+        except AerobeeError as error:
+            log.info("no broker can ask this producer before it sends: %s", error)
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        argument: object = None,
+        *,
+        executor: Executor | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+        immunity_s: int | None = None,
+        timeout_s: float | None = None,
+    ) -> TransactionResult:
+        """Send a half message, have the executor do the local work, tell the broker the outcome.
+
+        What the executor raises is in the result's `error`, and the outcome is UNKNOWN then: an exception does not tell
+        whether the work took effect, the checker does. When the half message is stored less safely than the broker's
+        settings ask, it is rolled back and the executor does not run. `immunity_s`: the broker asks not before that.
+        Raises as send() does when the half message was not stored; the executor did not run then.
+        """
+        run = executor or self._executor
+        if run is None:
+            raise UsageError("no executor: give one to TransactionProducer or to send_in_transaction()")
+        half = half_of(message, self.group, immunity_s)
+        sent = await self.send(half, queue=queue, selector=selector, key=key, timeout_s=timeout_s)
+        if sent.status is not SendStatus.SEND_OK:
+            confirmed = await self._end(half, sent, TransactionState.ROLLBACK)
+            return TransactionResult(sent, TransactionState.ROLLBACK, confirmed)
+        error: Exception | None = None
+        state = TransactionState.UNKNOWN
+        self._ended.begin(sent.message_id)
+        try:
+            state = await _verdict(run(message, argument), "executor")
+        except Exception as failure:
+            log.warning("the executor of transaction %s failed", sent.message_id, exc_info=failure)
+            error = failure
+        finally:
+            self._ended.end(sent.message_id, sent.queue.broker_name, state)
+        return TransactionResult(sent, state, await self._end(half, sent, state), error)
+
+    def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+        immunity_s: int | None = None,
+        timeout_s: float | None = None,
+        rollback_on: tuple[type[BaseException], ...] = (),
+    ) -> Transaction:
+        """A block around the local work: `async with producer.transaction(message) as transaction: ...`.
+
+        Entering sends the half message, leaving commits it. An exception that leaves the block leaves the transaction
+        open, and the broker asks the checker: the exception does not tell whether the work took effect. One that does,
+        because it is raised before anything happened, can be named in `rollback_on`, or call transaction.rollback().
+        """
+        half = half_of(message, self.group, immunity_s)
+
+        async def send() -> SendResult:
+            return await self.send(half, queue=queue, selector=selector, key=key, timeout_s=timeout_s)
+
+        return Transaction(self, half, send, rollback_on)
+
+    def _prepare(self, message: Message) -> tuple[bytes, int]:
+        body, sys_flag = super()._prepare(message)
+        if message.properties.get(TRAN_MSG) == "true":
+            sys_flag |= TRANSACTION_PREPARED
+        return body, sys_flag
+
+    # --- ending
+
+    async def _end(self, half: Message, sent: SendResult, state: TransactionState) -> bool:
+        """Tell the broker; True when it confirmed. A failure is logged: the broker asks later, or the transaction
+        was decided otherwise before."""
+        fields = end_fields(
+            group=self.group,
+            topic=half.topic,
+            broker_name=sent.queue.broker_name,
+            transaction_id=sent.transaction_id or sent.message_id,
+            queue_offset=sent.queue_offset,
+            physical_offset=physical_offset_of(sent),
+            state=state,
+            from_check=False,
+        )
+        command = RemotingCommand(RequestCode.END_TRANSACTION.value, fields)
+        self._trace_end(half, sent, state, from_check=False)
+        try:
+            address = target_of(await self._routes.info(half.topic), sent.queue).address
+            # To "unknown" no broker gives an answer.
+            if not self.transactions.confirm or state is TransactionState.UNKNOWN:
+                await self._session.invoke_oneway(address, command)
+                return False
+            answer = await self._session.remoting.invoke(
+                address, command, timeout_s=self.transactions.end_timeout_s
+            )
+            checked(answer, address=address, request="END_TRANSACTION")
+        except AerobeeError as error:
+            is_refused = isinstance(error, RemoteError) and error.code == ResponseCode.ILLEGAL_OPERATION
+            what = "refused" if is_refused else "did not confirm, and will ask about,"
+            log.warning(
+                "transaction %s: the broker %s %s: %s", fields["transactionId"], what, state.name, error
+            )
+            return False
+        return True
+
+    def _trace_end(
+        self, half: Message, sent: SendResult, state: TransactionState, *, from_check: bool
+    ) -> None:
+        if self._tracer is not None and sent.trace_on:
+            self._tracer.record(
+                TraceEvent(
+                    kind=TraceKind.END_TRANSACTION,
+                    time_ms=self._clock.now_ms(),
+                    region=sent.region_id,
+                    group=self.group,
+                    topic=half.topic,
+                    message_id=sent.message_id,
+                    tags=half.tag or "",
+                    keys=" ".join(half.keys),
+                    message_type=TracedType.TRANSACTION_COMMIT,
+                    transaction_id=sent.transaction_id or sent.message_id,
+                    transaction_state=state.value,
+                    from_check=from_check,
+                )
+            )
+
+    # --- being asked
+
+    def _asked(self, connection: Connection, request: RemotingCommand) -> None:
+        """39: a broker asks about a transaction of this group."""
+        if self._waiting_checks >= self.transactions.check_queue_max:
+            log.warning("a check is dropped, %d wait already; the broker asks again", self._waiting_checks)
+            return
+        self._waiting_checks += 1
+        self._session.tasks.spawn(self._answer(connection, request), "transaction-check")
+
+    async def _answer(self, connection: Connection, request: RemotingCommand) -> None:
+        try:
+            messages = decode_stored_messages(request.body, request.text("bname", ""))
+            if len(messages) != 1:
+                raise MalformedFrame(f"CHECK_TRANSACTION_STATE brought {len(messages)} records, not one")
+            message = messages[0]
+            if message.properties.get(PRODUCER_GROUP) != self.group:
+                log.warning(
+                    "broker %s asks about a transaction of group %s: this producer is of %s",
+                    connection.remote_address,
+                    message.properties.get(PRODUCER_GROUP),
+                    self.group,
+                )
+                return
+            async with self._checks:
+                state = await self._find_out(message)
+            self._reply(connection, request, message, state)
+        except AerobeeError as error:
+            log.warning("a check of broker %s is not answered: %s", connection.remote_address, error)
+        finally:
+            self._waiting_checks -= 1
+
+    async def _find_out(self, message: ReceivedMessage) -> TransactionState:
+        known = self._ended.answer(message.message_id, message.queue.broker_name)
+        if known is not None:
+            return known
+        try:
+            return await _verdict(self._checker(message), "checker")
+        except Exception as error:
+            # The outermost edge of the user's code: the broker asks again.
+            log.warning("the checker failed for %s", message, exc_info=error)
+            return TransactionState.UNKNOWN
+
+    def _reply(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        message: ReceivedMessage,
+        state: TransactionState,
+    ) -> None:
+        fields = end_fields(
+            group=self.group,
+            topic=request.text("topic", message.topic),
+            broker_name=message.queue.broker_name,
+            transaction_id=request.text("transactionId", message.message_id),
+            queue_offset=request.integer("tranStateTableOffset"),
+            physical_offset=request.integer("commitLogOffset"),
+            state=state,
+            from_check=True,
+        )
+        if not fields["topic"]:
+            del fields["topic"]
+        connection.invoke_oneway(RemotingCommand(RequestCode.END_TRANSACTION.value, fields, flag=FLAG_ONEWAY))
+
+
+class Transaction:
+    """One transaction as a block. `transaction_id` is known inside; `result` when it is left."""
+
+    def __init__(
+        self,
+        producer: TransactionProducer,
+        half: Message,
+        send: Callable[[], Awaitable[SendResult]],
+        rollback_on: tuple[type[BaseException], ...],
+    ) -> None:
+        self._producer = producer
+        self._half = half
+        self._send = send
+        self._rollback_on = rollback_on
+        self._state = TransactionState.COMMIT
+        self._sent: SendResult | None = None
+        self.result: TransactionResult | None = None
+
+    @property
+    def transaction_id(self) -> str:
+        """The id that a checker gets as message_id: store it with the local work."""
+        if self._sent is None:
+            raise UsageError("the transaction has not begun: use it inside `async with`")
+        return self._sent.transaction_id or self._sent.message_id
+
+    def rollback(self) -> None:
+        """Leaving the block rolls back instead of committing."""
+        self._state = TransactionState.ROLLBACK
+
+    def leave_open(self) -> None:
+        """Leaving the block decides nothing: the broker asks the checker."""
+        self._state = TransactionState.UNKNOWN
+
+    async def __aenter__(self) -> Self:
+        if self._sent is not None:
+            raise UsageError("a transaction is used once: call producer.transaction() for each")
+        producer = self._producer
+        self._sent = sent = await self._send()
+        if sent.status is not SendStatus.SEND_OK:
+            confirmed = await producer._end(self._half, sent, TransactionState.ROLLBACK)
+            self.result = TransactionResult(sent, TransactionState.ROLLBACK, confirmed)
+            raise SendFailed(
+                f"the half message for topic {self._half.topic} was stored with {sent.status.value}: the transaction is "
+                "rolled back, its local work was not begun"
+            )
+        producer._ended.begin(sent.message_id)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._sent is not None
+        state = self._state
+        if error is not None and state is TransactionState.COMMIT:
+            state = (
+                TransactionState.ROLLBACK
+                if isinstance(error, self._rollback_on)
+                else TransactionState.UNKNOWN
+            )
+        sent, producer = self._sent, self._producer
+        producer._ended.end(sent.message_id, sent.queue.broker_name, state)
+        confirmed = await producer._end(self._half, sent, state)
+        self.result = TransactionResult(
+            sent, state, confirmed, error if isinstance(error, Exception) else None
+        )
+
+
+async def _verdict(outcome: Verdict | Awaitable[Verdict], who: str) -> TransactionState:
+    """What an executor or checker said. Raises UsageError for anything but a state or None."""
+    verdict = await outcome if inspect.isawaitable(outcome) else outcome
+    if verdict is None:
+        return TransactionState.UNKNOWN
+    if not isinstance(verdict, TransactionState):
+        raise UsageError(f"the {who} returned {verdict!r}: a TransactionState or None is expected")
+    return verdict
