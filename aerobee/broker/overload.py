@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 SAMPLE_S = 0.1
+IDLE_SAMPLE_S = 1.0  # while nobody asks: a broker without work should cost nothing
 PENDING_EVERY = 10  # samples between two looks at what peers have not read: that asks every connection
 SAMPLES_TO_SHED = 2  # one late timer is a hiccup of the machine, two in a row are load
 # But one that is later than so many times the limit is load even so, and it is not waited for: the very requests that
@@ -20,7 +21,7 @@ HICCUP_LIMITS = 10
 
 
 class Overload:
-    """Sampled ten times a second, and by each send or burst while a sample is overdue.
+    """Sampled ten times a second, and by each send or burst while a sample is overdue; once a second while nobody asks.
 
     It measures the event loop by the loop's own time: a test that moves a Clock ahead has made nobody wait.
     """
@@ -36,6 +37,8 @@ class Overload:
         self._now: Callable[[], float] = float
         self._late_samples = 0
         self._samples = 0
+        self._was_asked = False
+        self._is_idle = False
         self._last_pending_bytes = 0
         self.wait_ms = 0
         self.wait_max_ms = 0
@@ -43,19 +46,22 @@ class Overload:
         self._reason = ""
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._now = loop.time
-        self._due = loop.time() + SAMPLE_S
-        self._timer = loop.call_at(self._due, self._sample)
+        self._now = asyncio.get_running_loop().time
+        self._arm(SAMPLE_S)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._is_idle = False
 
     @property
     def reason(self) -> str:
         """Why sends are refused now, with the measured wait; empty when they are not."""
+        self._was_asked = True
+        if self._is_idle:
+            self._is_idle = False
+            self._arm(min(SAMPLE_S, self._due - self._now()))
         if not self._reason and self._timer is not None:
             wait_ms = round((self._now() - self._due) * 1000)
             if wait_ms > HICCUP_LIMITS * self._wait_limit_ms:
@@ -81,11 +87,18 @@ class Overload:
             self._reason = ""
 
     def _sample(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if self._samples % PENDING_EVERY == 0:
+        now = self._now()
+        if self._is_idle or self._samples % PENDING_EVERY == 0:
             self._last_pending_bytes = self._pending_bytes()
         self._samples += 1
         self.observe(max(0, round((now - self._due) * 1000)), self._last_pending_bytes)
-        self._due = now + SAMPLE_S
-        self._timer = loop.call_at(self._due, self._sample)
+        self._is_idle = not self._was_asked and not self._reason
+        self._was_asked = False
+        self._arm(IDLE_SAMPLE_S if self._is_idle else SAMPLE_S)
+
+    def _arm(self, delay_s: float) -> None:
+        """Sample so long from now; below 0 for a sample that is overdue, which says how late the loop is."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = self._now() + delay_s
+        self._timer = asyncio.get_running_loop().call_at(self._due, self._sample)

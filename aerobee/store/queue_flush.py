@@ -25,6 +25,10 @@ class QueueFlusher:
         index_files: list[IndexFile]
         directories: list[str]
 
+        @property
+        def is_empty(self) -> bool:
+            return not (self.files or self.index_files or self.directories)
+
     def __init__(self, pool: FilePool, index: KeyIndex, disk: Disk) -> None:
         self._pool = pool
         self.index = index

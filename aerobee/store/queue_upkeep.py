@@ -78,6 +78,8 @@ class QueueUpkeep:
         # Only what the log holds durably may be covered by the checkpoint's queue bound.
         work = self._flusher.begin(self._flushed.value)
         checkpoint = self._next_checkpoint(work.bound)
+        if work.is_empty and checkpoint == self._checkpoints.current:
+            return  # an idle broker wakes no thread
         future = asyncio.get_running_loop().run_in_executor(self._executor, self._sync, work, checkpoint)
         try:
             await asyncio.wait([future])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from aerobee.broker.overload import HICCUP_LIMITS, SAMPLE_S, Overload
+from aerobee.broker.overload import HICCUP_LIMITS, IDLE_SAMPLE_S, SAMPLE_S, Overload
+from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
 
 
 def make(wait_limit_ms: int = 200) -> Overload:
@@ -36,3 +37,50 @@ async def test_requests_that_keep_the_sample_from_running_are_refused_in_the_sam
     assert "requests wait" in overload.reason
     overload.stop()
     await asyncio.sleep(0)
+
+
+def test_an_idle_broker_is_sampled_once_a_second_and_a_busy_one_ten_times() -> None:
+    clock = SimulatedClock()
+    loop = SimulatedLoop(clock)
+    looks: list[float] = []
+
+    async def idle_then_busy() -> None:
+        overload = Overload(wait_limit_ms=200, pending_limit_bytes=1000, pending_bytes=lambda: 0)
+        original = overload.observe
+
+        def observe(wait_ms: int, pending_bytes: int) -> None:
+            looks.append(loop.time())
+            original(wait_ms, pending_bytes)
+
+        overload.observe = observe  # type: ignore[method-assign]
+        overload.start()
+        await asyncio.sleep(10 * IDLE_SAMPLE_S)
+        idle, looks[:] = len(looks), []
+        for _ in range(20):
+            assert overload.reason == ""
+            await asyncio.sleep(SAMPLE_S / 2)
+        overload.stop()
+        assert idle <= 11
+        assert 9 <= len(looks) <= 11
+
+    loop.run_until_complete(idle_then_busy())
+    loop.close()
+
+
+async def test_work_that_comes_to_an_idle_broker_and_blocks_it_is_measured_at_once() -> None:
+    overload = make(wait_limit_ms=1)
+    overload.start()
+    await asyncio.sleep(2 * SAMPLE_S)  # idle now, and the next sample is far away
+    assert overload.reason == ""
+    time.sleep(SAMPLE_S + 0.02)  # noqa: ASYNC251  the loop is kept busy
+    assert "requests wait" in overload.reason
+    overload.stop()
+
+
+async def test_a_stopped_one_stays_stopped_when_it_is_asked() -> None:
+    overload = make()
+    overload.start()
+    await asyncio.sleep(2 * SAMPLE_S)
+    overload.stop()
+    assert overload.reason == ""
+    assert overload._timer is None
