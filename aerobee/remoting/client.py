@@ -29,6 +29,9 @@ _LOG = logging.getLogger("aerobee.remoting")
 class RemotingClient:
     """`handlers` serve the requests that peers send over our connections (a broker notifies its consumers so).
 
+    A connection on which nothing came while a call waited in vain is closed, and the next call opens another: a way that is
+    dead is unknown to the system for minutes (the Java client closes on each time-out, clientCloseSocketIfTimeout).
+
     `on_connect` is called with each new connection, `connections` holds all that are open, `by_address` those that new
     calls use. `burst` takes responses out of each read (connection.py).
     """
@@ -56,6 +59,7 @@ class RemotingClient:
             default,
             burst,
             limits,
+            leaves_deaf_peers=True,
             on_made=self._set.made,
             on_lost=self._connection_lost,
         )

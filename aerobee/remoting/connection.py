@@ -80,6 +80,9 @@ class Endpoint:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: ServerTls | None = None
     going_away: bool = False
+    leaves_deaf_peers: bool = (
+        False  # a peer that was silent while a call waited is left: see pending_calls.py
+    )
     on_made: Callable[[Connection], None] | None = None
     on_lost: Callable[[Connection], None] | None = None
 
@@ -124,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         self._write_paused = False
         self._reading_paused = False
-        self._calls = PendingCalls(self._loop, self._after_sweep)
+        self._calls = PendingCalls(self._loop, self._after_sweep, self._peer_is_deaf)
         self.pending = self._calls.table  # by opaque; a burst hook may take out calls that it answers
         self._leave_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -340,7 +343,7 @@ class Connection(asyncio.Protocol):
             self._receive_tls(b"")
 
     def data_received(self, data: bytes) -> None:
-        self.touched = True
+        self.touched = self._calls.heard = True
         if not self.is_open:
             return
         decoder, burst = self._decoder, self._endpoint.burst
@@ -644,6 +647,10 @@ class Connection(asyncio.Protocol):
     def _after_sweep(self, now: float) -> None:
         if self._leave_at is not None and (not self.pending or now >= self._leave_at):
             self.close("the peer is shutting down")
+
+    def _peer_is_deaf(self, silence_s: float) -> None:
+        if self._endpoint.leaves_deaf_peers and not self._reading_paused and self.is_open:
+            self.abort(f"it has sent nothing for {silence_s:.1f} s")
 
     def _fail_pending(self, cause: BaseException | None) -> None:
         self._calls.fail_all(self._lost_error, cause)

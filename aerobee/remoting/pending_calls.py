@@ -2,6 +2,9 @@
 
 Deadlines cost a call no timer: one sweep a connection looks through the table, CALL_SWEEP_S apart while calls wait. A call
 that its caller has given up is dropped by the next sweep. Whoever takes an entry out of `table` sees to its future.
+
+A peer from which nothing at all has come while a call waited to its time-out is deaf: the way to it may be dead without the
+system knowing, for minutes. Whoever owns the connection is told, and may leave it for a new one.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 from aerobee.errors import RequestTimeout
 
 CALL_SWEEP_S = 0.1  # how late a time-out may be noticed
+DEAF_S = 1.0  # a call that waited for less proves nothing
 NEVER = float("inf")
 
 # (future, started, deadline, request, note), by the loop's time. A tuple, for one is made with each message that is sent.
@@ -23,13 +27,31 @@ Call = tuple["asyncio.Future[Any]", float, float, str, Any]
 class PendingCalls:
     """`table` holds the calls by opaque; it stays the same dict. `sweep_at` is the time of the next sweep.
 
-    `peer` names the other side in errors.
+    `peer` names the other side in errors. `heard` is to be set whenever bytes of the peer arrive.
     """
 
-    __slots__ = ("_after_sweep", "_loop", "_timer", "peer", "sweep_at", "table")
+    __slots__ = (
+        "_after_sweep",
+        "_heard_at",
+        "_loop",
+        "_on_deaf",
+        "_timer",
+        "heard",
+        "peer",
+        "sweep_at",
+        "table",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, after_sweep: Callable[[float], None]) -> None:
-        """`after_sweep` is called with the time after each sweep."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        after_sweep: Callable[[float], None],
+        on_deaf: Callable[[float], None],
+    ) -> None:
+        """`after_sweep` is called with the time after each sweep, `on_deaf` with the seconds of silence."""
+        self.heard = False
+        self._heard_at = -NEVER  # not before the peer was last heard; noticed by sweeps only
+        self._on_deaf = on_deaf
         self.table: dict[int, Call] = {}
         self.peer = ""
         self.sweep_at = NEVER
@@ -56,6 +78,9 @@ class PendingCalls:
     def _sweep(self) -> None:
         self._timer, self.sweep_at = None, NEVER
         now, table = self._loop.time(), self.table
+        if self.heard:
+            self.heard, self._heard_at = False, now
+        silence_s = 0.0
         ended = [opaque for opaque, call in table.items() if call[2] <= now or call[0].done()]
         for opaque in ended:
             future, started, _, request, _ = table.pop(opaque)
@@ -65,9 +90,13 @@ class PendingCalls:
                 future.set_exception(
                     RequestTimeout(text, address=self.peer, request=request, elapsed_s=elapsed)
                 )
+                if self._heard_at <= started:
+                    silence_s = max(silence_s, elapsed)
         if table:
             nearest = min(call[2] for call in table.values())
             self.sweep_by(min(max(nearest, now), now + CALL_SWEEP_S))
+        if silence_s >= DEAF_S:
+            self._on_deaf(silence_s)
         self._after_sweep(now)
 
     def fail_all(self, error_of: Callable[[str, float], BaseException], cause: BaseException | None) -> None:

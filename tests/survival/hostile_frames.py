@@ -35,7 +35,7 @@ from frame_mutator import FrameMutator  # noqa: E402
 from process_figures import look_at  # noqa: E402
 
 from aerobee.client.admin.admin import Admin  # noqa: E402
-from aerobee.client.config import ClientConfig, ConsumerConfig  # noqa: E402
+from aerobee.client.config import AdminConfig, ClientConfig, ConsumerConfig  # noqa: E402
 from aerobee.client.consumer.push_consumer import PushConsumer  # noqa: E402
 from aerobee.client.producer.producer import Producer  # noqa: E402
 from aerobee.errors import AerobeeError  # noqa: E402
@@ -266,7 +266,7 @@ async def attack_client(mutator: FrameMutator, count: int, faults: FaultLog) -> 
                 config=ConsumerConfig(rebalance_s=0.05, drain_s=0.1, pull_pause_after_error_s=0.01),
                 **common,
             )
-            admin = Admin("127.0.0.1:9876", **common)
+            admin = Admin("127.0.0.1:9876", config=AdminConfig(request_timeout_s=CLIENT_TIMEOUT_S), **common)
             for part in (producer, consumer, admin):
                 with contextlib.suppress(AerobeeError, TimeoutError):
                     await stack.enter_async_context(part)

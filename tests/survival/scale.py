@@ -56,6 +56,7 @@ POLL_HOLD_S = 110.0
 POLL_OPAQUE, FENCE_OPAQUE = 1, 2
 BUSY_PAUSE_S = 0.2
 RELEASES_PER_S = 200.0
+ROCKETMQ_PULL_WAIT_S = 6.0  # its waitTimeMillsInPullQueue is 5 s: until then a poll may be refused
 TOPICS_AT_ONCE = 32
 BACKLOG_TOPIC, BACKLOG_QUEUES = "backlog", 4
 BACKLOG_BODY_BYTES = 1024
@@ -219,9 +220,13 @@ async def idle_connections(server: servers.Server, count: int) -> dict[str, Any]
 class Polls:
     """One connection and one parked pull for each queue, and the moments of their answers."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, quiet_s: float = 0.0) -> None:
+        """A broker may answer for so long that it is too busy for a poll; such a one is repeated, as clients do."""
         self.answers: dict[int, float] = {}  # number of the poll -> seconds on the clock
         self._port = port
+        self._quiet_s = quiet_s
+        self._frames: dict[WirePeer, bytes] = {}
+        self._refused_at = 0.0
         self._peers: list[WirePeer] = []
         self._numbers: dict[WirePeer, int] = {}
         self._fenced: set[WirePeer] = set()
@@ -238,13 +243,13 @@ class Polls:
             topic, queue_id, offset = place(number)
             group = f"group-{number}"
             fence = {"topic": topic, "queueId": str(queue_id)}
-            peer.send(
-                pull_request(topic, queue_id, offset, hold_s=POLL_HOLD_S, group=group)
-                + request(RequestCode.GET_MAX_OFFSET, fence, opaque=FENCE_OPAQUE)
-            )
+            self._frames[peer] = pull_request(topic, queue_id, offset, hold_s=POLL_HOLD_S, group=group)
+            peer.send(self._frames[peer] + request(RequestCode.GET_MAX_OFFSET, fence, opaque=FENCE_OPAQUE))
             if number % 100 == 99:
                 await asyncio.sleep(0)
         await wait_until(lambda: len(self._fenced) == len(self._peers), "every poll was looked at")
+        self._refused_at = time.perf_counter()
+        await wait_until(lambda: time.perf_counter() - self._refused_at >= self._quiet_s, "no poll refused")
         if self.answers:
             raise Fault(f"{len(self.answers)} polls were answered although there is no message")
 
@@ -254,6 +259,11 @@ class Polls:
             self._fenced.add(peer)
         elif code == 0:
             self.answers[self._numbers[peer]] = time.perf_counter()
+        elif code == ResponseCode.SYSTEM_BUSY:
+            self._refused_at = time.perf_counter()
+            peer.send(self._frames[peer])
+        else:
+            raise Fault(f"poll {self._numbers[peer]}: code {code}: {reply.remark}")
 
     def close(self) -> None:
         close_all(self._peers)
@@ -273,7 +283,7 @@ async def parked_polls(server: servers.Server, count: int) -> dict[str, Any]:
     await asyncio.sleep(
         0.5 if server.name == "rocketmq" else 0.0
     )  # its queues are built by a thread behind the log
-    polls = Polls(server.port)
+    polls = Polls(server.port, quiet_s=ROCKETMQ_PULL_WAIT_S if server.name == "rocketmq" else 0.0)
     before = look_at(pid)
     try:
         await polls.open(count)

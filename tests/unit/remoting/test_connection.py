@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aerobee.errors import RequestTimeout
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, ConnectionLimits, Endpoint
 from aerobee.remoting.frame import FrameDecoder, encode_frame
+from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
 
 
 class MemoryTransport(asyncio.Transport):
@@ -79,3 +82,29 @@ def test_hostile_bytes_after_good_frames_close_the_connection_at_most(
         connection.connection_lost(None)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("leaves_deaf_peers", "hears_something", "timeout_s", "stays_open"),
+    [(True, False, 3.0, False), (True, True, 3.0, True), (True, False, 0.5, True), (False, False, 3.0, True)],
+)
+def test_a_peer_that_is_silent_for_a_whole_call_is_left(
+    leaves_deaf_peers: bool, hears_something: bool, timeout_s: float, stays_open: bool
+) -> None:
+    loop = SimulatedLoop(SimulatedClock())
+
+    async def one_call() -> None:
+        connection = Connection(Endpoint({}, leaves_deaf_peers=leaves_deaf_peers), server_side=False)
+        transport = MemoryTransport()
+        connection.connection_made(transport)
+        call = asyncio.ensure_future(connection.invoke(RemotingCommand(1), timeout_s=timeout_s))
+        await asyncio.sleep(timeout_s / 2)
+        if hears_something:
+            connection.data_received(good(7)[:5])
+        with pytest.raises(RequestTimeout):
+            await call
+        assert (connection.is_open, transport.is_closed) == (stays_open, not stays_open)
+        connection.connection_lost(None)
+
+    loop.run_until_complete(one_call())
+    loop.close()
