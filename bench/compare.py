@@ -18,6 +18,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import page_cache
 import results_file
 import servers
 from servers import HERE, Server
@@ -124,6 +125,8 @@ def run(
     """Measure `shapes` round by round. Returns shape -> server -> rounds."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {shape.name: {} for shape in shapes}
     with contextlib.ExitStack() as stack:
+        note("filling the page cache")
+        stack.enter_context(page_cache.filled())
         running: list[Server] = []
         for name in names:
             start = getattr(servers, name.replace("-", "_") if name != "null" else "null_server")

@@ -88,8 +88,11 @@ class IndexFile:
     def is_full(self) -> bool:
         return self.count >= self.entry_count_max
 
-    def reserve(self, count: int) -> None:
-        """Take disk space for entries numbered below `count`. Raises OSError."""
+    def reserve(self, count: int, *, fill: bool = False) -> None:
+        """Take disk space for entries numbered below `count`, and for some more. Raises OSError.
+
+        With `fill` what lies behind those is made ready for writing: nothing may be there that counts.
+        """
         needed = self.entries_at + count * INDEX_ENTRY_BYTES
         target = min(self.file.size, needed + _RESERVE_BYTES)
         try:
@@ -99,6 +102,10 @@ class IndexFile:
                 raise
             self.file.reserve(needed)
             target = needed
+        if fill:
+            begin = max(needed, self.entries_at + self.reserved * INDEX_ENTRY_BYTES)
+            self.file.fill(begin, target)
+            self.file.prefault(begin, target)
         self.reserved = (target - self.entries_at) // INDEX_ENTRY_BYTES
 
     def map_in(self) -> None:
@@ -326,7 +333,8 @@ class KeyIndex:
                 self._roll(now_ms)
             file = self.files[-1]
             if file.count + count > file.reserved:
-                file.reserve(min(file.count + count, file.entry_count_max))
+                is_first = file.count <= 1  # an idle broker does without
+                file.reserve(min(file.count + count, file.entry_count_max), fill=not is_first)
             if file.count + count > file.entry_count_max and len(self.files) and not file.is_full:
                 # The burst fills this file: the rest goes to a new one, made when it is needed. To be able to
                 # promise that it exists then, it is made now and the few entries left here stay unused.

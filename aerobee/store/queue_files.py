@@ -19,6 +19,7 @@ from aerobee.store.zeros import is_zero
 _RESERVE_FIRST_BYTES = 4_096
 _CLOSE_TRIES = 8
 _RESERVE_STEP_BYTES_MAX = 1_048_576
+_FILL_STEP_BYTES_MIN = 65_536  # of a queue that grows so fast the next part is made ready, as the log's is
 
 
 class QueueFile:
@@ -86,7 +87,10 @@ class FilePool:
         self._adopt(file, mapped)
 
     def reserve(self, file: QueueFile, end: int) -> None:
-        """Take disk space below `end` and a growing step ahead. Raises OSError when there is none."""
+        """Take disk space below `end` and a growing step ahead. Raises OSError when there is none.
+
+        Nothing is written yet from `end` on.
+        """
         self.buffer(file)
         mapped = file.file
         assert mapped is not None
@@ -100,6 +104,10 @@ class FilePool:
                 raise
             mapped.reserve(end)
             target = end
+        if step >= _FILL_STEP_BYTES_MIN:
+            begin = max(end, file.reserved)
+            mapped.fill(begin, target)
+            mapped.prefault(begin, target)
         file.reserved = target
 
     def mark_dirty(self, file: QueueFile) -> None:

@@ -1,11 +1,13 @@
 """Consume queues on a simulated disk."""
 
 import random
+from pathlib import Path
 
 import pytest
 
 from aerobee.errors import StoreError, StoreFull
 from aerobee.store.consume_queue import ENTRY, FILLER, ConsumeQueue
+from aerobee.store.disk import RealDisk
 from aerobee.store.queue_files import FilePool
 from aerobee.testing.simulated_disk import SimulatedDisk
 
@@ -38,6 +40,21 @@ def test_entries_come_back_over_files_ends_and_after_a_restart(disk: SimulatedDi
     assert queue.entries(8, 4) == [(at * 100, 100, 7) for at in range(8, 12)]
     assert queue.entry(25) is None
     assert queue.max_physical_offset == 2500
+
+
+@pytest.mark.parametrize("disk_of", ["simulated", "real"])
+def test_a_busy_queue_keeps_its_entries_while_its_file_is_made_ready_ahead_also_after_a_restart(
+    disk_of: str, disk: SimulatedDisk, tmp_path: Path
+) -> None:
+    directory, lives, count = tmp_path / "consumequeue" / "T" / "0", 3, 12_345
+    for life in range(1, lives + 1):
+        pool = FilePool(disk if disk_of == "simulated" else RealDisk())
+        queue = ConsumeQueue("T", 0, str(directory), 20 * 30_000, pool)
+        queue.load()
+        assert queue.max_offset == (life - 1) * count
+        fill(queue, count)
+        assert queue.entries(0, 30_000) == [(at * 100, 100, 7) for at in range(min(30_000, life * count))]
+        pool.close()
 
 
 def test_a_full_last_file_is_no_reason_to_look_further(disk: SimulatedDisk) -> None:
