@@ -99,7 +99,7 @@ class MessageStore:
         self._lock: FileLock | None = None
         self._checkpoints = CheckpointFile(disk, config.path("checkpoint"))
         self._is_sync = config.is_sync_flush
-        self._reader = MessageReader(config, self.log, config.memory_share_bytes())
+        self.reader = MessageReader(config, self.log, config.memory_share_bytes())
         self._warmer = Warmer(config, self.log, self.pool, self._executor)
         self._arrivals: list[Arrival] = []
         # Sync flush: records that consumers may not see yet: physical offset, queue, next offset, tags code.
@@ -512,11 +512,15 @@ class MessageStore:
         accept: Accept | None = None,
     ) -> GetResult:
         """Read up to `count_max` messages. `tag_codes` None takes all; `accept` sees whole records (SQL filter)."""
-        return self._reader.get(self.queues.get((topic, queue_id)), offset, count_max, tag_codes, accept)
+        return self.reader.get(self.queues.get((topic, queue_id)), offset, count_max, tag_codes, accept)
 
     def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether get_messages there would wait for the disk: then use get_messages_cold."""
         return self._warmer.is_cold(self.queues.get((topic, queue_id)), offset)
+
+    def take_warm_span(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """None when get_messages there would wait for the disk, else where it does not, and how often: see Warmer."""
+        return self._warmer.take_warm_span(self.queues.get((topic, queue_id)), offset)
 
     async def get_messages_cold(
         self,
@@ -550,7 +554,7 @@ class MessageStore:
         """The whole record that starts there, or None when none does (or it is not readable yet)."""
         if not self.log.min_offset <= physical_offset < self.readable_offset:
             return None
-        if self._reader.record_time(physical_offset) < 0:
+        if self.reader.record_time(physical_offset) < 0:
             return None
         size = int.from_bytes(self.log.read(physical_offset, 4), "big")
         if physical_offset + size > self.readable_offset:
@@ -571,18 +575,18 @@ class MessageStore:
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """LOWER: first offset stored at or after; UPPER: last offset stored at or before. Clamped to the queue."""
         queue = self.queues.get((topic, queue_id))
-        return self._reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
+        return self.reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of the message at a queue offset, ms; -1 when there is none."""
         queue = self.queues.get((topic, queue_id))
-        return self._reader.store_time(queue, offset) if queue is not None else -1
+        return self.reader.store_time(queue, offset) if queue is not None else -1
 
     def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """Store time of the oldest message of a queue, or without a topic of the log; -1 when empty."""
         if topic is not None:
             return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
-        return self._reader.record_time(self.log.min_offset)
+        return self.reader.record_time(self.log.min_offset)
 
     def query(
         self,
@@ -625,9 +629,7 @@ class MessageStore:
         )
 
     def _answer(self, question: KeyQuestion) -> QueryResult:
-        return answer(
-            self.index, question, read_record=self.read_record, record_time=self._reader.record_time
-        )
+        return answer(self.index, question, read_record=self.read_record, record_time=self.reader.record_time)
 
     # -- deleting
 
@@ -685,7 +687,7 @@ class MessageStore:
             log_end=self.log.end,
             queues_bound=queues_bound,
             last_record=(self.last_record_offset, self.last_store_timestamp),
-            record_time=self._reader.record_time,
+            record_time=self.reader.record_time,
             index_timestamp=self.index.settled_timestamp,
             open_index=None if is_closed else self.index.open_file,
         )
@@ -693,7 +695,7 @@ class MessageStore:
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other limits, intervals and ratios. Paths, file sizes and roles must be those of before."""
         self.config = config
-        self._reader.reconfigure(config, config.memory_share_bytes())
+        self.reader.reconfigure(config, config.memory_share_bytes())
         self._flusher.reconfigure(config)
         self._cleaner.reconfigure(config)
         self._upkeep.reconfigure(config)

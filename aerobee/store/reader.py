@@ -5,7 +5,9 @@ DefaultMessageStore.getMessage and ConsumeQueue.getOffsetInQueueByTime of Rocket
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 
 from aerobee.errors import StoreError
 from aerobee.message import BORN_HOST_V6
@@ -21,7 +23,8 @@ RESULT_BYTES_MAX = 128 * 1024 * 1024
 _SIZE = struct.Struct(">I")
 _OWN_OFFSET = struct.Struct(">q")
 _OWN_PLACE = struct.Struct(">I24xq")  # a record's size and its own physical offset
-_SYS_FLAG_AT = 36
+_HEAD_BYTES_MIN = _SYS_FLAG_AT = 36
+_LAYOUTS_KEPT = 64
 _STORE_TIME_AT = 56  # with an IPv4 born host; 12 more with IPv6
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
@@ -94,6 +97,24 @@ class _Collected:
         self.last_offset = physical_offset
 
 
+@lru_cache(_LAYOUTS_KEPT)
+def _entry_places(count: int) -> struct.Struct:
+    """Physical offset and size of so many queue entries."""
+    return struct.Struct(f">{'qi8x' * count}")
+
+
+@lru_cache(_LAYOUTS_KEPT)
+def _own_places(count: int, size: int) -> struct.Struct:
+    """What so many records of one size, back to back, say: each its size and its physical offset."""
+    return struct.Struct(f">{f'I24xq{size - _HEAD_BYTES_MIN}x' * count}")
+
+
+@lru_cache(_LAYOUTS_KEPT)
+def _alike(count: int, size: int, distance: int) -> struct.Struct:
+    """The bytes of so many records of one size whose beginnings lie `distance` apart."""
+    return struct.Struct(f">{f'{size}s{distance - size}x' * (count - 1)}{size}s")
+
+
 def not_there(log: CommitLog, physical_offset: int, size: int) -> StoreError:
     """The error for a queue entry without its record."""
     segment = log.segment_at(physical_offset)
@@ -151,6 +172,11 @@ class MessageReader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, self._next(high, offset), low, high)
+        if tag_codes is None and accept is None and type(queue) is ConsumeQueue:
+            run = self.young_run(queue, offset, max(1, count_max))
+            if run is not None:
+                body, count = run
+                return GetResult(GetStatus.FOUND, offset + count, low, high, body, count)
         found = _Collected(self._log, self._config, self.memory_bytes, max(1, count_max))
         if isinstance(queue, BatchConsumeQueue):
             next_offset = self._collect_batches(queue, offset, found, tag_codes, accept)
@@ -187,10 +213,6 @@ class MessageReader:
         The inner loop is what a pull costs: it does what is_full() and take() do, without a call a message.
         """
         config = self._config
-        if tag_codes is None and accept is None and not isinstance(queue, ExtendedQueue):
-            taken_all = self._collect_plain(queue, offset, found)
-            if taken_all:
-                return offset + taken_all
         budget = max(config.max_filter_message_size // ENTRY_BYTES, found.count_max)
         at, stop = offset, min(queue.readable_max, offset + budget)
         hot_from = self._log.end - found.memory_bytes
@@ -249,40 +271,52 @@ class MessageReader:
                     found.last_offset = physical_offset
         return at
 
-    def _collect_plain(self, queue: ConsumeQueue, offset: int, found: _Collected) -> int:
-        """Take as many records as are asked for when all are young, in one file and what their entries say.
+    def young_run(self, queue: ConsumeQueue, offset: int, count_max: int) -> tuple[bytes, int] | None:
+        """The records from `offset` on, which is readable, and how many, when all are young and what their entries say.
 
-        That is most pulls; list by list they cost a fifth less than one by one. Returns how many there were; 0, and nothing
-        taken, for whatever needs a closer look, as a read over the end of a queue file does.
+        That is most pulls. None for whatever needs a closer look, as a read over the end of a queue file does, and a
+        record that is not there. A run has no loop where its records are alike: of one size, at equal distances, as a
+        producer leaves them that sends messages of one size to its queues in turn (32 of them: 8 us instead of 13).
         """
         config, log = self._config, self._log
-        count_max = min(found.count_max, config.max_transfer_count_on_message_in_memory)
-        count = min(count_max, queue.readable_max - offset)
+        count = min(count_max, config.max_transfer_count_on_message_in_memory, queue.readable_max - offset)
         entries = queue.read_entries(offset, count)
-        if len(entries) != count * ENTRY_BYTES:
-            return 0
-        numbers = struct.unpack(f">{'qiq' * count}", entries)
-        offsets, sizes = numbers[::3], numbers[1::3]
-        total = sum(sizes)
-        if total > min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory):
-            return 0
-        first, last = offsets[0], offsets[-1]
+        if not 0 < len(entries) == count * ENTRY_BYTES:
+            return None
+        places = _entry_places(count).unpack(entries)
+        offsets, sizes = places[::2], places[1::2]
+        first, last, size = offsets[0], offsets[-1], sizes[0]
+        is_even = sizes.count(size) == count
+        total = size * count if is_even else sum(sizes)
         segment = log.segment_at(first)
-        if segment is None or not log.end - found.memory_bytes <= first <= last < segment.end:
-            return 0
+        if (
+            min(size, total) < _HEAD_BYTES_MIN
+            or total > min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
+            or segment is None
+            or not log.end - self.memory_bytes <= first <= last < segment.end
+        ):
+            return None
         base, buffer = segment.base, segment.file.buffer
-        records = [
-            buffer[place : place + size]
-            for place, size in zip([o - base for o in offsets], sizes, strict=True)
-        ]
+        distance = (last - first) // (count - 1) if count > 1 else size
+        records: Sequence[bytes | bytearray]
         try:
-            said = list(map(_OWN_PLACE.unpack_from, records))
+            if is_even and distance >= size and offsets == tuple(range(first, last + 1, distance)):
+                records = _alike(count, size, distance).unpack_from(buffer, first - base)
+            elif min(offsets) < base:
+                return None  # a slice from before the file's beginning is one from its end
+            else:
+                records = [
+                    buffer[at - base : at - base + each] for at, each in zip(offsets, sizes, strict=True)
+                ]
+            body = b"".join(records)
+            if is_even:
+                said = _own_places(count, size).unpack(body)
+            else:
+                said = tuple(chain.from_iterable(map(_OWN_PLACE.unpack_from, records)))
         except struct.error:
-            return 0  # one is too short to be a record
-        if said != list(zip(sizes, offsets, strict=True)):
-            return 0
-        found.parts, found.bytes, found.count, found.last_offset = records, total, len(records), last
-        return len(records)
+            return None  # one is too short to be a record
+        is_true = len(body) == total and said[::2] == sizes and said[1::2] == offsets
+        return (body, count) if is_true else None
 
     def _collect_batches(
         self,
