@@ -209,7 +209,7 @@ class Broker:
             return
         self._is_running = False
         await self._end_registration(unregister=True)
-        self._pulls.accepting = False
+        self.parked.accepting = False
         self.parked.release_all()
         try:
             await self._server.stop()

@@ -67,7 +67,7 @@ def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
 
 
 def pull_calls(parts: BrokerParts) -> PullCalls:
-    """Pulls; the broker tells this part when it stops accepting."""
+    """Pulls."""
     return PullCalls(
         store=parts.store,
         topics=parts.topics,

@@ -193,6 +193,15 @@ class Connection(asyncio.Protocol):
         if self._out_bytes > self._limits.write_max_bytes:
             self._check_unsent()
 
+    def write_now(self, data: bytes) -> None:
+        """As write(), but nothing waits for the end of this loop pass. For many replies to as many connections."""
+        if not self.is_open:
+            return
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if not self._serving:
+            self._flush()
+
     def call(
         self, frame: bytes, opaque: int, timeout_s: float, request: str = ""
     ) -> asyncio.Future[RemotingCommand]:

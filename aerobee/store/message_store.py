@@ -100,7 +100,7 @@ class MessageStore:
         self._checkpoints = CheckpointFile(disk, config.path("checkpoint"))
         self._is_sync = config.is_sync_flush
         self.reader = MessageReader(config, self.log, config.memory_share_bytes())
-        self._warmer = Warmer(config, self.log, self.pool, self._executor)
+        self.warmer = Warmer(config, self.log, self.pool, self._executor)
         self._arrivals: list[Arrival] = []
         # Sync flush: records that consumers may not see yet: physical offset, queue, next offset, tags code.
         self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
@@ -516,11 +516,7 @@ class MessageStore:
 
     def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether get_messages there would wait for the disk: then use get_messages_cold."""
-        return self._warmer.is_cold(self.queues.get((topic, queue_id)), offset)
-
-    def take_warm_span(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
-        """None when get_messages there would wait for the disk, else where it does not, and how often: see Warmer."""
-        return self._warmer.take_warm_span(self.queues.get((topic, queue_id)), offset)
+        return self.warmer.is_cold(self.queues.get((topic, queue_id)), offset)
 
     async def get_messages_cold(
         self,
@@ -533,7 +529,7 @@ class MessageStore:
         accept: Accept | None = None,
     ) -> GetResult:
         """As get_messages, after bringing the data into memory."""
-        await self._warmer.warm_queue(self.queues.get((topic, queue_id)), offset, tag_codes)
+        await self.warmer.warm_queue(self.queues.get((topic, queue_id)), offset, tag_codes)
         return self.get_messages(
             topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
         )
@@ -541,14 +537,14 @@ class MessageStore:
     async def read_record_cold(self, physical_offset: int) -> bytes | None:
         """As read_record, after bringing the record into memory."""
         if self.log.end - physical_offset > self.config.hot_read_bytes:
-            await self._warmer.warm([(physical_offset, 4)])
+            await self.warmer.warm([(physical_offset, 4)])
             size = int.from_bytes(self.log.read(physical_offset, 4), "big")
-            await self._warmer.warm([(physical_offset, min(size, self.log.segment_size))])
+            await self.warmer.warm([(physical_offset, min(size, self.log.segment_size))])
         return self.read_record(physical_offset)
 
     async def warm_records(self, places: Sequence[tuple[int, int]]) -> None:
         """Bring records (physical offset, size) into memory: read_record does not wait then."""
-        await self._warmer.warm(places)
+        await self.warmer.warm(places)
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None when none does (or it is not readable yet)."""
@@ -613,7 +609,7 @@ class MessageStore:
     ) -> QueryResult:
         """As query, after bringing the records into memory in the executor."""
         question = self._question(topic, key, count_max, begin_ms, end_ms, index_type)
-        await self._warmer.warm([(offset, 4096) for offset in candidates(self.index, question)])
+        await self.warmer.warm([(offset, 4096) for offset in candidates(self.index, question)])
         return self._answer(question)
 
     def _question(
@@ -699,4 +695,4 @@ class MessageStore:
         self._flusher.reconfigure(config)
         self._cleaner.reconfigure(config)
         self._upkeep.reconfigure(config)
-        self._warmer.reconfigure(config)
+        self.warmer.reconfigure(config)

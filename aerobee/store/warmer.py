@@ -68,6 +68,17 @@ class Warmer:
                 return False
         return not self._are_resident(queue, offset)
 
+    def take_warm_span(self, queue: AnyQueue | None, offset: int) -> tuple[int, int, int] | None:
+        """As is_cold, for one who asks for several reads at once: None when reading there would wait for the disk.
+
+        Else (first offset, offset behind the last, reads): beside this one, so many more that begin there are known not to
+        wait. They are the caller's from now on; is_cold does not go by them.
+        """
+        if self.is_cold(queue, offset):
+            return None
+        known = self._looked_at.pop(queue, None) if queue is not None else None
+        return known if known is not None and known[0] <= offset < known[1] else (offset, offset, 0)
+
     def _are_resident(self, queue: AnyQueue, offset: int) -> bool:
         """Whether the records of one read are in memory: as many as a read of young messages takes."""
         count = self._config.max_transfer_count_on_message_in_memory

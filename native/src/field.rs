@@ -25,6 +25,7 @@ pub enum Name {
     B, E, F, G, H, I, J, M,
     Topic, QueueId, SysFlag, BornTimestamp, Flag, Properties, ReconsumeTimes, Batch,
     ConsumerGroup, QueueOffset, MaxMsgNums, CommitOffset, Subscription, SubVersion, ExpressionType,
+    SuspendTimeoutMillis,
     ProducerGroup, TransactionId, TranStateTableOffset, CommitLogOffset, CommitOrRollback,
 }
 
@@ -45,8 +46,8 @@ impl Name {
     pub fn of(name: &[u8]) -> Option<Self> {
         use Name::{
             Batch, BornTimestamp, CommitLogOffset, CommitOffset, CommitOrRollback, ConsumerGroup, ExpressionType, Flag,
-            MaxMsgNums, ProducerGroup, Properties, QueueId, QueueOffset, ReconsumeTimes, SubVersion, Subscription, SysFlag,
-            Topic, TranStateTableOffset, TransactionId,
+            MaxMsgNums, ProducerGroup, Properties, QueueId, QueueOffset, ReconsumeTimes, SubVersion, Subscription,
+            SuspendTimeoutMillis, SysFlag, Topic, TranStateTableOffset, TransactionId,
         };
         if let [letter] = name {
             return Self::of_letter(*letter);
@@ -58,7 +59,7 @@ impl Name {
             b"consumerGroup" => Some(ConsumerGroup), b"queueOffset" => Some(QueueOffset),
             b"maxMsgNums" => Some(MaxMsgNums), b"commitOffset" => Some(CommitOffset),
             b"subscription" => Some(Subscription), b"subVersion" => Some(SubVersion),
-            b"expressionType" => Some(ExpressionType),
+            b"expressionType" => Some(ExpressionType), b"suspendTimeoutMillis" => Some(SuspendTimeoutMillis),
             b"producerGroup" => Some(ProducerGroup), b"transactionId" => Some(TransactionId),
             b"tranStateTableOffset" => Some(TranStateTableOffset), b"commitLogOffset" => Some(CommitLogOffset),
             b"commitOrRollback" => Some(CommitOrRollback),

@@ -18,7 +18,7 @@ use crate::delayed::{Levels, Told};
 use crate::deliver::Due;
 use crate::field::{Fields, Name, Value};
 use crate::index::Index;
-use crate::pull::Grants;
+use crate::pull::{Grants, Waiting};
 use crate::text::NameSet;
 use crate::topic::{LiveQueue, Queue, Topic};
 use crate::transaction::Turn;
@@ -102,6 +102,7 @@ pub struct Burst<'py> {
     pub replies: Vec<u8>,
     pub held: Vec<u8>,
     pub gets: Option<Bound<'py, PyList>>,
+    pub waiting: Option<Waiting>, // the pull that was just served, when it has to wait
     pub pulled_bytes: usize,
 }
 
@@ -116,7 +117,7 @@ pub struct LaneCore {
 impl LaneCore {
     #[new]
     #[pyo3(signature = (*, store, find_topic, find_grant, store_host, own_properties, reply_fields, reply_ext, waiting,
-        special_properties))]
+        special_properties, parks = false))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -129,6 +130,7 @@ impl LaneCore {
         reply_ext: Bound<'_, PyDict>,
         waiting: Py<PyAny>,
         special_properties: HashSet<String>,
+        parks: bool,
     ) -> PyResult<Self> {
         let mut ext = Vec::new();
         for (name, value) in &reply_ext {
@@ -144,7 +146,7 @@ impl LaneCore {
             index: Index::default(),
             config: None,
             holds: store.getattr("config")?.getattr("is_sync_flush")?.is_truthy()?,
-            grants: Grants::new(find_grant),
+            grants: Grants::new(find_grant, parks),
             store: store.unbind(),
             find_topic,
             waiting,
@@ -395,6 +397,7 @@ impl State {
             replies: std::mem::take(&mut self.scratch.replies),
             held: Vec::new(),
             gets: None,
+            waiting: None,
             pulled_bytes: 0,
         })
     }
@@ -424,7 +427,14 @@ impl State {
                 return (at, true, None);
             }
             match serve(self, burst, words[4], &data[at + 8..body_at], &data[body_at..end]) {
-                Ok(()) => at = end,
+                Ok(()) => {
+                    if let Some(waiting) = burst.waiting.take() {
+                        if let Err(fault) = waiting.note(burst, &data[at..end]) {
+                            return (at, true, Some(fault));
+                        }
+                    }
+                    at = end;
+                }
                 Err(Stop::Slow) => return (at, true, None),
                 Err(Stop::Fault(fault)) => return (at, true, Some(fault)),
             }

@@ -30,7 +30,7 @@ mod window;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.lane.core.LANE_VERSION: of the seam and of what a burst answers and writes.
-const LANE_VERSION: u32 = 5;
+const LANE_VERSION: u32 = 6;
 
 /// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;

@@ -1,15 +1,17 @@
 //! Pulls that find messages in memory (aerobee/broker/lane/pull.py is the definition).
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
+use std::ops::Range;
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::binary_header;
-use crate::field::{Fields, Name};
+use crate::field::{Fields, Name, Value};
 use crate::lane::{Burst, Form, Outcome, State, Stop};
 use crate::window::Window;
 
@@ -19,6 +21,7 @@ use filter::Filter;
 pub use filter::RecordFilter;
 
 const COMMIT_OFFSET: i64 = 1;
+const SUSPEND: i64 = 2;
 const SUBSCRIPTION: i64 = 4;
 const SQL_MARK: u8 = 0; // in front of a request's SQL92 expression, as in lane/pull.py
 const COUNT_MAX: i64 = 1024;
@@ -28,6 +31,7 @@ const RESULT_BYTES_MAX: i64 = 128 << 20;
 const ENTRY_BYTES: usize = 20;
 const FILLER_SIZE: i32 = i32::MAX;
 const RECORD_BYTES_MIN: i32 = 36;
+const HOLD_MS_MAX: i64 = 300_000;
 const NEAR_ENTRIES: i64 = 1024; // so near to the end, a queue's entries are in memory
 
 /// One way to pull that is allowed (PullGrant of lane/pull.py).
@@ -37,18 +41,28 @@ struct Grant {
     queue_count: i64,
     tag_codes: Option<HashSet<i64>>,
     filter: Option<Filter>,
+    spans: RefCell<HashMap<i64, Span>>, // by queue id: what is known to be in memory
     broker_id: String,
     slow_broker_id: String,
     topic_sys_flag: String,
     group_sys_flag: String,
 }
 
+/// Offsets from which a queue may be read without waiting for the disk, so many times.
+struct Span {
+    start: i64,
+    stop: i64,
+    reads: i64,
+}
+
 /// Who may pull, by everything that the answer depends on.
 pub struct Grants {
     find: Py<PyAny>,
+    parks: bool, // a pull that finds nothing may wait as long as it says
     grants: HashMap<Vec<u8>, Grant>,
     limits: Option<Limits>,
     key: Vec<u8>,
+    head_bytes: usize, // of the last reply, before its messages
 }
 
 /// The store's limits of a read, read again when its config is another object.
@@ -70,22 +84,52 @@ pub struct Segment {
     pub window: Window,
 }
 
+/// What a pull asks for.
+struct Asked {
+    queue_id: i64,
+    offset: i64,
+    count_max: i64,
+    commit: Option<i64>,
+}
+
+/// What became of a pull.
+enum Read {
+    Found(Found),
+    Waits,
+    NotOrdinary,
+}
+
 /// What a read found; the records are in a buffer beside it.
 struct Found {
     next_offset: i64,
     count: i64,
-    last_offset: i64,
+    is_slow: bool, // its last record is beyond the memory share
     min_offset: i64,
     max_offset: i64,
 }
 
+/// A pull that waits for the next message of its queue.
+pub struct Waiting {
+    grant: Py<PyAny>,
+    queue_id: i64,
+    offset: i64,
+    commit: Option<i64>,
+    hold_ms: i64,
+}
+
 impl Grants {
-    pub fn new(find: Py<PyAny>) -> Self {
-        Self { find, grants: HashMap::new(), limits: None, key: Vec::new() }
+    pub fn new(find: Py<PyAny>, parks: bool) -> Self {
+        Self { find, parks, grants: HashMap::new(), limits: None, key: Vec::new(), head_bytes: 0 }
     }
 
     pub fn forget(&mut self) {
         self.grants.clear();
+    }
+}
+
+impl Span {
+    fn covers(&self, offset: i64) -> bool {
+        self.reads > 0 && (self.start..self.stop).contains(&offset)
     }
 }
 
@@ -132,23 +176,27 @@ impl State {
         let mut key = std::mem::take(&mut self.grants.key);
         let granted = self.grant(py, &mut key, code, flags, is_sql, fields);
         let outcome = granted.and_then(|()| {
-            let (queue_id, offset) = (number(Name::QueueId)?, number(Name::QueueOffset)?);
-            let count_max = number(Name::MaxMsgNums)?.clamp(1, COUNT_MAX);
-            let commit = if flags & COMMIT_OFFSET != 0 { Some(number(Name::CommitOffset)?) } else { None };
+            let asked = Asked {
+                queue_id: number(Name::QueueId)?,
+                offset: number(Name::QueueOffset)?,
+                count_max: number(Name::MaxMsgNums)?.clamp(1, COUNT_MAX),
+                commit: if flags & COMMIT_OFFSET != 0 { Some(number(Name::CommitOffset)?) } else { None },
+            };
             // What this burst has stored is to be found, too; and reading may close a file that it writes to.
             self.release(burst).map_err(Stop::Fault)?;
-            let mut body = std::mem::take(&mut self.scratch.body);
-            body.clear();
-            let read = self.read(py, &key, queue_id, offset, count_max, &mut body);
-            let outcome = self.check(py, read).and_then(|found| {
-                let found = found.ok_or(Stop::Slow)?;
-                self.pull_reply(burst, &key, form, opaque, &found, &body)?;
-                let grant = self.grants.grants.get(&key).ok_or(Stop::Slow)?;
-                let got = (&grant.object, queue_id, found.next_offset, commit, found.count, body.len());
-                burst.gets.get_or_insert_with(|| PyList::empty(py)).append(got).map_err(Stop::Fault)
+            let may_wait = self.grants.parks && flags & SUSPEND != 0;
+            let start = burst.replies.len();
+            let head = self.grants.head_bytes;
+            burst.replies.resize(start + head, 0);
+            let read = self.read(py, &key, &asked, may_wait, &mut burst.replies);
+            let outcome = self.check(py, read).and_then(|read| match read {
+                Read::Found(found) => self.answer(burst, &key, form, opaque, &asked, &found, start..start + head),
+                Read::Waits => self.wait(burst, &key, &asked, start, fields.get(Name::SuspendTimeoutMillis)),
+                Read::NotOrdinary => Err(Stop::Slow),
             });
-            body.shrink_to(1 << 20);
-            self.scratch.body = body;
+            if outcome.is_err() {
+                burst.replies.truncate(start);
+            }
             outcome
         });
         self.grants.key = key;
@@ -206,77 +254,161 @@ impl State {
         Ok(())
     }
 
-    /// Read messages into `body`; None for a pull that is not ordinary.
+    /// Append messages to `out`.
     fn read(
         &mut self,
         py: Python<'_>,
         key: &[u8],
-        queue_id: i64,
-        offset: i64,
-        count_max: i64,
-        body: &mut Vec<u8>,
-    ) -> PyResult<Option<Found>> {
+        asked: &Asked,
+        may_wait: bool,
+        out: &mut Vec<u8>,
+    ) -> PyResult<Read> {
         let store = self.store.bind(py);
         let config = store.getattr(intern!(py, "config"))?;
         if self.grants.limits.as_ref().is_none_or(|limits| !limits.config.is(&config)) {
             self.grants.limits = Some(Limits::load(&config)?);
         }
         let (Some(grant), Some(limits)) = (self.grants.grants.get(key), self.grants.limits.as_ref()) else {
-            return Ok(None);
+            return Ok(Read::NotOrdinary);
         };
+        let Asked { queue_id, offset, count_max, .. } = *asked;
         if !(0..grant.queue_count).contains(&queue_id) {
-            return Ok(None);
+            return Ok(Read::NotOrdinary);
         }
         let queues = store.getattr(intern!(py, "queues"))?.cast_into::<PyDict>()?;
-        let Some(queue) = queues.get_item((&grant.topic, queue_id))? else { return Ok(None) };
+        let Some(queue) = queues.get_item((&grant.topic, queue_id))? else { return Ok(Read::NotOrdinary) };
         if !queue.get_type().is(self.queue_type.bind(py)) {
-            return Ok(None);
+            return Ok(Read::NotOrdinary);
+        }
+        let max_offset: i64 = queue.getattr(intern!(py, "readable_max"))?.extract()?;
+        if may_wait && offset == max_offset && max_offset > 0 {
+            return Ok(Read::Waits);
         }
         let min_offset: i64 = queue.getattr(intern!(py, "min_offset"))?.extract()?;
-        let max_offset: i64 = queue.getattr(intern!(py, "readable_max"))?.extract()?;
         if offset < min_offset || offset >= max_offset {
-            return Ok(None);
+            return Ok(Read::NotOrdinary);
         }
-        let is_cold =
-            || store.call_method1(intern!(py, "is_cold"), (&grant.topic, queue_id, offset))?.is_truthy();
         let is_near = max_offset - offset <= NEAR_ENTRIES;
-        if !is_near && is_cold()? {
-            return Ok(None);
+        if !is_near && grant.is_cold(store, &queue, queue_id, offset)? {
+            return Ok(Read::NotOrdinary);
         }
         let log = self.log_object.bind(py);
         let log_end: i64 = log.getattr(intern!(py, "end"))?.extract()?;
         let reader = Reader { grant, limits, log, log_end, queue: &queue, max_offset, count_max };
-        let Some(first) = reader.entries(offset, 1)? else { return Ok(None) };
-        if is_near && !is_young(&first, log_end, limits) && is_cold()? {
-            return Ok(None);
+        let Some(entries) = reader.entries(offset, reader.step(offset))? else { return Ok(Read::NotOrdinary) };
+        if is_near && !is_young(&entries, log_end, limits) && grant.is_cold(store, &queue, queue_id, offset)? {
+            return Ok(Read::NotOrdinary);
         }
-        let Some((next_offset, count, last_offset)) = reader.collect(offset, body)? else { return Ok(None) };
-        Ok((count > 0).then_some(Found { next_offset, count, last_offset, min_offset, max_offset }))
+        let read = reader.collect(offset, entries, out)?.filter(|(_, count, _)| *count > 0);
+        Ok(read.map_or(Read::NotOrdinary, |(next_offset, count, last_offset)| {
+            let is_slow = log_end - last_offset > limits.memory_bytes;
+            Read::Found(Found { next_offset, count, is_slow, min_offset, max_offset })
+        }))
     }
 
-    /// Write the reply to a pull.
-    fn pull_reply(
-        &self,
+    /// Complete the reply to a pull, whose messages stand at the end of the burst's replies behind room for its head, and
+    /// note it.
+    #[allow(clippy::too_many_arguments)]
+    fn answer(
+        &mut self,
         burst: &mut Burst<'_>,
         key: &[u8],
         form: Form,
         opaque: i64,
+        asked: &Asked,
         found: &Found,
-        body: &[u8],
+        room: Range<usize>,
     ) -> Outcome<()> {
-        let (Some(grant), Some(limits)) = (self.grants.grants.get(key), self.grants.limits.as_ref()) else {
+        let py = burst.py;
+        let grant = self.grants.grants.get(key).ok_or(Stop::Slow)?;
+        let body_bytes = burst.replies.len() - room.end;
+        let mut head = std::mem::take(&mut self.scratch.head);
+        head.clear();
+        grant.write_head(&mut head, form, opaque, found, body_bytes);
+        let is_too_long = head.len() + body_bytes > FRAME_BYTES_MAX;
+        let start = room.start;
+        if head.len() == room.len() {
+            burst.replies[room].copy_from_slice(&head);
+        } else {
+            // The next one will fit: heads of one consumer differ in length when a number gets another digit.
+            self.grants.head_bytes = head.len();
+            burst.replies.splice(room, head.iter().copied());
+        }
+        self.scratch.head = head;
+        if is_too_long {
             return Err(Stop::Slow);
-        };
-        let log_end = self.log_object.bind(burst.py).getattr(intern!(burst.py, "end"));
-        let log_end: i64 = log_end.and_then(|end| end.extract()).map_err(Stop::Fault)?;
-        let is_slow = log_end - found.last_offset > limits.memory_bytes;
-        let suggested = if is_slow { &grant.slow_broker_id } else { &grant.broker_id };
-        let out = &mut burst.replies;
-        let start = out.len();
+        }
+        burst.pulled_bytes += burst.replies.len() - start;
+        let waits = py.None();
+        let got = (&grant.object, asked.queue_id, found.next_offset, asked.commit, found.count, body_bytes, waits);
+        burst.gets.get_or_insert_with(|| PyList::empty(py)).append(got).map_err(Stop::Fault)
+    }
+
+    /// Leave a pull without a reply: it is to wait for the next message of its queue.
+    fn wait(
+        &self,
+        burst: &mut Burst<'_>,
+        key: &[u8],
+        asked: &Asked,
+        start: usize,
+        timeout_ms: Value<'_>,
+    ) -> Outcome<()> {
+        let hold_ms = if timeout_ms.is_missing() { 0 } else { timeout_ms.number().ok_or(Stop::Slow)? };
+        let grant = self.grants.grants.get(key).ok_or(Stop::Slow)?;
+        burst.replies.truncate(start);
+        burst.waiting = Some(Waiting {
+            grant: grant.object.clone_ref(burst.py),
+            queue_id: asked.queue_id,
+            offset: asked.offset,
+            commit: asked.commit,
+            hold_ms: hold_ms.clamp(0, HOLD_MS_MAX),
+        });
+        Ok(())
+    }
+}
+
+impl Waiting {
+    /// Add it to what the burst has pulled.
+    pub fn note(self, burst: &mut Burst<'_>, frame: &[u8]) -> PyResult<()> {
+        let py = burst.py;
+        let waits = (PyBytes::new(py, frame), self.hold_ms);
+        let got = (self.grant, self.queue_id, self.offset, self.commit, 0, 0, waits);
+        burst.gets.get_or_insert_with(|| PyList::empty(py)).append(got)
+    }
+}
+
+impl Grant {
+    /// Whether reading there would wait for the disk: Warmer.is_cold, asked once for the reads that it covers.
+    fn is_cold(
+        &self,
+        store: &Bound<'_, PyAny>,
+        queue: &Bound<'_, PyAny>,
+        queue_id: i64,
+        offset: i64,
+    ) -> PyResult<bool> {
+        let py = store.py();
+        let mut spans = self.spans.borrow_mut();
+        if let Some(span) = spans.get_mut(&queue_id).filter(|span| span.covers(offset)) {
+            span.reads -= 1;
+            return Ok(false);
+        }
+        spans.remove(&queue_id);
+        let warmer = store.getattr(intern!(py, "warmer"))?;
+        let span = warmer.call_method1(intern!(py, "take_warm_span"), (queue, offset))?;
+        let Some((start, stop, reads)) = span.extract::<Option<(i64, i64, i64)>>()? else { return Ok(true) };
+        if reads > 0 {
+            spans.insert(queue_id, Span { start, stop, reads });
+        }
+        Ok(false)
+    }
+
+    /// The head of a reply: everything before its messages.
+    fn write_head(&self, head: &mut Vec<u8>, form: Form, opaque: i64, found: &Found, body_bytes: usize) {
+        let suggested = if found.is_slow { &self.slow_broker_id } else { &self.broker_id };
         if form == Form::Json {
-            out.extend_from_slice(&[0; 8]);
+            head.extend_from_slice(&[0; 8]);
             let _ = write!(
-                out,
+                head,
                 "{{\"code\":0,\"extFields\":{{\"suggestWhichBrokerId\":\"{suggested}\",\"nextBeginOffset\":\"{}\",\
                  \"minOffset\":\"{}\",\"maxOffset\":\"{}\",\"topicSysFlag\":\"{}\",\"groupSysFlag\":\"{}\"}},\
                  \"flag\":1,\"language\":\"PYTHON\",\"opaque\":{opaque},\"remark\":\"FOUND\",\
@@ -284,14 +416,14 @@ impl State {
                 found.next_offset,
                 found.min_offset,
                 found.max_offset,
-                grant.topic_sys_flag,
-                grant.group_sys_flag,
+                self.topic_sys_flag,
+                self.group_sys_flag,
                 binary_header::REPLY_VERSION,
             );
-            let header_bytes = out.len() - start - 8;
-            let length = 4 + header_bytes + body.len();
-            out[start..start + 4].copy_from_slice(&(length as u32).to_be_bytes());
-            out[start + 4..start + 8].copy_from_slice(&(header_bytes as u32).to_be_bytes());
+            let header_bytes = head.len() - 8;
+            let length = 4 + header_bytes + body_bytes;
+            head[..4].copy_from_slice(&(length as u32).to_be_bytes());
+            head[4..8].copy_from_slice(&(header_bytes as u32).to_be_bytes());
         } else {
             let numbers = [found.next_offset, found.min_offset, found.max_offset].map(|number| number.to_string());
             let entries: [(&[u8], &[u8]); 6] = [
@@ -299,22 +431,13 @@ impl State {
                 (b"nextBeginOffset", numbers[0].as_bytes()),
                 (b"minOffset", numbers[1].as_bytes()),
                 (b"maxOffset", numbers[2].as_bytes()),
-                (b"topicSysFlag", grant.topic_sys_flag.as_bytes()),
-                (b"groupSysFlag", grant.group_sys_flag.as_bytes()),
+                (b"topicSysFlag", self.topic_sys_flag.as_bytes()),
+                (b"groupSysFlag", self.group_sys_flag.as_bytes()),
             ];
-            binary_header::write_reply(out, opaque, b"FOUND", &entries, body.len());
+            binary_header::write_reply(head, opaque, b"FOUND", &entries, body_bytes);
         }
-        if out.len() - start + body.len() > FRAME_BYTES_MAX {
-            out.truncate(start);
-            return Err(Stop::Slow);
-        }
-        out.extend_from_slice(body);
-        burst.pulled_bytes += out.len() - start;
-        Ok(())
     }
-}
 
-impl Grant {
     /// None for a grant whose filter has no program.
     fn load(object: Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         let py = object.py();
@@ -326,6 +449,7 @@ impl Grant {
         }
         Ok(Some(Self {
             filter,
+            spans: RefCell::default(),
             topic: object.getattr(intern!(py, "topic"))?.unbind(),
             queue_count: number(intern!(py, "queue_count"))?,
             tag_codes: object.getattr(intern!(py, "tag_codes"))?.extract::<Option<HashSet<i64>>>()?,
@@ -355,17 +479,24 @@ struct Reader<'r, 'py> {
 }
 
 impl Reader<'_, '_> {
-    /// Up to `count` entries from `at` on, to the end of their file; None when there are none.
+    /// How many entries are looked at together: a read that is full after 32 must not copy 800 of them.
+    fn step(&self, at: i64) -> i64 {
+        let count = if self.grant.tag_codes.is_none() { self.count_max } else { self.budget() };
+        count.min(self.max_offset - at)
+    }
+
+    fn budget(&self) -> i64 {
+        self.limits.entry_budget.max(self.count_max)
+    }
+
+    /// Up to `count` entries from `at` on, which are there, to the end of their file; None when there are none.
     fn entries(&self, at: i64, count: i64) -> PyResult<Option<Vec<u8>>> {
         let py = self.queue.py();
         let base: i64 = self.queue.getattr(intern!(py, "tail_base"))?.extract()?;
-        let tail = self.queue.getattr(intern!(py, "tail_buffer"))?;
         if at >= base {
             // Most reads are of the file that is written to, which is open.
-            let window = Window::new(&tail)?;
-            let end: i64 = self.queue.getattr(intern!(py, "max_offset"))?.extract()?;
-            let in_file = window.len() as i64 / ENTRY_BYTES as i64 - (at - base);
-            let count = count.min(end - at).min(in_file);
+            let window = Window::new(&self.queue.getattr(intern!(py, "tail_buffer"))?)?;
+            let count = count.min(window.len() as i64 / ENTRY_BYTES as i64 - (at - base));
             let mut entries = Vec::new();
             let bytes = usize::try_from(count).unwrap_or(0) * ENTRY_BYTES;
             if bytes > 0 && window.append_to((at - base) * ENTRY_BYTES as i64, bytes, &mut entries) {
@@ -377,22 +508,18 @@ impl Reader<'_, '_> {
         Ok((!entries.is_empty()).then(|| entries.to_vec()))
     }
 
-    /// Append records to `body`: (next offset, messages, offset of the last record). None for a hole in the queue or
-    /// an entry without its record.
-    fn collect(&self, offset: i64, body: &mut Vec<u8>) -> PyResult<Option<(i64, i64, i64)>> {
+    /// Append records to `out`: (next offset, messages, offset of the last record). None for a hole in the queue or
+    /// an entry without its record. `entries` are the first ones, from `offset` on.
+    fn collect(&self, offset: i64, mut entries: Vec<u8>, out: &mut Vec<u8>) -> PyResult<Option<(i64, i64, i64)>> {
         let limits = self.limits;
-        let budget = limits.entry_budget.max(self.count_max);
-        let stop = self.max_offset.min(offset.saturating_add(budget));
+        let stop = self.max_offset.min(offset.saturating_add(self.budget()));
         let hot_from = self.log_end.saturating_sub(limits.memory_bytes);
         let (hot, cold) = (self.count_max.min(limits.hot_count), self.count_max.min(limits.cold_count));
-        let step = if self.grant.tag_codes.is_none() { self.count_max } else { budget };
         let filter = self.grant.filter.as_ref();
         let mut segment: Option<Segment> = None;
+        let body_at = out.len();
         let (mut at, mut count, mut last) = (offset, 0, -1);
-        while at < stop {
-            let Some(entries) = self.entries(at, step.min(stop - at))? else {
-                return Ok((at > offset).then_some((at, count, last)));
-            };
+        loop {
             for entry in entries.chunks_exact(ENTRY_BYTES) {
                 let (physical_offset, size, code) = cut_entry(entry);
                 let is_filler = size == FILLER_SIZE && physical_offset == 0;
@@ -403,7 +530,7 @@ impl Reader<'_, '_> {
                 if count > 0 {
                     let is_hot = physical_offset >= hot_from;
                     let (most, bytes) = if is_hot { (hot, limits.hot_bytes) } else { (cold, limits.cold_bytes) };
-                    if count >= most || body.len() as i64 + i64::from(size) > bytes {
+                    if count >= most || (out.len() - body_at) as i64 + i64::from(size) > bytes {
                         return Ok(Some((at, count, last)));
                     }
                 }
@@ -417,16 +544,16 @@ impl Reader<'_, '_> {
                     at += 1;
                     continue;
                 };
-                let start = body.len();
-                if !segment.append_record(physical_offset, size, body) {
+                let start = out.len();
+                if !segment.append_record(physical_offset, size, out) {
                     return Ok(None);
                 }
                 at += 1;
                 if let Some(filter) = filter {
-                    match filter.accepts(&body[start..]) {
+                    match filter.accepts(&out[start..]) {
                         Ok(true) => {}
                         Ok(false) => {
-                            body.truncate(start);
+                            out.truncate(start);
                             continue;
                         }
                         Err(filter::Unknown) => return Ok(None),
@@ -435,8 +562,14 @@ impl Reader<'_, '_> {
                 count += 1;
                 last = physical_offset;
             }
+            if at >= stop {
+                return Ok(Some((at, count, last)));
+            }
+            match self.entries(at, self.step(at).min(stop - at))? {
+                Some(more) => entries = more,
+                None => return Ok(Some((at, count, last))),
+            }
         }
-        Ok(Some((at, count, last)))
     }
 }
 

@@ -34,6 +34,7 @@ pub struct Scratch {
     pub unique_key: Vec<u8>,
     pub recall_handle: Vec<u8>, // of a timer message, else empty
     pub body: Vec<u8>,
+    pub head: Vec<u8>, // of a pull's reply
     pub replies: Vec<u8>,
 }
 

@@ -6,7 +6,8 @@ it, and in a heap by deadline. It costs no task and no timer of its own.
 What always holds: each parked pull is released exactly once (arrival, reset, deadline, close of its connection,
 shutdown), and then leaves both tables. A pull whose filter refuses a new message stays parked. Releases of one pass
 of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
-its first message.
+its first message. Those that a message releases go to the lane first (`answer`), RELEASED_AT_ONCE at a time; what it
+leaves, and every other release, is for `resume`.
 
 Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
 releases its held pulls at once.
@@ -21,28 +22,30 @@ from collections import Counter
 from collections.abc import Callable
 
 from aerobee.clock import Clock, Timer
-from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
 PARKED_MAX = 200_000  # beyond it a pull is answered at once; each takes about 1 KiB with its request
+HOLD_MS_MAX = 300_000
+FRAMES_BYTES_MAX = 256 << 20  # the same, for all their requests together
+RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others have their turn in between
 
 
 class ParkedPull:
     """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
-    `resume` runs the pull again, not to suspend.
+    `frame` is the encoded request. `has_news`: a message released it.
     """
 
     __slots__ = (
         "accept",
         "connection",
+        "frame",
         "group",
+        "has_news",
         "parked",
         "queue_id",
-        "request",
-        "resume",
         "tag_codes",
         "topic",
     )
@@ -50,23 +53,22 @@ class ParkedPull:
     def __init__(
         self,
         connection: Connection,
-        request: RemotingCommand,
+        frame: bytes,
         group: str,
         topic: str,
         queue_id: int,
         tag_codes: frozenset[int] | None,
-        resume: Callable[[ParkedPull], None],
         accept: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.connection = connection
-        self.request = request
+        self.frame = frame
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
         self.tag_codes = tag_codes
-        self.resume = resume
         self.accept = accept
         self.parked = True
+        self.has_news = False
 
 
 class ParkedPulls:
@@ -96,6 +98,12 @@ class ParkedPulls:
         self._watched: Counter[tuple[str, int]] = Counter()
         self._others: list[Callable[[], None]] = []
         self.count = 0
+        self.frames_bytes = 0
+        self.accepting = True  # false while the broker stops: nothing is parked any more
+        # Answers what it can of pulls that a message has released, and returns the others: the lane.
+        self.answer: Callable[[list[ParkedPull]], list[ParkedPull]] = list
+        # Runs a pull again, not to suspend: PullCalls.
+        self.resume: Callable[[ParkedPull], None] = _nobody
 
     def watch(self, topic: str, queue_id: int) -> None:
         """Have messages of a queue announced although no pull waits there: others do. Counted."""
@@ -117,7 +125,8 @@ class ParkedPulls:
 
     @property
     def is_full(self) -> bool:
-        return self.count >= PARKED_MAX
+        """Whether a pull is to be answered at once instead of being held."""
+        return not self.accepting or self.count >= PARKED_MAX or self.frames_bytes >= FRAMES_BYTES_MAX
 
     def park(self, pull: ParkedPull, hold_s: float) -> None:
         """Hold a pull for at most `hold_s` seconds."""
@@ -128,6 +137,7 @@ class ParkedPulls:
             pull.connection.on_close(self._connection_closed)
         pulls.add(pull)
         self.count += 1
+        self.frames_bytes += len(pull.frame)
         due = self._clock.monotonic() + hold_s
         heapq.heappush(self._deadlines, (due, next(self._sequence), pull))
         if self._timer is None or due < self._timer_due:
@@ -139,14 +149,23 @@ class ParkedPulls:
         if waiting is None:
             return
         record: bytes | None = None
-        for pull in list(waiting):
+        stay: list[ParkedPull] = []
+        for pull in waiting:
             if pull.tag_codes is not None and tags_code not in pull.tag_codes:
+                stay.append(pull)
                 continue
             if pull.accept is not None:
                 record = record or self._record_at(topic, queue_id, max_offset - 1)
                 if record is not None and not pull.accept(record):
+                    stay.append(pull)
                     continue
-            self._release(pull)
+            pull.has_news = True
+            self._unpark(pull)
+            self._run_soon(pull)
+        # At once: taken out one by one, thousands at one queue would be moved up for each of them.
+        if len(stay) < len(waiting):
+            waiting[:] = stay
+            self._drop_empty((topic, queue_id))
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:
         """The group's offset was reset: its held pulls learn of it at once."""
@@ -161,31 +180,46 @@ class ParkedPulls:
         for waiting in list(self.by_queue.values()):
             for pull in list(waiting):
                 self._release(pull)
-        self._run_released()
+        while self._released:
+            self._run_released()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _release(self, pull: ParkedPull) -> None:
         self._forget(pull)
+        self._run_soon(pull)
+
+    def _run_soon(self, pull: ParkedPull) -> None:
         self._released.append(pull)
         if len(self._released) == 1:
             self._call_soon(self._run_released)
 
     def _run_released(self) -> None:
-        released, self._released = self._released, []
+        released, self._released = self._released[:RELEASED_AT_ONCE], self._released[RELEASED_AT_ONCE:]
+        if self._released:
+            self._call_soon(self._run_released)
+        for pull in self.answer([pull for pull in released if pull.has_news and pull.connection.is_open]):
+            self.resume(pull)
         for pull in released:
-            if pull.connection.is_open:
-                pull.resume(pull)
+            if not pull.has_news and pull.connection.is_open:
+                self.resume(pull)
 
     def _forget(self, pull: ParkedPull) -> None:
+        key = (pull.topic, pull.queue_id)
+        self.by_queue[key].remove(pull)
+        self._drop_empty(key)
+        self._unpark(pull)
+
+    def _drop_empty(self, key: tuple[str, int]) -> None:
+        if not self.by_queue[key] and key not in self._watched:
+            del self.by_queue[key]
+
+    def _unpark(self, pull: ParkedPull) -> None:
+        """Forget all but its place in its queue."""
         pull.parked = False
         self.count -= 1
-        key = (pull.topic, pull.queue_id)
-        waiting = self.by_queue[key]
-        waiting.remove(pull)
-        if not waiting and key not in self._watched:
-            del self.by_queue[key]
+        self.frames_bytes -= len(pull.frame)
         pulls = self._connections.get(pull.connection)
         if pulls is not None:
             pulls.discard(pull)
@@ -217,3 +251,7 @@ class ParkedPulls:
             if pull.parked:
                 self._release(pull)
         self._arm()
+
+
+def _nobody(pull: ParkedPull) -> None:
+    log.error("nobody answers the pulls of topic %s that waited", pull.topic)

@@ -18,7 +18,7 @@ from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.consumer.parked_pulls import ParkedPull, ParkedPulls
+from aerobee.broker.consumer.parked_pulls import HOLD_MS_MAX, ParkedPull, ParkedPulls
 from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
@@ -33,6 +33,7 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.store.config import StoreConfig
 from aerobee.store.extended_queue import BitmapAccept
 from aerobee.store.stored_message import GetResult, GetStatus
@@ -64,7 +65,6 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
     5,
 )
 COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further
-HOLD_MS_MAX = 300_000
 
 
 class MessageReader(Protocol):
@@ -152,7 +152,7 @@ class PullCalls:
         self._spawn = spawn
         self._expressions = expressions
         self._filters = filters
-        self.accepting = True  # false while the broker stops: nothing is parked any more
+        parked.resume = self.resume
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
@@ -174,11 +174,12 @@ class PullCalls:
 
     def resume(self, parked: ParkedPull) -> None:
         """Serve a pull that was parked; it is answered now, whatever there is."""
+        request = decode_frame(parked.frame)
         try:
-            pull = self._check(parked.connection, parked.request)
+            pull = self._check(parked.connection, request)
         except AerobeeError as error:
             code = error.code if isinstance(error, RemoteError) else int(ResponseCode.SYSTEM_ERROR)
-            parked.connection.send(parked.request.reply(code, remark=str(error), ext={}))
+            parked.connection.send(request.reply(code, remark=str(error), ext={}))
             return
         reply = self._answer_reset(pull) if self._offsets.has_resets else None
         if reply is None:
@@ -412,19 +413,18 @@ class PullCalls:
 
     def _park(self, pull: _Pull, config: BrokerConfig) -> bool:
         """Hold the pull if it asked for that. Returns whether it is held."""
-        if not pull.flags & SUSPEND or not self.accepting or self._parked.is_full or pull.request.is_oneway:
+        if not pull.flags & SUSPEND or self._parked.is_full or pull.request.is_oneway:
             return False
         hold_ms = config.short_polling_time_mills
         if config.long_polling_enable:
             hold_ms = min(max(0, pull.request.integer("suspendTimeoutMillis", 0)), HOLD_MS_MAX)
         parked = ParkedPull(
             pull.connection,
-            pull.request,
+            encode_frame(pull.request),
             pull.group.group_name,
             pull.topic.topic_name,
             pull.queue_id,
             pull.tag_codes,
-            self.resume,
             pull.accept,
         )
         self._parked.park(parked, hold_ms / 1000)

@@ -60,7 +60,7 @@ from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES
 from aerobee.store.message_store import MessageStore
 
-LANE_VERSION = 5
+LANE_VERSION = 6
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _SIZE = struct.Struct(">H")
@@ -105,7 +105,7 @@ class LaneCore:
     """Serves bursts.
 
     `find_topic` returns the config of a topic that is ordinary, else None; `find_grant` says who may pull;
-    `waiting` holds the queues at which a pull is parked.
+    `waiting` holds the queues at which a pull is parked; with `parks` the lane's pulls may be, too.
     """
 
     def __init__(
@@ -119,6 +119,7 @@ class LaneCore:
         reply_fields: str,
         reply_ext: dict[str, str],
         waiting: Container[tuple[str, int]],
+        parks: bool = False,
         special_properties: frozenset[str] = SPECIAL_PROPERTIES,
     ) -> None:
         self._store = store
@@ -134,7 +135,7 @@ class LaneCore:
         self._reply_ext = reply_ext
         self._holds = store.config.is_sync_flush
         self._topics: dict[str, LaneTopic] = {}
-        self._pulls = LanePulls(store, find_grant)
+        self._pulls = LanePulls(store, find_grant, parks)
         # Of the burst: what all its records share, and index entries (hash, physical offset) to be written at its end.
         self._born_host = b""
         self._host_flags = 0
@@ -198,7 +199,7 @@ class LaneCore:
                 if names is None:
                     if code not in _PULLS or flag:
                         break
-                    frame, got = self._pulls.serve(code, ext, opaque, command)
+                    frame, got = self._pulls.serve(code, ext, opaque, command, data[at:end])
                     parts += ("".join(replies).encode("latin-1"), frame)
                     replies.clear()
                     gets.append(got)

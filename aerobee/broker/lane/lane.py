@@ -17,13 +17,14 @@ from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.consumer.parked_pulls import ParkedPulls
+from aerobee.broker.consumer.parked_pulls import ParkedPull, ParkedPulls
 from aerobee.broker.feature import SecondLane
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import LaneChoice, LaneTwin, choose_lane
 from aerobee.broker.lane.core import SPECIAL_PROPERTIES, Put
 from aerobee.broker.lane.grants import LaneGrants
+from aerobee.broker.lane.long_poll import LanePolls, answer_released
 from aerobee.broker.lane.pull import Got
 from aerobee.broker.overload import Overload
 from aerobee.broker.send.durable_replies import DurableReplies
@@ -42,6 +43,8 @@ from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
 _POP_START = b'{"code":200'  # how the headers of POP's requests begin, which are for the handlers
+
+_NO_HOST = b""  # that a pull came from makes no difference
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class Lane:
         self.choice = choice or choose_lane()
         self._store = store
         self._parked = parked
+        self._polls = LanePolls(store, parked)
         self._topics = topics
         self._offsets = offsets
         self._stats = stats
@@ -100,6 +104,7 @@ class Lane:
         consumers.on_change(lambda: self._core.forget_grants())
         offsets.on_reset(lambda *_: self._core.forget_grants())
         live.on_change(lambda _: self._settings_changed())
+        parked.answer = self.answer
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
@@ -152,6 +157,20 @@ class Lane:
             transport.not_taken(rest)
         return events
 
+    def answer(self, pulls: list[ParkedPull]) -> list[ParkedPull]:
+        """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""
+        if not pulls or not self._is_open():
+            return pulls
+        core, now_ms = self._core, self._store_time_now()
+        answered, others = answer_released(lambda data, at: core.burst(data, at, _NO_HOST, now_ms), pulls)
+        replies: dict[Connection, list[bytes]] = {}
+        for pull, got, reply in answered:
+            self._note_answer(got)
+            replies.setdefault(pull.connection, []).append(reply)
+        for connection, frames in replies.items():
+            connection.write_now(b"".join(frames))
+        return others
+
     def _is_open(self) -> bool:
         """Whether messages can be taken; while not, send.py says why."""
         return not (
@@ -177,13 +196,23 @@ class Lane:
         self._store.burst_done()
 
     def _note(self, gets: list[Got], connection: Connection) -> None:
-        """Note what pulls change, as PullCalls does."""
-        offsets, stats = self._offsets, self._stats
-        for grant, queue_id, next_offset, commit, count, size in gets:
+        """Note what pulls change, as PullCalls does, and hold those that wait."""
+        for got in gets:
+            grant, queue_id, next_offset, commit, _, _, waits = got
             if commit is not None:
-                offsets.commit(grant.group, grant.topic, queue_id, commit, client=connection.remote_address)
-            stats.group_get(grant.group, grant.topic, count, size)
-            offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)
+                self._offsets.commit(
+                    grant.group, grant.topic, queue_id, commit, client=connection.remote_address
+                )
+            if waits is None:
+                self._note_answer(got)
+            else:
+                self._stats.get_miss()
+                self._polls.park(connection, grant, queue_id, next_offset, *waits)
+
+    def _note_answer(self, got: Got) -> None:
+        grant, queue_id, next_offset, _, count, size, _ = got
+        self._stats.group_get(grant.group, grant.topic, count, size)
+        self._offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)
 
     def _is_closed(self) -> bool:
         """Whether startAcceptSendRequestTimeStamp lies ahead."""
@@ -214,7 +243,7 @@ class Lane:
         }
         if self._make_second is not None:
             self._second = self._make_second(self.choice, **shared)
-        return self.choice.make(**shared)
+        return self.choice.make(**shared, parks=config.long_polling_enable)
 
     def close(self) -> None:
         """Serve nothing more, and let go of the broker.

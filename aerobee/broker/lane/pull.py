@@ -1,12 +1,13 @@
 """The lane's pulls: PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 that find messages in memory. A core, see lane/core.py.
 
 An ordinary pull comes from a group that may read the topic, asks for an offset that is
-there, and finds at least one message without waiting for the disk. Its filter may be an SQL92 expression. consumer/pull.py is the definition of what a pull does, the
-lane serves the ordinary ones with the same outcome; every other one, and every refusal, is left for it.
+there, and finds at least one message without waiting for the disk; or it asks for the next message of a queue that has had
+some, and may be suspended. Its filter may be an SQL92 expression. consumer/pull.py is the definition of what a pull does,
+the lane serves the ordinary ones with the same outcome; every other one, and every refusal, is left for it.
 
 Who may pull is asked once: `find_grant` answers with a PullGrant, which holds until something changes of topics,
 groups, subscriptions or settings (`forget`). What a pull changes (offsets, statistics) is handed back as `Got`, for
-the shell to note after the burst.
+the shell to note after the burst; a pull that has to wait is handed back so, too, and has no reply yet.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.broker.consumer.parked_pulls import HOLD_MS_MAX
 from aerobee.broker.filter.program import Program
 from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
@@ -22,7 +24,7 @@ from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import GetStatus
 
-COMMIT_OFFSET, SUBSCRIPTION = 1, 4  # bits of sysFlag
+COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of sysFlag
 COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further
 GRANTS_MAX = 4096  # beyond it all are asked again: their keys hold texts of peers
 _TAG_EXPRESSIONS = ("TAG", "")
@@ -55,8 +57,9 @@ class PullGrant:
     program: Program | None = None
 
 
-# grant, queue id, next offset, offset to commit or None, messages, their bytes
-Got = tuple[PullGrant, int, int, int | None, int, int]
+Waits = tuple[bytes, int]  # the pull's frame, for how many ms it may be held
+# grant, queue id, next offset, offset to commit or None, messages, their bytes, and None unless it waits for a message
+Got = tuple[PullGrant, int, int, int | None, int, int, Waits | None]
 
 
 def number(value: object) -> int:
@@ -73,8 +76,12 @@ def number(value: object) -> int:
 class LanePulls:
     """Serves ordinary pulls from the store."""
 
-    def __init__(self, store: MessageStore, find_grant: Callable[[GrantKey], PullGrant | None]) -> None:
+    def __init__(
+        self, store: MessageStore, find_grant: Callable[[GrantKey], PullGrant | None], parks: bool
+    ) -> None:
+        """`parks`: a pull that finds nothing may wait as long as it says."""
         self._store = store
+        self._parks = parks
         self._find_grant = find_grant
         self._grants: dict[GrantKey, PullGrant] = {}
 
@@ -83,10 +90,16 @@ class LanePulls:
         self._grants.clear()
 
     def serve(
-        self, code: int, ext: dict[str, Any], opaque: int, request: RemotingCommand | None
+        self,
+        code: int,
+        ext: dict[str, Any],
+        opaque: int,
+        request: RemotingCommand | None,
+        frame: bytes | bytearray,
     ) -> tuple[bytes, Got]:
-        """Return the encoded reply and what is to be noted. `request` is given when its header was binary.
+        """Return the encoded reply, b"" when it waits, and what is to be noted.
 
+        `request` is given when its header was binary; `frame` is the whole one.
         Raises KeyError, ValueError, TypeError or StoreError for a pull that is not ordinary; nothing has changed then.
         """
         flags = number(ext["sysFlag"])
@@ -110,11 +123,13 @@ class LanePulls:
         commit = number(ext["commitOffset"]) if flags & COMMIT_OFFSET else None
         store = self._store
         queue = store.queues.get((grant.topic, queue_id))
-        if (
-            not 0 <= queue_id < grant.queue_count
-            or type(queue) is not ConsumeQueue
-            or not queue.min_offset <= offset < queue.readable_max
-            or store.is_cold(grant.topic, queue_id, offset)
+        if not 0 <= queue_id < grant.queue_count or type(queue) is not ConsumeQueue:
+            raise ValueError
+        if self._parks and flags & SUSPEND and offset == queue.readable_max > 0:
+            hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
+            return b"", (grant, queue_id, offset, commit, 0, 0, (bytes(frame), hold_ms))
+        if not queue.min_offset <= offset < queue.readable_max or store.is_cold(
+            grant.topic, queue_id, offset
         ):
             raise ValueError
         result = store.get_messages(
@@ -128,7 +143,7 @@ class LanePulls:
         if result.status is not GetStatus.FOUND:
             raise ValueError
         suggested = grant.slow_broker_id if result.suggest_slave else grant.broker_id
-        got = (grant, queue_id, result.next_offset, commit, result.count, len(result.body))
+        got = (grant, queue_id, result.next_offset, commit, result.count, len(result.body), None)
         if request is not None:
             ext = {
                 "suggestWhichBrokerId": str(suggested),

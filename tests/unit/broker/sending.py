@@ -74,6 +74,8 @@ class FakeConnection:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
+    write_now = write
+
     def send(self, command: RemotingCommand) -> None:
         self.write(encode_frame(command))
 
