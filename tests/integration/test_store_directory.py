@@ -307,3 +307,34 @@ async def test_the_slots_of_the_key_index_are_mapped_in_once_there_are_keys(tmp_
                 await asyncio.sleep(0.001)
     finally:
         await store.stop()
+
+
+@pytest.mark.parametrize(
+    ("between", "asked_for"),
+    [(0, 40 * 1000), (10_000, 40 * 11_000), (100_000, 40 * 1000)],
+    ids=["side by side", "others between, read too", "far between, each by itself"],
+)
+async def test_what_lies_between_messages_is_read_too_unless_it_is_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: int, asked_for: int
+) -> None:
+    store = new_store(tmp_path, hot_read_bytes=0, mapped_file_size_commit_log=16 << 20)
+    store.load()
+    await store.start()
+    for number in range(40):
+        store.append(message(number, 1000))
+        if between:
+            store.append(message(number, between, "others"))
+    hot = store.get_messages("T", 0, 0, count_max=32)
+    wanted: list[int] = []
+    arrived: set[tuple[int, int]] = set()
+
+    def will_need(file: RealMappedFile, start: int, end: int) -> None:
+        if "commitlog" in file.path:
+            wanted.append(end - start)
+        arrived.add((start, end))
+
+    monkeypatch.setattr(RealMappedFile, "will_need", will_need)
+    monkeypatch.setattr(RealMappedFile, "is_resident", lambda file, start, end: (start, end) in arrived)
+    assert await store.get_messages_cold("T", 0, 0, count_max=32) == hot
+    assert asked_for * 0.9 <= sum(wanted) <= asked_for * 1.5
+    await store.stop()
