@@ -239,9 +239,16 @@ def made_frame(rng: random.Random) -> bytes:
             break
     body = b"" if is_pull else rng.randbytes(rng.choice((0, 1, 4, 128, 1_000)))
     if code == 320:
-        body = batch_body(
-            *((rng.randbytes(rng.randrange(0, 60)), properties_text(rng)) for _ in range(rng.randrange(0, 6)))
-        )
+        messages = [
+            (rng.randbytes(rng.randrange(0, 60)), properties_text(rng)) for _ in range(rng.randrange(0, 6))
+        ]
+        if (
+            messages and rng.random() < 0.5
+        ):  # as most are: of one size, with the same properties but for the key
+            size, text = len(messages[0][0]), messages[0][1]
+            keys = rng.choices(("U1", "U2", "0A", "u."), (9, 9, 9, 1), k=len(messages))
+            messages = [(rng.randbytes(size), text.replace("U1", key)) for key in keys]
+        body = batch_body(*messages)
         if rng.random() < 0.1 and body:
             body = mutated(rng, body)
     opaque = rng.choice((0, 7, 2**31 - 1, -(2**31), rng.randrange(1 << 20)))

@@ -36,7 +36,7 @@ from zlib import crc32
 
 import orjson
 
-from aerobee.broker.lane.batch import Shared, cut_batch, lay_out_batch
+from aerobee.broker.lane.batch import Shared, cut_batch
 from aerobee.broker.lane.pull import Got, GrantKey, LanePulls, PullGrant, number
 from aerobee.broker.lane.topic import LaneQueue, LaneTopic
 from aerobee.broker.send.send import TIMER_PROPERTIES
@@ -65,7 +65,6 @@ REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _SIZE = struct.Struct(">H")
 _SLOT = struct.Struct(">i")
-_NUMBERS = struct.Struct(">iiq")  # sys flag, reconsume times, born timestamp
 _BATCH = RequestCode.SEND_BATCH_MESSAGE.value
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _LETTERS = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
@@ -139,7 +138,7 @@ class LaneCore:
         # Of the burst: what all its records share, and index entries (hash, physical offset) to be written at its end.
         self._born_host = b""
         self._host_flags = 0
-        self._head = struct.Struct("")
+        self._head = self._hosts = struct.Struct("")
         self._now_ms = 0
         self._index_entries: list[tuple[int, int]] = []
         self._index_room = 0
@@ -253,7 +252,8 @@ class LaneCore:
         self._now_ms = now_ms
         if born_host != self._born_host:
             self._born_host = born_host
-            self._head = struct.Struct(f">IIIiiqqiq{len(born_host)}sq{len(self._store_host)}siqi")
+            hosts = f"iq{len(born_host)}sq{len(self._store_host)}siq"
+            self._head, self._hosts = struct.Struct(f">IIIiiqq{hosts}i"), struct.Struct(f">{hosts}")
             self._host_flags = (BORN_HOST_V6 if len(born_host) != 8 else 0) | (
                 STORE_HOST_V6 if len(self._store_host) != 8 else 0
             )
@@ -428,7 +428,7 @@ class LaneCore:
         ):
             raise ValueError
         cut = cut_batch(bytes(body), topic)
-        count = len(cut.messages)
+        count = len(codes := cut.codes)
         total = cut.byte_count + count * (self._head.size + len(topic.field) + _SIZE.size)
         # Everything that can fail comes first: room for all of it in one file, and numbers that fit their fields.
         queue, log, now_ms = lane_queue.queue, self._log, self._now_ms
@@ -438,22 +438,20 @@ class LaneCore:
                 raise ValueError
         if self._index_room < len(cut.hashes):
             self._make_index_room(len(cut.hashes))
-        _NUMBERS.pack(sys_flag, tries, born_timestamp)
+        hosts = self._hosts.pack(
+            sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms, self._store_host, tries, 0
+        )
         start, first = log.place(total), queue.max_offset
-        shared = Shared(
-            self._head, lane_queue.queue_id, sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms,
-            self._store_host, tries, topic.field,
-        )  # fmt: skip
-        records, entries, offsets = lay_out_batch(cut.messages, shared, start, first)
+        records, entries, offsets = cut.lay_out(Shared(lane_queue.queue_id, hosts, topic.field), start, first)
         # Records first, entries second, as in _append.
         log.buffer[start - log.base : start - log.base + total] = records
         log.end = start + total
         queue.append_entries(entries, start)
-        self._index_entries += zip(cut.hashes, map(offsets.__getitem__, cut.hash_owners), strict=True)
+        self._index_entries += cut.index_entries(offsets)
         self._index_room -= len(cut.hashes)
         if self._holds or lane_queue.key in self._waiting:
-            for offset, message in zip(offsets, cut.messages, strict=True):
-                self._store.announce(queue, offset, now_ms, message[3])
+            for offset, code in zip(offsets, codes, strict=True):
+                self._store.announce(queue, offset, now_ms, code)
         else:
             queue.readable_max = first + count
         if not topic.count:
@@ -462,7 +460,11 @@ class LaneCore:
         topic.byte_count += total
         topic.request_count += 1
         self._last_offset = offsets[-1]
-        message_ids = ",".join([f"{self._store_host_hex}{offset:016X}" for offset in offsets])
+        # Each the host and the offset in hex, all in one go: a fourth of what one by one takes.
+        message_ids = (
+            struct.pack(f">{count}q", *offsets).hex(",", 8).upper().replace(",", f",{self._store_host_hex}")
+        )
+        message_ids = self._store_host_hex + message_ids
         return lane_queue, first, message_ids, unique_key, self._holds and outer.get("WAIT") != "false"
 
     # --- what is looked up once
