@@ -161,6 +161,7 @@ class MessageReader:
         tag_codes: frozenset[int] | None,
         accept: Accept | None,
     ) -> GetResult:
+        """Read from any offset of a queue, or of none."""
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, self._next(0, offset), 0, 0)
         low, high = queue.min_offset, queue.readable_max
@@ -177,7 +178,19 @@ class MessageReader:
             if run is not None:
                 body, count = run
                 return GetResult(GetStatus.FOUND, offset + count, low, high, body, count)
-        found = _Collected(self._log, self._config, self.memory_bytes, max(1, count_max))
+        return self.look(queue, offset, max(1, count_max), tag_codes, accept)
+
+    def look(
+        self,
+        queue: AnyQueue,
+        offset: int,
+        count_max: int,
+        tag_codes: frozenset[int] | None,
+        accept: Accept | None,
+    ) -> GetResult:
+        """Look at one message after the other from `offset` on, which is readable."""
+        low, high = queue.min_offset, queue.readable_max
+        found = _Collected(self._log, self._config, self.memory_bytes, count_max)
         if isinstance(queue, BatchConsumeQueue):
             next_offset = self._collect_batches(queue, offset, found, tag_codes, accept)
         else:

@@ -84,8 +84,10 @@ class Warmer:
         """Whether the records of one read are in memory: as many as a read of young messages takes."""
         count = self._config.max_transfer_count_on_message_in_memory
         first = queue.entry(offset)
+        if first is None or self._log.end - first[0] <= self._config.hot_read_bytes:
+            return True
         last = queue.entry(min(offset + count, queue.readable_max) - 1)
-        if first is None or last is None or self._log.end - first[0] <= self._config.hot_read_bytes:
+        if last is None:
             return True
         if 0 <= last[0] - first[0] <= LOOK_BYTES_MAX:
             return self._is_resident(first[0], last[0] + last[1] - first[0])

@@ -199,7 +199,7 @@ class LaneCore:
                     if code not in _PULLS or flag:
                         break
                     frame, got = self._pulls.serve(code, ext, opaque, command, data[at:end])
-                    parts += ("".join(replies).encode("latin-1"), frame)
+                    parts += ("".join(replies).encode("latin-1"), frame) if replies else (frame,)
                     replies.clear()
                     gets.append(got)
                     at, slow, reply_bytes = end, False, reply_bytes + len(frame)
@@ -231,7 +231,7 @@ class LaneCore:
                     replies.append(text)
         except _NOT_ORDINARY:
             pass  # the frame at `at` is for the handlers; slow is still True
-        parts.append("".join(replies).encode("latin-1"))
+        parts += ["".join(replies).encode("latin-1")] if replies else []  # one part alone is not copied
         puts = self._end() if self._touched else []
         return b"".join(parts), at, slow, "".join(held).encode("latin-1"), puts, gets
 

@@ -12,6 +12,7 @@ the shell to note after the burst; a pull that has to wait is handed back so, to
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ SQL_EXPRESSION = "SQL92"
 SQL_MARK = "\x00"  # in front of a request's expression of SQL92 in a GrantKey
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NUMBER_CHARS_MAX = 20
+_WORDS = struct.Struct(">II")  # length of the frame behind this word, length of its JSON header
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 GrantKey = tuple[int, str, str, str | None, int]
@@ -65,6 +67,10 @@ Got = tuple[PullGrant, int, int, int | None, int, int, Waits | None]
 def number(value: object) -> int:
     """Read a header's number: a JSON integer, or text of at most 20 characters. Raises ValueError beyond 64 bits."""
     if type(value) is str:
+        if (
+            len(value) < 19 and value.isdigit() and value.isascii()
+        ):  # nearly all: in range without a look at it
+            return int(value)
         if not (len(value) <= _NUMBER_CHARS_MAX and value.isascii() and value.removeprefix("-").isdigit()):
             raise ValueError
         value = int(value)
@@ -103,6 +109,55 @@ class LanePulls:
         Raises KeyError, ValueError, TypeError or StoreError for a pull that is not ordinary; nothing has changed then.
         """
         flags = number(ext["sysFlag"])
+        grant = self._grant(code, ext, flags)
+        queue_id, offset = number(ext["queueId"]), number(ext["queueOffset"])
+        count_max = min(max(1, number(ext["maxMsgNums"])), COUNT_MAX)
+        commit = number(ext["commitOffset"]) if flags & COMMIT_OFFSET else None
+        store = self._store
+        queue = store.queues.get((grant.topic, queue_id))
+        if not 0 <= queue_id < grant.queue_count or type(queue) is not ConsumeQueue:
+            raise ValueError
+        low, high = queue.min_offset, queue.readable_max
+        if self._parks and flags & SUSPEND and offset == high > 0:
+            hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
+            return b"", (grant, queue_id, offset, commit, 0, 0, (bytes(frame), hold_ms))
+        if not low <= offset < high or store.warmer.is_cold(queue, offset):
+            raise ValueError
+        takes_all = grant.tag_codes is None and grant.accept is None
+        run = store.reader.young_run(queue, offset, count_max) if takes_all else None
+        if run is not None:
+            body, count = run
+            next_offset, suggested = offset + count, grant.broker_id
+        else:
+            result = store.reader.look(queue, offset, count_max, grant.tag_codes, grant.accept)
+            if result.status is not GetStatus.FOUND:
+                raise ValueError
+            body, count, next_offset = result.body, result.count, result.next_offset
+            suggested = grant.slow_broker_id if result.suggest_slave else grant.broker_id
+        got = (grant, queue_id, next_offset, commit, count, len(body), None)
+        if request is not None:
+            ext = {
+                "suggestWhichBrokerId": str(suggested),
+                "nextBeginOffset": str(next_offset),
+                "minOffset": str(low),
+                "maxOffset": str(high),
+                "topicSysFlag": str(grant.topic_sys_flag),
+                "groupSysFlag": str(grant.group_sys_flag),
+            }
+            return encode_frame(request.reply(remark="FOUND", ext=ext, body=body)), got
+        header = (
+            f'{{"code":0,"extFields":{{"suggestWhichBrokerId":"{suggested}","nextBeginOffset":"{next_offset}",'
+            f'"minOffset":"{low}","maxOffset":"{high}","topicSysFlag":"{grant.topic_sys_flag}","groupSysFlag":'
+            f'"{grant.group_sys_flag}"}},"flag":1,"language":"PYTHON","opaque":{opaque},"remark":"FOUND",'
+            f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        ).encode()
+        length = 4 + len(header) + len(body)
+        if length + 4 > FRAME_BYTES_MAX:
+            raise ValueError
+        return b"".join((_WORDS.pack(length, len(header)), header, body)), got
+
+    def _grant(self, code: int, ext: dict[str, Any], flags: int) -> PullGrant:
+        """Who pulls what; found by everything that the answer depends on."""
         expression_type = ext.get("expressionType", "TAG")
         is_sql = expression_type == SQL_EXPRESSION
         if not is_sql and expression_type not in _TAG_EXPRESSIONS:
@@ -117,53 +172,7 @@ class LanePulls:
         else:
             sub_version = number(ext.get("subVersion", 0))
             key = (code, ext["consumerGroup"], ext["topic"], None, sub_version)
-        grant = self._grants.get(key) or self._admit(key)
-        queue_id, offset = number(ext["queueId"]), number(ext["queueOffset"])
-        count_max = min(max(1, number(ext["maxMsgNums"])), COUNT_MAX)
-        commit = number(ext["commitOffset"]) if flags & COMMIT_OFFSET else None
-        store = self._store
-        queue = store.queues.get((grant.topic, queue_id))
-        if not 0 <= queue_id < grant.queue_count or type(queue) is not ConsumeQueue:
-            raise ValueError
-        if self._parks and flags & SUSPEND and offset == queue.readable_max > 0:
-            hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
-            return b"", (grant, queue_id, offset, commit, 0, 0, (bytes(frame), hold_ms))
-        if not queue.min_offset <= offset < queue.readable_max or store.is_cold(
-            grant.topic, queue_id, offset
-        ):
-            raise ValueError
-        result = store.get_messages(
-            grant.topic,
-            queue_id,
-            offset,
-            count_max=count_max,
-            tag_codes=grant.tag_codes,
-            accept=grant.accept,
-        )
-        if result.status is not GetStatus.FOUND:
-            raise ValueError
-        suggested = grant.slow_broker_id if result.suggest_slave else grant.broker_id
-        got = (grant, queue_id, result.next_offset, commit, result.count, len(result.body), None)
-        if request is not None:
-            ext = {
-                "suggestWhichBrokerId": str(suggested),
-                "nextBeginOffset": str(result.next_offset),
-                "minOffset": str(result.min_offset),
-                "maxOffset": str(result.max_offset),
-                "topicSysFlag": str(grant.topic_sys_flag),
-                "groupSysFlag": str(grant.group_sys_flag),
-            }
-            return encode_frame(request.reply(remark="FOUND", ext=ext, body=result.body)), got
-        header = (
-            f'{{"code":0,"extFields":{{"suggestWhichBrokerId":"{suggested}","nextBeginOffset":"{result.next_offset}",'
-            f'"minOffset":"{result.min_offset}","maxOffset":"{result.max_offset}","topicSysFlag":'
-            f'"{grant.topic_sys_flag}","groupSysFlag":"{grant.group_sys_flag}"}},"flag":1,"language":"PYTHON",'
-            f'"opaque":{opaque},"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
-        ).encode()
-        length = 4 + len(header) + len(result.body)
-        if length + 4 > FRAME_BYTES_MAX:
-            raise ValueError
-        return b"".join((length.to_bytes(4, "big"), len(header).to_bytes(4, "big"), header, result.body)), got
+        return self._grants.get(key) or self._admit(key)
 
     def _admit(self, key: GrantKey) -> PullGrant:
         _, group, topic, _, _ = key
