@@ -118,7 +118,9 @@ class LanePulls:
         if not 0 <= queue_id < grant.queue_count or type(queue) is not ConsumeQueue:
             raise ValueError
         low, high = queue.min_offset, queue.readable_max
-        if self._parks and flags & SUSPEND and offset == high > 0:
+        # One whose expression has no program is for the handler here, because it is so in the native twin.
+        may_wait = self._parks and flags & SUSPEND and (grant.accept is None or grant.program is not None)
+        if may_wait and offset == high > 0:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
             return b"", (grant, queue_id, offset, commit, 0, 0, (bytes(frame), hold_ms))
         if not low <= offset < high or store.warmer.is_cold(queue, offset):

@@ -259,3 +259,15 @@ def test_captured_pulls_are_served(pulling: Pulling, name: str) -> None:
         assert connection.replies() == [expected]
         served += 1
     assert served
+
+
+def test_a_pull_that_only_python_can_test_waits_with_the_handler(tmp_path: Path) -> None:
+    pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
+    pulling.groups.put(SubscriptionGroupConfig("group"))
+    pulling.send()
+    request = pull_request(
+        1, flags=SUBSCRIPTION | SUSPEND, subscription="(TAGS = 'TagA') = TRUE", expressionType="SQL92"
+    )
+    used = pulling.lane.burst(FakeConnection(), encode_frame(request), 0)  # type: ignore[arg-type]
+    assert used == 0, "the twins leave the same pulls to the handler"
+    pulling.close()
