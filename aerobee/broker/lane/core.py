@@ -56,7 +56,7 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION, RemotingCommand, SerializeType
 from aerobee.remoting.frame import encode_frame
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.consume_queue import ENTRY_BYTES, ConsumeQueue
 from aerobee.store.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES
 from aerobee.store.message_store import MessageStore
 
@@ -446,13 +446,15 @@ class LaneCore:
         # Records first, entries second, as in _append.
         log.buffer[start - log.base : start - log.base + total] = records
         log.end = start + total
-        queue.append_entries(entries, start)
         self._index_entries += cut.index_entries(offsets)
         self._index_room -= len(cut.hashes)
         if self._holds or lane_queue.key in self._waiting:
-            for offset, code in zip(offsets, codes, strict=True):
+            # One by one: who waits looks at the queue's newest message.
+            for at, offset, code in zip(range(0, len(entries), ENTRY_BYTES), offsets, codes, strict=True):
+                queue.append_entries(entries[at : at + ENTRY_BYTES], offset)
                 self._store.announce(queue, offset, now_ms, code)
         else:
+            queue.append_entries(entries, start)
             queue.readable_max = first + count
         if not topic.count:
             self._touched.append(topic)

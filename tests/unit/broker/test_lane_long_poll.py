@@ -16,7 +16,7 @@ from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.frame import encode_frame
-from tests.unit.broker.sending import FakeConnection, send_frame, use_lane
+from tests.unit.broker.sending import FakeConnection, batch_body, send_frame, use_lane
 from tests.unit.broker.test_pull import Pulling, pull_request
 
 WAITS = SUSPEND | SUBSCRIPTION
@@ -92,6 +92,17 @@ def test_only_a_message_that_matches_releases_it(pulling: Pulling, filtered: dic
     for connection in (first, second):
         (reply,) = connection.replies()
         assert [record.tag for record in decode_records(reply.body)] == ["TagC"]
+
+
+def test_each_message_of_a_batch_is_looked_at(pulling: Pulling) -> None:
+    filtered = {"subscription": "TAGS = 'TagC'", "expressionType": "SQL92"}
+    connection = poll(pulling, pull_request(3, flags=WAITS, **filtered))
+    texts = [f"UNIQ_KEY\x01U{tag}\x02TAGS\x01{tag}\x02" for tag in ("TagC", "TagA")]
+    frame = send_frame(body=batch_body(*((b"x", text) for text in texts)), code=320)
+    assert pulling.lane.burst(FakeConnection(), frame, 0) == len(frame)  # type: ignore[arg-type]
+    pulling.run_soon()
+    (reply,) = connection.replies()
+    assert [record.tag for record in decode_records(reply.body)] == ["TagC"]
 
 
 def test_its_offset_is_committed_when_it_comes_and_never_again(pulling: Pulling) -> None:
