@@ -63,9 +63,9 @@ class Overload:
             self._is_idle = False
             self._arm(min(SAMPLE_S, self._due - self._now()))
         if not self._reason and self._timer is not None:
-            wait_ms = round((self._now() - self._due) * 1000)
+            wait_ms = (self._now() - self._due) * 1000
             if wait_ms > HICCUP_LIMITS * self._wait_limit_ms:
-                self.observe(wait_ms, self._last_pending_bytes)
+                self.observe(round(wait_ms), self._last_pending_bytes)
         return self._reason
 
     def observe(self, wait_ms: int, pending_bytes: int) -> None:

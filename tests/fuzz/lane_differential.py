@@ -36,10 +36,12 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.message_store import MessageStore
 from tests.captures import capture_names, captured
 from tests.unit.broker.sending import FakeConnection, Sending, batch_body
 
 CHECK_EVERY = 500
+LONG_POLL_SHARE = 0.2  # of the bursts begin with one
 BURSTS_PER_STORE = 4_000
 LANE_CODES = (10, 11, 310, 320, 361)
 TOPICS = ("TopicNormal", "TopicOrder", "TopicBatch", "TopicPull", "TopicConsume")
@@ -85,6 +87,7 @@ class Twin(Sending):
         member.is_open = False  # not to be told of others
         self.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
         self.connection = FakeConnection()
+        self.parked.resume = lambda pull: self.connection.write(b"for the handler: " + pull.frame)
         self.seen_end = 0
 
     def burst(self, data: bytes | bytearray, position: int, born_host: bytes) -> tuple[Any, ...]:
@@ -97,10 +100,12 @@ class Twin(Sending):
         if puts:
             self.store.burst_done()
         self.lane._note(gets, self.connection)  # type: ignore[arg-type]
+        self.run_soon()
+        released, self.connection.written = self.connection.written, []
         told = [(_told(got[0]), *got[1:]) for got in gets]
         start, self.seen_end = self.seen_end, self.store.log.end
         appended = b"" if start == self.seen_end else self.appended(start)
-        return replies, used, slow, held, puts, told, self.seen_end, appended
+        return replies, used, slow, held, puts, told, released, self.seen_end, appended
 
     def appended(self, start: int) -> bytes:
         return b"".join(
@@ -268,6 +273,18 @@ def made_frame(rng: random.Random) -> bytes:
     return framed(text.encode(errors="surrogatepass"), body)
 
 
+def long_poll(rng: random.Random, store: MessageStore) -> bytes:
+    """A pull of the next message of a queue."""
+    (topic, queue_id), queue = rng.choice(sorted(store.queues.items()))
+    fields = pull_fields(rng) | {
+        "topic": topic, "queueId": str(queue_id), "queueOffset": str(queue.readable_max),
+        "sysFlag": str(rng.choice((2, 6, 6, 6, 7))), "suspendTimeoutMillis": rng.choice(("1000", "15000", "-1", "x")),
+    }  # fmt: skip
+    return encode_frame(
+        RemotingCommand(11, fields, opaque=rng.randrange(1 << 20), serialize_type=rng.randrange(2))
+    )
+
+
 def framed(header: bytes, body: bytes, kind: int = 0) -> bytes:
     return struct.pack(">II", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
 
@@ -327,7 +344,7 @@ def compare(twins: Sequence[Twin], data: bytes, position: int, rng: random.Rando
     while True:
         results = [twin.burst(bytearray(data) if in_place else data, position, born_host) for twin in twins]
         if results[0] != results[1]:
-            names = ("replies", "used", "slow", "held", "puts", "gets", "end", "appended")
+            names = ("replies", "used", "slow", "held", "puts", "gets", "released", "end", "appended")
             differing = [
                 f"{name}: {left!r:.3000} and {right!r:.3000}"
                 for name, left, right in zip(names, *results, strict=True)
@@ -371,6 +388,8 @@ def run(count: int, seed: int, note: Callable[[str], None] = lambda text: None) 
         try:
             for number in range(min(BURSTS_PER_STORE, count - done)):
                 data = one_burst(rng)
+                if rng.random() < LONG_POLL_SHARE and twins[0].store.queues:
+                    data = long_poll(rng, twins[0].store) + data
                 position = rng.choice((0, 0, 0, 3))
                 try:
                     compare(twins, bytes(position) + data, position, rng)

@@ -164,8 +164,9 @@ class Lane:
         core, now_ms = self._core, self._store_time_now()
         answered, others = answer_released(lambda data, at: core.burst(data, at, _NO_HOST, now_ms), pulls)
         replies: dict[Connection, list[bytes]] = {}
-        for pull, got, reply in answered:
-            self._note_answer(got)
+        for pull, (grant, queue_id, next_offset, _, count, size, _), reply in answered:
+            self._stats.group_get(grant.group, grant.topic, count, size)
+            self._offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)
             replies.setdefault(pull.connection, []).append(reply)
         for connection, frames in replies.items():
             connection.write_now(b"".join(frames))
@@ -197,22 +198,16 @@ class Lane:
 
     def _note(self, gets: list[Got], connection: Connection) -> None:
         """Note what pulls change, as PullCalls does, and hold those that wait."""
-        for got in gets:
-            grant, queue_id, next_offset, commit, _, _, waits = got
+        offsets, stats = self._offsets, self._stats
+        for grant, queue_id, next_offset, commit, count, size, waits in gets:
             if commit is not None:
-                self._offsets.commit(
-                    grant.group, grant.topic, queue_id, commit, client=connection.remote_address
-                )
+                offsets.commit(grant.group, grant.topic, queue_id, commit, client=connection.remote_address)
             if waits is None:
-                self._note_answer(got)
+                stats.group_get(grant.group, grant.topic, count, size)
+                offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)
             else:
-                self._stats.get_miss()
+                stats.get_miss()
                 self._polls.park(connection, grant, queue_id, next_offset, *waits)
-
-    def _note_answer(self, got: Got) -> None:
-        grant, queue_id, next_offset, _, count, size, _ = got
-        self._stats.group_get(grant.group, grant.topic, count, size)
-        self._offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)
 
     def _is_closed(self) -> bool:
         """Whether startAcceptSendRequestTimeStamp lies ahead."""
