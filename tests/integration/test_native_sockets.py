@@ -17,6 +17,7 @@ import pytest
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.lane.choice import choose_lane
+from aerobee.message import decode_records
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.connection import Connection
@@ -58,6 +59,15 @@ def pull(opaque: int, queue: int, offset: int, *, count: int = 32) -> bytes:
 def runtime_info(opaque: int) -> bytes:
     """A request that is never the lane's."""
     return encode_frame(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO.value, opaque=opaque))
+
+
+def long_poll(opaque: int, offset: int) -> bytes:
+    ext = {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "queueOffset": str(offset), "maxMsgNums": "32",
+        "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "60000", "subscription": "*", "subVersion": "1",
+        "expressionType": "TAG",
+    }  # fmt: skip
+    return encode_frame(RemotingCommand(RequestCode.PULL_MESSAGE.value, ext, opaque=opaque))
 
 
 class Peer:
@@ -208,6 +218,47 @@ async def test_a_peer_that_does_not_read_its_pulls_holds_up_nobody_and_gets_them
         replies = await slow.replies(400)
         assert [reply.opaque for reply in replies] == list(range(400))
         assert len({len(reply.body) for reply in replies}) == 1
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_many_long_polls_at_one_queue_are_each_answered_by_one_message(flush: str) -> None:
+    async with serving(flush_disk_type=flush) as broker, contextlib.AsyncExitStack() as stack:
+        sender = await stack.enter_async_context(peer_of(broker))
+        peers = [await stack.enter_async_context(peer_of(broker)) for _ in range(30)]
+        sender.writer.write(send(1, queue=0))
+        await sender.replies(1)
+        for offset in (1, 2, 3):
+            for number, peer in enumerate(peers):
+                peer.writer.write(b"".join(long_poll(10 * number + each, offset) for each in range(10)))
+            async with asyncio.timeout(20):
+                while broker.parked.count < 300:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            sender.writer.write(send(offset + 1, queue=0))
+            assert [reply.code for reply in await sender.replies(1)] == [0]
+            for number, peer in enumerate(peers):
+                replies = await peer.replies(10)
+                assert [reply.opaque for reply in replies] == list(range(10 * number, 10 * number + 10))
+                assert {(reply.code, len(list(decode_records(reply.body)))) for reply in replies} == {(0, 1)}
+        assert (broker.parked.count, broker.parked.frames_bytes) == (0, 0)
+
+
+async def test_a_pull_that_cannot_be_noted_closes_its_connection_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as broker, peer_of(broker) as one, peer_of(broker) as two:
+        for peer in (one, two):
+            peer.writer.write(send(1, queue=0))
+            await peer.replies(1)
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError("a fault")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.stats, "get_miss", fail)
+            one.writer.write(long_poll(2, 2))
+            assert await one.is_closed()
+        two.writer.write(long_poll(3, 2) + send(4, queue=0))
+        assert {reply.opaque for reply in await two.replies(2)} == {3, 4}
 
 
 async def test_oneway_sends_are_stored_and_not_answered() -> None:

@@ -149,7 +149,10 @@ class Lane:
             for connection, frames in held:
                 self._durable.hold(connection, self._store.log.end, frames)
             for connection, pulled in gets:
-                self._note(pulled, connection)
+                try:
+                    self._note(pulled, connection)
+                except Exception as error:
+                    connection.failed(error)  # a pull of it that was to wait would never be answered
         except Exception:
             # What was served stays served, and the connections have more than that to be told.
             _LOG.exception("a turn of connections was not noted to its end")
