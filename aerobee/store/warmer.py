@@ -154,13 +154,15 @@ class Warmer:
 
     def _span(self, queue: AnyQueue, offset: int) -> tuple[int, int] | None:
         """(physical offset, size) of everything from the first message on to the last that is to be warmed, with what
-        lies between them; None where that is much. Each place by itself takes the event loop ten times as long.
+        lies between them; None where that is much, or in more than one file. Each place by itself takes the event loop ten times as long.
         """
         count = min(queue.readable_max - offset, COUNT_MAX)
         first, last = queue.entry(offset), queue.entry(offset + count - 1)
         if first is None or last is None or not 0 <= last[0] - first[0] <= SPAN_BYTES_MAX:
             return None
-        return first[0], last[0] - first[0] + min(max(last[1], 0), RECORD_BYTES_MAX)
+        size = last[0] - first[0] + min(max(last[1], 0), RECORD_BYTES_MAX)
+        segment = self._log.segment_at(first[0])
+        return (first[0], size) if segment is not None and first[0] + size <= segment.end else None
 
     def _places(
         self, queue: AnyQueue, offset: int, tag_codes: frozenset[int] | None

@@ -310,14 +310,19 @@ async def test_the_slots_of_the_key_index_are_mapped_in_once_there_are_keys(tmp_
 
 
 @pytest.mark.parametrize(
-    ("between", "asked_for"),
-    [(0, 40 * 1000), (10_000, 40 * 11_000), (100_000, 40 * 1000)],
-    ids=["side by side", "others between, read too", "far between, each by itself"],
+    ("between", "asked_for", "file_bytes"),
+    [
+        (0, 40 * 1000, 16 << 20),
+        (10_000, 40 * 11_000, 16 << 20),
+        (100_000, 40 * 1000, 16 << 20),
+        (0, 40 * 1000, 16_384),
+    ],
+    ids=["side by side", "others between, read too", "far between, each by itself", "in several files"],
 )
 async def test_what_lies_between_messages_is_read_too_unless_it_is_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: int, asked_for: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: int, asked_for: int, file_bytes: int
 ) -> None:
-    store = new_store(tmp_path, hot_read_bytes=0, mapped_file_size_commit_log=16 << 20)
+    store = new_store(tmp_path, hot_read_bytes=0, mapped_file_size_commit_log=file_bytes)
     store.load()
     await store.start()
     for number in range(40):

@@ -199,11 +199,13 @@ class ParkedPulls:
         released, self._released = self._released[:RELEASED_AT_ONCE], self._released[RELEASED_AT_ONCE:]
         if self._released:
             self._call_soon(self._run_released)
-        for pull in self.answer([pull for pull in released if pull.has_news and pull.connection.is_open]):
-            self.resume(pull)
-        for pull in released:
-            if not pull.has_news and pull.connection.is_open:
+        others = self.answer([pull for pull in released if pull.has_news and pull.connection.is_open])
+        others += [pull for pull in released if not pull.has_news and pull.connection.is_open]
+        for pull in others:
+            try:
                 self.resume(pull)
+            except Exception as error:
+                pull.connection.failed(error)  # the other pulls are answered all the same
 
     def _forget(self, pull: ParkedPull) -> None:
         key = (pull.topic, pull.queue_id)

@@ -177,16 +177,15 @@ class PullCalls:
         request = decode_frame(parked.frame)
         try:
             pull = self._check(parked.connection, request)
+            reply = self._answer_reset(pull) if self._offsets.has_resets else None
+            if reply is None:
+                if self._store.is_cold(pull.topic.topic_name, pull.queue_id, pull.offset):
+                    self._spawn(self._resume_cold(pull))
+                    return
+                reply = self._answer(pull, self._read(pull), may_suspend=False)
         except AerobeeError as error:
             code = error.code if isinstance(error, RemoteError) else int(ResponseCode.SYSTEM_ERROR)
-            parked.connection.send(request.reply(code, remark=str(error), ext={}))
-            return
-        reply = self._answer_reset(pull) if self._offsets.has_resets else None
-        if reply is None:
-            if self._store.is_cold(pull.topic.topic_name, pull.queue_id, pull.offset):
-                self._spawn(self._resume_cold(pull))
-                return
-            reply = self._answer(pull, self._read(pull), may_suspend=False)
+            reply = request.reply(code, remark=str(error), ext={})
         if reply is not None:
             parked.connection.send(reply)
 

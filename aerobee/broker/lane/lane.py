@@ -165,7 +165,12 @@ class Lane:
         if not pulls or not self._is_open():
             return pulls
         core, now_ms = self._core, self._store_time_now()
-        answered, others = answer_released(lambda data, at: core.burst(data, at, _NO_HOST, now_ms), pulls)
+        try:
+            answered, others = answer_released(lambda data, at: core.burst(data, at, _NO_HOST, now_ms), pulls)
+        except Exception:
+            # Nothing of it has been answered or noted, and one pull's fault is not that of the others.
+            _LOG.exception("the lane could not answer %d pulls that waited", len(pulls))
+            return pulls
         replies: dict[Connection, list[bytes]] = {}
         for pull, (grant, queue_id, next_offset, _, count, size, _), reply in answered:
             self._stats.group_get(grant.group, grant.topic, count, size)

@@ -12,6 +12,7 @@ from aerobee.broker.consumer import parked_pulls
 from aerobee.broker.consumer.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.broker.lane import long_poll
 from aerobee.broker.lane.choice import NATIVE, PYTHON
+from aerobee.errors import StoreError
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.command import RemotingCommand, SerializeType
@@ -169,3 +170,53 @@ def test_without_long_polling_the_handler_says_how_long(tmp_path: Path) -> None:
     frame = encode_frame(pull_request(1, flags=WAITS))
     assert pulling.lane.burst(FakeConnection(), frame, 0) == 0  # type: ignore[arg-type]
     pulling.close()
+
+
+def test_when_the_lane_fails_the_handler_answers_what_waited(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = poll(pulling, *(pull_request(3, flags=WAITS, opaque=opaque) for opaque in (7, 8)))
+
+    def fail(*_: object) -> None:
+        raise OSError("the mapping is gone")
+
+    pulling.send(1)
+    monkeypatch.setattr("aerobee.broker.lane.lane.answer_released", fail)
+    pulling.run_soon()
+    assert [(reply.opaque, reply.code) for reply in connection.replies()] == [(7, 0), (8, 0)]
+
+
+def test_a_pull_that_cannot_be_answered_costs_its_own_connection_only(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = (poll(pulling, pull_request(3, flags=WAITS, opaque=opaque)) for opaque in (7, 8))
+    failures: list[BaseException] = []
+    monkeypatch.setattr(bad, "failed", failures.append, raising=False)
+    resume = pulling.parked.resume
+
+    def resume_good(pull: parked_pulls.ParkedPull) -> None:
+        if pull.connection is bad:
+            raise OSError("the mapping is gone")
+        resume(pull)
+
+    monkeypatch.setattr(pulling.parked, "resume", resume_good)
+    monkeypatch.setattr(pulling.parked, "answer", list)
+    pulling.send(1)
+    pulling.run_soon()
+    assert [type(failure) for failure in failures] == [OSError]
+    assert [reply.code for reply in good.replies()] == [0]
+
+
+def test_a_store_that_cannot_be_read_is_an_answer_to_what_waited(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = poll(pulling, pull_request(3, flags=WAITS, opaque=7))
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreError("the entry has no record")
+
+    monkeypatch.setattr(pulling.parked, "answer", list)
+    pulling.send(1)
+    monkeypatch.setattr(pulling.store, "get_messages", fail)
+    pulling.run_soon()
+    assert [(reply.code, reply.remark) for reply in connection.replies()] == [(1, "the entry has no record")]
