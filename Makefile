@@ -33,7 +33,7 @@ types:
 	$(BIN)/mypy
 
 unit: native
-	$(PYTEST) -q tests/unit tests/simulation tests/integration
+	$(PYTEST) -q tests/unit tests/simulation tests/integration tests/abuse
 
 # Crashes, power losses and lost messages in every flow, SEEDS lives of each; the long run, an hour with 10,000.
 SEEDS := 10000

@@ -66,6 +66,7 @@ DELIVER_SECONDS_MAX = 253_402_300_800  # the year 10000: milliseconds given for 
 NAME_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_POP_RETRY_NAME = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]+\+[%|a-zA-Z0-9_-]+\Z")
 
 HEAD_V4 = struct.Struct(">IIIiiqqiq4siq4siiqi")  # up to and with body_size, both hosts IPv4
 RECORD_BYTES_MIN = HEAD_V4.size + 1 + 2
@@ -442,13 +443,17 @@ def tags_code(tag: str | None) -> int:
 
 
 def check_topic_name(topic: str) -> None:
-    """Raise UsageError, saying what is allowed, unless `topic` is a legal name."""
+    """Raise UsageError, saying what is allowed, unless `topic` is a legal name.
+
+    The one `+` that a name may have stands in a retry topic of pop consumers, `%RETRY%group+topic`.
+    Source: TopicValidator, KeyBuilder.buildPopRetryTopicV2 (RocketMQ).
+    """
     limit = RETRY_TOPIC_BYTES_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_BYTES_MAX
     if not topic:
         raise UsageError("the topic name is empty; it takes letters, digits, _, -, % and |")
     if len(topic) > limit:
         raise UsageError(f"topic name of {len(topic)} characters: at most {limit} are allowed")
-    if not LEGAL_NAME.match(topic) and "+" not in topic:
+    if not LEGAL_NAME.match(topic) and not _POP_RETRY_NAME.match(topic):
         raise UsageError(f"topic name {topic!r}: only letters, digits, _, -, % and | are allowed")
 
 

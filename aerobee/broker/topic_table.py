@@ -38,6 +38,7 @@ TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_PREFIX = "rmq_sys_"
+CLOUD_TRACE_PREFIX = "rmq_sys_TRACE_DATA_"  # clients with the cloud channel write their traces to it
 # Answered with NO_PERMISSION when a client sends to them (TopicValidator).
 NOT_SENDABLE = frozenset(
     {
@@ -47,17 +48,29 @@ NOT_SENDABLE = frozenset(
         TRANS_CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
     }
 )
 _ALWAYS_SYSTEM = NOT_SENDABLE | {
     AUTO_CREATE_TEMPLATE,
     BENCHMARK_TOPIC,
     TRACE_TOPIC,
-    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
     "CHECKPOINT_TOPIC",
 }
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
+
+
+def takes_client_sends(topic: str) -> bool:
+    """Whether clients may send to `topic`: not to what the broker keeps its own state in, nor to dead letters.
+
+    Wider than TopicValidator.isNotAllowedSendTopic (RocketMQ), which lets anybody write timer and revive records.
+    """
+    return not (
+        topic in NOT_SENDABLE
+        or topic.startswith(DLQ_PREFIX)
+        or (topic.startswith(SYSTEM_PREFIX) and not topic.startswith(CLOUD_TRACE_PREFIX))
+    )
 
 
 ChangeCallback = Callable[[tuple[TopicConfig, ...]], None]
@@ -97,6 +110,10 @@ class TopicTable:
     def is_system(self, topic: str) -> bool:
         """True for topics that the broker makes for itself and that nobody may delete."""
         return topic in self._system or topic.startswith(SYSTEM_PREFIX)
+
+    def is_own(self, topic: str) -> bool:
+        """True for the topics that this broker made for itself; others with a system name may be deleted."""
+        return topic in self._system
 
     @property
     def system_topics(self) -> frozenset[str]:
@@ -201,11 +218,12 @@ class TopicTable:
     ) -> TopicConfig | None:
         """Create `topic` as a sender wants it, if its template exists and may be inherited from; else None.
 
-        `allow` is autoCreateTopicEnable: when off, TBW102 can be inherited from no more, other templates can.
-        Source: TopicConfigManager.createTopicInSendMessageMethod.
+        `allow` is autoCreateTopicEnable: when off, none of the broker's own topics is a template; one that an operator
+        made with the inherit bit still is. Source: TopicConfigManager.createTopicInSendMessageMethod, which looks at
+        TBW102 only, so that the topics of the broker's and the cluster's name stay open to anybody.
         """
         model = self.topics.get(template)
-        if model is None or not model.perm & PERM_INHERIT or (template == AUTO_CREATE_TEMPLATE and not allow):
+        if model is None or not model.perm & PERM_INHERIT or (self.is_own(template) and not allow):
             return None
         queues = max(0, min(queue_nums, model.write_queue_nums))
         return self.put(

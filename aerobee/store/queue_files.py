@@ -12,14 +12,31 @@ import resource
 from collections.abc import Callable
 from typing import Protocol
 
-from aerobee.errors import ConfigError, StoreError
+from aerobee.errors import ConfigError, RecordInvalid, StoreError
 from aerobee.store.disk import Disk, MappedFile, WritableBuffer, store_full
 from aerobee.store.zeros import is_zero
 
+COMPONENT_BYTES_MAX = 255  # NAME_MAX of Linux
+QUEUE_ID_MAX = 2**31 - 1
 _RESERVE_FIRST_BYTES = 4_096
 _CLOSE_TRIES = 8
 _RESERVE_STEP_BYTES_MAX = 1_048_576
 _FILL_STEP_BYTES_MIN = 65_536  # of a queue that grows so fast the next part is made ready, as the log's is
+
+
+def check_component(name: str) -> None:
+    """Raise RecordInvalid unless `name` can be one directory of a path: whoever makes a path of a name asks here.
+
+    Wider than what clients may name a topic: a broker's name is a topic and may have dots.
+    """
+    if (
+        name in ("", ".", "..")
+        or "/" in name
+        or os.sep in name
+        or not name.isprintable()
+        or len(name.encode(errors="surrogateescape")) > COMPONENT_BYTES_MAX
+    ):
+        raise RecordInvalid(f"{name[:80]!r} cannot be a topic: it would be a path outside the store")
 
 
 class QueueFile:

@@ -10,12 +10,13 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 
+from aerobee.errors import RecordInvalid
 from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.dispatch import SCHEDULE_TOPIC, DispatchRecord, batch_size_of, entry_tags_code
 from aerobee.store.extended_queue import Bitmap, ExtendedQueue, QueueExtension
-from aerobee.store.queue_files import FilePool
+from aerobee.store.queue_files import QUEUE_ID_MAX, FilePool, check_component
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 MULTI_DISPATCH, MULTI_OFFSET = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
@@ -47,7 +48,7 @@ class QueueTable:
         for directory in (self._ordinary_dir, self._batch_dir):
             for topic in disk.list_dir(directory):
                 for name in disk.list_dir(os.path.join(directory, topic)):
-                    if not name.isdecimal():
+                    if not name.isdecimal() or not is_queue_name(topic, int(name)):
                         continue
                     if directory == self._batch_dir:
                         self.batch_topics.add(topic)
@@ -56,7 +57,10 @@ class QueueTable:
                     self.queues[topic, int(name)] = queue
 
     def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, created empty when it is new; nothing is written before its first entry."""
+        """The queue, created empty when it is new; nothing is written before its first entry.
+
+        Raises RecordInvalid for a topic or queue id that cannot be a directory.
+        """
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             queue = self.queues[topic, queue_id] = self._make(topic, queue_id, is_batch=False)
@@ -72,6 +76,9 @@ class QueueTable:
         return queue
 
     def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> AnyQueue:
+        check_component(topic)
+        if not 0 <= queue_id <= QUEUE_ID_MAX:
+            raise RecordInvalid(f"queue {queue_id} of topic {topic}: queue ids are 0 to {QUEUE_ID_MAX}")
         if is_batch:
             return BatchConsumeQueue(
                 topic,
@@ -119,8 +126,13 @@ class QueueTable:
         """Give a record of the log its queue entry, unless it has it. Returns what happened:
 
         "present", "added", "mended" (another entry stood there), "gap" (entries before it are missing, so the queue
-        must be built again from an older place), or "damaged" (its queue offset cannot be right). Raises StoreFull.
+        must be built again from an older place), "damaged" (its queue offset cannot be right), or "unnamed" (its topic
+        or queue id cannot be a directory: no queue is made). Raises StoreFull.
         """
+        if (record.topic, record.queue_id) not in self.queues and not is_queue_name(
+            record.topic, record.queue_id
+        ):
+            return "unnamed"
         queue = self.any(record.topic, record.queue_id)
         offset = record.queue_offset
         code = self.tags_code(record.topic, properties, record.store_timestamp)
@@ -203,3 +215,12 @@ class QueueTable:
             queue.delete()
         self.batch_topics.discard(topic)
         return len(keys)
+
+
+def is_queue_name(topic: str, queue_id: int) -> bool:
+    """Whether a queue of this topic and id can be on the disk."""
+    try:
+        check_component(topic)
+    except RecordInvalid:
+        return False
+    return 0 <= queue_id <= QUEUE_ID_MAX

@@ -32,6 +32,7 @@ SECTOR_BYTES = 512
 _SIZE_BYTES = 4  # a record begins with its size
 _TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
 _READ_BYTES = 1 << 20
+_NOTES_MAX = 1_000  # sentences about single records: a log may hold millions of one kind
 _SEARCH_STEP_BYTES = 1 << 20
 _INT64 = (1 << 64) - 1
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
@@ -272,6 +273,11 @@ class Recovery:
             self._gap_topics.add((record.topic, record.queue_id))
         elif outcome in ("gap", "damaged"):
             self._refuse_record(record)
+        elif outcome == "unnamed" and len(self.report.notes) < _NOTES_MAX:
+            self.report.notes.append(
+                f"the record at {record.physical_offset} names topic {record.topic[:80]!r}, queue {record.queue_id}, "
+                "which cannot be a queue: it is served from no queue"
+            )
 
     def _refuse_record(self, record: DispatchRecord) -> None:
         at = record.physical_offset

@@ -164,7 +164,7 @@ class AdminTopicCalls:
         topic = request.text("topic", "")
         if not topic.strip():
             return request.reply(ResponseCode.INVALID_PARAMETER, remark="The specified topic is blank.")
-        if self._topics.is_system(topic):
+        if self._topics.is_own(topic):
             return request.reply(
                 ResponseCode.INVALID_PARAMETER,
                 remark=f"The topic[{topic}] is conflict with system topic: it belongs to the broker and stays",

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import RemoteError
-from aerobee.message import decode_properties, encode_properties, tags_code
+from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX, decode_properties, encode_properties, tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.consume_queue import ConsumeQueue
@@ -57,9 +57,11 @@ class LightQueues(Feature):
                 f"{MULTI_DISPATCH} names {len(names)} queues, at most {QUEUES_OF_A_MESSAGE_MAX} are allowed",
             )
         for name in names:
-            if not name.startswith(LIGHT_PREFIX) or len(name) == len(LIGHT_PREFIX):
+            if light_topic(name) is None:
                 raise RemoteError(
-                    ResponseCode.MESSAGE_ILLEGAL, f"{MULTI_DISPATCH} names {name!r}: write {LIGHT_PREFIX}NAME"
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"{MULTI_DISPATCH} names {name[:80]!r}: write {LIGHT_PREFIX}NAME, "
+                    f"letters, digits, _, -, % and |, at most {TOPIC_BYTES_MAX} characters",
                 )
         new = sum(1 for name in names if (name, LIGHT_QUEUE_ID) not in self._store.queues)
         limit = self._store.config.max_lmq_consume_queue_num
@@ -93,4 +95,5 @@ class LightQueues(Feature):
 
 def light_topic(name: str) -> TopicConfig | None:
     """The settings that every light queue has as a topic; None for other names."""
-    return TopicConfig(name, 1, 1) if name.startswith(LIGHT_PREFIX) else None
+    is_legal = len(LIGHT_PREFIX) < len(name) <= TOPIC_BYTES_MAX and LEGAL_NAME.match(name)
+    return TopicConfig(name, 1, 1) if is_legal and name.startswith(LIGHT_PREFIX) else None

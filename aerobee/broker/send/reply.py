@@ -17,7 +17,7 @@ from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send import store_refusal
 from aerobee.broker.send.send_header import SendHeader, parse_send_header
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import NOT_SENDABLE, TopicTable
+from aerobee.broker.topic_table import TopicTable, takes_client_sends
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError, StoreError, TransportError
 from aerobee.message import (
@@ -97,7 +97,7 @@ class RequestReply(Feature):
                 f"service not available now. broker {self._identity.name} id {self._identity.broker_id} is a slave: "
                 "reply to the master of that name",
             )
-        if header.topic in NOT_SENDABLE:
+        if not takes_client_sends(header.topic):
             raise RemoteError(
                 ResponseCode.NO_PERMISSION,
                 f"Sending message to topic[{header.topic}] is forbidden: it is the broker's own",

@@ -30,7 +30,7 @@ from aerobee.broker.send.send_header import SendHeader, parse_batch, parse_send_
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_properties import DELETE_KEY, OUT_MS
-from aerobee.broker.topic_table import HALF_TOPIC, NOT_SENDABLE, TopicTable
+from aerobee.broker.topic_table import HALF_TOPIC, TopicTable, takes_client_sends
 from aerobee.broker.transaction.half_message import PRODUCER_GROUP, TRAN_MSG
 from aerobee.clock import Clock
 from aerobee.errors import (
@@ -207,7 +207,7 @@ class SendCalls:
             check_topic_name(name)
         except UsageError as error:
             raise RemoteError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        if name in NOT_SENDABLE:
+        if not takes_client_sends(name):
             raise RemoteError(
                 ResponseCode.NO_PERMISSION,
                 f"Sending message to topic[{name}] is forbidden: it is the broker's own",
