@@ -41,7 +41,11 @@ class Blocked(Enum):
 
 
 class ConsumeFrom(Enum):
-    """Where a group starts in a queue for which it never committed an offset."""
+    """Where a group starts in a queue for which it never committed an offset.
+
+    LAST: with what is sent from now on. RocketMQ's clients replay a topic whose first message is still in the broker's
+    memory; this one does not.
+    """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
@@ -247,7 +251,7 @@ class SimpleConsumerConfig:
     invisible_s: float = 60.0  # how long a received message is hidden from the other members
     wait_s: float = 15.0  # longest wait of one receive()
     from_begin: bool = (
-        True  # a group that is new to a topic begins with its oldest message, else with its newest
+        True  # a group that is new to a topic begins with its oldest message, else with the next one
     )
 
     def __post_init__(self) -> None:

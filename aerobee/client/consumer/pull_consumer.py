@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.arrival import Arrival
-from aerobee.client.config import ClientConfig, ConsumeFrom, MessageModel, PullConsumerConfig
+from aerobee.client.config import ClientConfig, MessageModel, PullConsumerConfig
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
 from aerobee.client.consumer.consumer_trace import consumer_tracer
+from aerobee.client.consumer.first_offset import FirstOffset
 from aerobee.client.consumer.offset_store import RemoteOffsets
 from aerobee.client.consumer.peer_calls import PeerCalls
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
@@ -36,7 +37,6 @@ from aerobee.remoting.body.heartbeat import CONSUME_ACTIVELY, ConsumerData
 
 log = logging.getLogger(__name__)
 
-HALF_AN_HOUR_MS = 30 * 60 * 1000
 BYTES_MAX = (1 << 31) - 1
 
 
@@ -82,6 +82,7 @@ class PullConsumer:
         self._positions: dict[MessageQueue, int] = {}  # next offset that poll() returns
         self._uncommitted: dict[MessageQueue, int] = {}
         self._offsets = RemoteOffsets(self._session, group)
+        self._first = FirstOffset(self._session, self.config.consume_from, self.config.consume_timestamp_ms)
         self._arrived = Arrival()
         self._committed_at = 0.0
         self._started_ms = 0
@@ -132,6 +133,7 @@ class PullConsumer:
         if self._tracer is not None:
             await self._tracer.start()
         self._started_ms = self._clock.now_ms()
+        self._first.start(self._started_ms)
         self._committed_at = self._clock.monotonic()
         self._session.routes.on_change(self._route_changed)
 
@@ -178,7 +180,7 @@ class PullConsumer:
         first = not self._subscriptions
         subscription = subscribe(topic, expression, self._clock.now_ms())
         self._session.routes.watch((topic,))
-        await self._session.routes.refresh(topic)
+        self._first.know(subscribe_queues(await self._session.routes.refresh(topic)))
         await self._check(subscription)
         self._subscriptions[topic] = subscription
         if first:
@@ -198,6 +200,7 @@ class PullConsumer:
             raise UsageError("topics were subscribed to: use either assign() or subscribe()")
         self._assigned_by_hand = True
         wanted = frozenset(queues)
+        self._first.know(wanted)
         version = self._clock.now_ms()
         for topic in sorted({queue.topic for queue in wanted}):
             if topic.startswith(LIGHT_PREFIX):
@@ -213,7 +216,8 @@ class PullConsumer:
             if queue not in wanted:
                 self._release(queue)
         for queue in sorted(wanted - self._pulls.keys()):
-            self._take(queue, await self._start_offset(queue))
+            stored = await self._offsets.load(queue)
+            self._take(queue, await self._first.of(queue) if stored is None else stored)
 
     async def _check(self, subscription: Subscription) -> None:
         """Have a broker of the topic parse what is not a list of tags, so that a fault shows now and not later."""
@@ -254,15 +258,22 @@ class PullConsumer:
             if self.config.auto_commit:
                 await self._offsets.hand_over(offsets)
         complete = True
+        begun: dict[MessageQueue, int] = {}
         for queue in sorted(wanted - owned):
             try:
-                start = await self._start_offset(queue)
+                start = await self._offsets.load(queue)
+                if start is None:
+                    start = begun[queue] = await self._first.of(queue)
             except AerobeeError as error:
                 log.warning("start offset of %s in group %s: %s", queue, self.group, error)
                 complete = False
                 continue
             if queue not in self._pulls and self._session.is_open:
                 self._take(queue, start)
+        if begun and self.config.auto_commit and self._session.is_open:
+            await self._offsets.save(
+                begun
+            )  # as the push consumer: where a group begins is written down first
         return complete
 
     def _take(self, queue: MessageQueue, start: int) -> None:
@@ -285,17 +296,6 @@ class PullConsumer:
         self._pulls.pop(queue).stop()
         for table in (self._ready, self._positions, self._uncommitted):
             table.pop(queue, None)
-
-    async def _start_offset(self, queue: MessageQueue) -> int:
-        stored = await self._offsets.load(queue)
-        if stored is not None:
-            return stored
-        if self.config.consume_from is ConsumeFrom.FIRST:
-            return await begin_offset(self._session, queue)
-        if self.config.consume_from is ConsumeFrom.LAST:
-            return await end_offset(self._session, queue)
-        timestamp_ms = self.config.consume_timestamp_ms or self._started_ms - HALF_AN_HOUR_MS
-        return await offset_for_time(self._session, queue, timestamp_ms)
 
     # messages
 

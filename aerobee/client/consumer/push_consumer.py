@@ -18,9 +18,10 @@ from typing import Self
 
 from aerobee.client.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
 from aerobee.client.consumer.allocation import Allocation, average
-from aerobee.client.consumer.broker_calls import check_subscription, end_offset, offset_for_time
+from aerobee.client.consumer.broker_calls import check_subscription
 from aerobee.client.consumer.consumer_trace import consumer_tracer
 from aerobee.client.consumer.consumption import Consumption, Handler
+from aerobee.client.consumer.first_offset import FirstOffset, begin_at_end
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.local_place import DEFAULT_INSTANCE, LocalPlace
 from aerobee.client.consumer.message_stream import MessageStream
@@ -34,7 +35,7 @@ from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.rebalance import Rebalancer
 from aerobee.client.consumer.subscription import Subscription, subscribe
 from aerobee.client.observer import ConsumeObserver, observed
-from aerobee.client.publish_route import TopicRoute
+from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import INNER_PRODUCER_GROUP, Session
 from aerobee.clock import Clock
@@ -45,8 +46,6 @@ from aerobee.remoting.body.heartbeat import CONSUME_PASSIVELY, ConsumerData
 from aerobee.remoting.command import boolean_text
 
 log = logging.getLogger(__name__)
-
-HALF_AN_HOUR_MS = 30 * 60 * 1000
 
 
 class PushConsumer:
@@ -108,6 +107,7 @@ class PushConsumer:
         self._started_ms = 0
         self._paused = False
         self._offsets: OffsetStore = RemoteOffsets(self._session, group)
+        self._first = FirstOffset(self._session, self.config.consume_from, self.config.consume_timestamp_ms)
         self._place: LocalPlace | None = None
         gives_back = GivesBack(self._session, group, retry_count_max=self.config.retry_count_max)
         self._ordering: OrderedOwnership | None = None
@@ -233,6 +233,7 @@ class PushConsumer:
         await session.start()
         try:
             self._started_ms = self._clock.now_ms()
+            self._first.start(self._started_ms)
             if self._broadcasting:
                 # Not the client id, which is another one in each run unless an instance is named.
                 name = "@".join([session.client_ip, session.config.instance or DEFAULT_INSTANCE])
@@ -244,12 +245,14 @@ class PushConsumer:
             session.routes.watch(self._subscriptions)
             for topic in self._subscriptions:
                 try:
-                    await session.routes.refresh(topic)
+                    self._first.know(subscribe_queues(await session.routes.refresh(topic)))
                 except TopicNotExist:
                     if not topic.startswith(RETRY_PREFIX):
                         log.warning("topic %s does not exist yet; group %s waits for it", topic, self.group)
             # The heartbeat first: a broker answers pulls only of members that it knows.
             await session.heartbeat()
+            if self._pops is not None and self.config.consume_from is ConsumeFrom.LAST:
+                await begin_at_end(session, self.group, self._first.known)
             await self._check_expressions()
             session.tasks.spawn(self._rebalancer.run(), "consumer-rebalance")
             session.tasks.spawn(self._keep_offsets(), "consumer-offsets")
@@ -388,7 +391,7 @@ class PushConsumer:
             gained = sorted(locked)
         if not gained:
             return complete
-        starts = await asyncio.gather(*(self._start_offset(queue) for queue in gained))
+        starts = await self._start_offsets(gained)
         if not self._session.is_open:
             return True
         for queue, start in zip(gained, starts, strict=True):
@@ -420,24 +423,28 @@ class PushConsumer:
         offsets = {queue: self._pulls.pop(queue).process.commit_offset for queue in queues}
         await self._offsets.hand_over(offsets)
 
-    async def _start_offset(self, queue: MessageQueue) -> int | None:
-        """Where to begin; None when that cannot be known now: the next round tries again."""
-        try:
-            stored = await self._offsets.load(queue)
-            if stored is not None:
-                return stored
-            is_retry = queue.topic.startswith(RETRY_PREFIX)
-            if self.config.consume_from is ConsumeFrom.FIRST:
-                return 0  # the broker corrects it when its first message is a later one
-            if self.config.consume_from is ConsumeFrom.LAST:
-                return 0 if is_retry else await end_offset(self._session, queue)
-            if is_retry:
-                return await end_offset(self._session, queue)
-            timestamp_ms = self.config.consume_timestamp_ms or self._started_ms - HALF_AN_HOUR_MS
-            return await offset_for_time(self._session, queue, timestamp_ms)
-        except AerobeeError as error:
-            log.warning("start offset of %s in group %s: %s", queue, self.group, error)
-            return None
+    async def _start_offsets(self, queues: Sequence[MessageQueue]) -> list[int | None]:
+        """Where to begin in each queue; None where that cannot be known now: the next round tries again.
+
+        Where the group begins for the first time is written down before anything is consumed: a member that dies
+        before its first commit must not make "last" mean the end of a later moment.
+        """
+        begun: dict[MessageQueue, int] = {}
+
+        async def start(queue: MessageQueue) -> int | None:
+            try:
+                offset = await self._offsets.load(queue)
+                if offset is None:
+                    offset = begun[queue] = await self._first.of(queue)
+                return offset
+            except AerobeeError as error:
+                log.warning("start offset of %s in group %s: %s", queue, self.group, error)
+                return None
+
+        starts = await asyncio.gather(*(start(queue) for queue in queues))
+        if begun and self._session.is_open:
+            await self._offsets.save(begun)
+        return starts
 
     def _moved(self, pull: QueuePull, next_offset: int) -> None:
         self._session.tasks.spawn(self._offsets.save({pull.queue: next_offset}), "consumer-offset-moved")

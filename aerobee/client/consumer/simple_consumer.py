@@ -17,6 +17,7 @@ from typing import Self
 
 from aerobee.client.config import ClientConfig, SimpleConsumerConfig
 from aerobee.client.consumer.broker_calls import send_back
+from aerobee.client.consumer.first_offset import begin_at_end
 from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, pop
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.subscription import Subscription, subscribe
@@ -81,9 +82,12 @@ class SimpleConsumer:
         try:
             session.join_consumer(self.group, self._heartbeat_entry)
             session.routes.watch(self._subscriptions)
+            queues: list[MessageQueue] = []
             for topic in self._subscriptions:
-                await session.routes.refresh(topic)
+                queues += subscribe_queues(await session.routes.refresh(topic))
             await session.heartbeat()
+            if not self.config.from_begin:
+                await begin_at_end(session, self.group, queues)
         except BaseException:
             await session.close()
             raise

@@ -33,6 +33,7 @@ class FakeBroker:
         self.sent_back: list[dict[str, str]] = []
         self.refuse_send_back = False
         self.silent = False
+        self.offset_by_time = lambda timestamp: 0
         self.parked: list[tuple[object, RemotingCommand, Key, int]] = []
         self.server = RemotingServer(
             clock=SystemClock(), network=AsyncioNetwork(), handlers={}, default=self.handle, tls=tls
@@ -97,9 +98,12 @@ class FakeBroker:
 
     def code_14(self, connection, request):
         key = (request.text("consumerGroup"), request.text("topic"), request.integer("queueId"))
-        if key not in self.offsets:
-            return request.reply(22, remark="Not found")
-        return request.reply(ext={"offset": str(self.offsets[key])})
+        if key in self.offsets:
+            return request.reply(ext={"offset": str(self.offsets[key])})
+        # RocketMQ's rule for young queues, which its clients rely on.
+        if request.boolean("setZeroIfNotFound", True) and self.records[key[1:]]:
+            return request.reply(ext={"offset": "0"})
+        return request.reply(22, remark="Not found")
 
     def code_15(self, connection, request):
         key = (request.text("consumerGroup"), request.text("topic"), request.integer("queueId"))
@@ -108,6 +112,9 @@ class FakeBroker:
 
     def code_30(self, connection, request):
         return request.reply(ext={"offset": str(len(self.queue(request)))})
+
+    def code_29(self, connection, request):
+        return request.reply(ext={"offset": str(self.offset_by_time(request.integer("timestamp")))})
 
     def code_31(self, connection, request):
         return request.reply(ext={"offset": "0"})

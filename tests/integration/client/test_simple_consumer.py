@@ -262,3 +262,31 @@ async def test_shares_of_the_next_members_are_popped_too(cluster: LocalCluster) 
             while [len(owned(member)) for member in members] != [2] * 4:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert set.union(*(owned(member) for member in members)) == {0, 1, 2, 3}
+
+
+async def test_pops_of_a_new_group_that_begins_at_the_last_bring_nothing_old(cluster: LocalCluster) -> None:
+    await send(cluster, 8)
+    config = SimpleConsumerConfig(from_begin=False)
+    async with cluster.simple_consumer("late", {TOPIC: "*"}, config=config) as consumer:
+        assert await consumer.receive(wait_s=0.2) == []
+        async with cluster.producer("makers") as producer:
+            await producer.send(Message(TOPIC, b"new"))
+        assert [message.body for message in await consumer.receive(wait_s=5)] == [b"new"]
+
+
+async def test_popping_push_consumer_that_begins_at_the_last_gets_nothing_old(cluster: LocalCluster) -> None:
+    await send(cluster, 8)
+    await use_pop(cluster, "late-push")
+    seen: list[bytes] = []
+    config = ConsumerConfig(client_rebalance=False, consume_from=ConsumeFrom.LAST, concurrency=4)
+    async with (
+        cluster.push_consumer(
+            "late-push", {TOPIC: "*"}, handler=lambda message: seen.append(message.body), config=config
+        ),
+        cluster.producer("makers") as producer,
+        asyncio.timeout(10),
+    ):
+        await producer.send(Message(TOPIC, b"new"))
+        while not seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert seen == [b"new"]
