@@ -15,13 +15,14 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from aerobee.broker.consumer.subscription_conflict import POLICIES, WARN
 from aerobee.config import changed
 from aerobee.errors import ConfigError
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 
 MASTER_ID = 0
 TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999: a later one cannot be written as a date
+WARN, REFUSE = "warn", "refuse"  # what becomes of members that subscribe differently
+POLICIES = (WARN, REFUSE)
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 _ENDPOINT = re.compile(r"(?:(?P<name>[A-Za-z][A-Za-z0-9_-]*)://)?(?P<host>\[[^\]]+\]|[^:/]*):(?P<port>\d+)\Z")
 

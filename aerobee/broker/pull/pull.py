@@ -18,12 +18,12 @@ from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.consumer.parked_pulls import HOLD_MS_MAX, ParkedPull, ParkedPulls
 from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.send.send import FAQ
+from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, ParkedPull, ParkedPulls
+from aerobee.broker.refusal import FAQ
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import AerobeeError, RemoteError

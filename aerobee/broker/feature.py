@@ -1,0 +1,64 @@
+"""What a kind of message or a way to consume adds to the broker: a Feature.
+
+features.py makes them; broker.py calls them at the right time:
+
+    load()     the store is open, nothing is served yet
+    handlers() and put_hook are asked once, then
+    start()    the ports are open; only at a broker that takes messages (a master)
+    save()     blocking: at the stop, when nothing is served any more
+    stop()     before the store closes, also for a broker that is killed: cancel timers and tasks, write nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from aerobee.remoting.connection import Handler
+from aerobee.store.stored_message import StoredMessage
+
+# Looks at a checked message and its properties, decoded, and returns what is to be stored in its place; one that changes
+# the properties returns a message with the new text. Raises RemoteError to refuse.
+PutHook = Callable[[StoredMessage, dict[str, str]], StoredMessage]
+
+
+class SecondLane(Protocol):
+    """Hot frames of one feature; see transaction/lane_core.py."""
+
+    def transactions(
+        self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int
+    ) -> tuple[bytes, int, bytes, list[tuple[str, int, int, int]]]: ...
+
+    def forget_topics(self) -> None: ...
+
+
+class Feature:
+    """Base of all features: each method is overridden by those that need it."""
+
+    name = ""
+    put_hook: PutHook | None = None
+    lane_core: Callable[..., SecondLane] | None = None  # makes what serves hot frames that the lane leaves;
+    # takes the LaneChoice and the arguments of LaneCore
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code to handler."""
+        return {}
+
+    def load(self) -> None:
+        """Read config files. Raises ConfigError or StoreError: the broker does not start then."""
+
+    def start(self) -> None:
+        """Begin with timers and tasks, in the broker's event loop."""
+
+    def stop(self) -> None:
+        """Cancel timers and tasks. May be called without start()."""
+
+    def save(self) -> None:
+        """Write config files, blocking. Raises AerobeeError, which is logged."""
+
+    def close(self) -> None:
+        """Close files, as the very last thing, also of a broker that is killed; nothing is written any more."""
+
+    def runtime_info(self) -> Mapping[str, str]:
+        """Keys to show in GET_BROKER_RUNTIME_INFO (28)."""
+        return {}
