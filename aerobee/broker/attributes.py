@@ -7,13 +7,10 @@ is created and never again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aerobee.errors import UsageError
-
-_NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Attribute:
             if value not in self.values:
                 raise UsageError(f"attribute {key} is {value!r}, must be one of {', '.join(self.values)}")
             return
-        if not _NUMBER.match(value) or not self.low <= int(value) <= self.high:
+        if not value.lstrip("-").isdigit() or not self.low <= int(value[:20]) <= self.high:
             raise UsageError(f"attribute {key} is {value!r}, must be a number from {self.low} to {self.high}")
 
 

@@ -215,11 +215,131 @@ async def test_a_wait_ends_with_nothing_found(
 async def test_a_request_whose_time_is_up_is_not_served(
     broker: Broker, client: RemotingClient, clock: AdvancingClock
 ) -> None:
-    await send(client, broker)
+    await send(client, broker, 2)
+    # From now on the client's clock is known.
+    assert len(await pop(client, broker, TOPIC, count=1, invisible_ms=60_000)) == 1
     late = pop_request(broker, TOPIC, poll_ms=1_000)
     clock.advance(10)
     assert (await client.invoke(broker.address, late)).code == 210
     assert len(await pop(client, broker, TOPIC)) == 1
+
+
+async def test_a_client_whose_clock_is_minutes_off_gets_messages(
+    broker: Broker, client: RemotingClient, clock: AdvancingClock
+) -> None:
+    await send(client, broker, 4)
+    for minutes in (-10, -10, 10, -10):
+        request = pop_request(broker, TOPIC, count=1, poll_ms=1_000)
+        assert request.ext is not None
+        request.ext["bornTime"] = str(broker.clock.now_ms() + minutes * 60_000)
+        before = clock.now_ms()
+        reply = await client.invoke(broker.address, request, timeout_s=30)
+        # A clock that was set back ten minutes after another ten looks late once: it asks again.
+        if reply.code == 210:
+            clock.advance(2)
+            request.ext["bornTime"] = str(broker.clock.now_ms() + minutes * 60_000)
+            reply = await client.invoke(broker.address, request, timeout_s=30)
+        assert reply.code == 0, (minutes, reply.remark, clock.now_ms() - before)
+
+
+async def held_call(
+    client: RemotingClient, broker: Broker, request: RemotingCommand
+) -> asyncio.Task[RemotingCommand]:
+    """A call that the broker has read when this returns."""
+    held = asyncio.create_task(client.invoke(broker.address, request, timeout_s=300))
+    await asyncio.sleep(0)
+    await client.invoke(broker.address, RemotingCommand(28))
+    return held
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+@pytest.mark.parametrize("code", [200_050, 200_054])
+async def test_a_wait_is_as_long_as_asked_for_whatever_the_clients_clock_says(
+    broker: Broker, client: RemotingClient, clock: AdvancingClock, minutes: int, code: int
+) -> None:
+    await send(client, broker)
+    await pop(client, broker, TOPIC)
+    request = pop_request(broker, TOPIC, poll_ms=20_000)
+    request.code = code
+    assert request.ext is not None
+    request.ext["bornTime"] = str(broker.clock.now_ms() + minutes * 60_000)
+    other = RemotingClient(clock=AdvancingClock(), network=AsyncioNetwork())
+    held = await held_call(other, broker, request)
+    clock.advance(10)
+    await client.invoke(broker.address, RemotingCommand(28))
+    assert not held.done()
+    clock.advance(11)
+    await held
+    await other.close()
+
+
+@pytest.mark.parametrize("born", ["", "0", None])
+async def test_a_birth_time_that_is_missing_means_now(
+    broker: Broker, client: RemotingClient, born: str | None
+) -> None:
+    await send(client, broker)
+    for code, field in ((200_054, "hasMsg"), (200_050, "startOffsetInfo")):
+        request = pop_request(broker, TOPIC, poll_ms=1_000)
+        request.code = code
+        assert request.ext is not None
+        if born is None:
+            del request.ext["bornTime"]
+        else:
+            request.ext["bornTime"] = born
+        reply = await client.invoke(broker.address, request)
+        assert (reply.code, bool(reply.ext and reply.ext[field] != "false")) == (0, True), reply
+
+
+async def test_a_notification_waits_until_the_lock_of_another_attempt_is_free(
+    broker: Broker, client: RemotingClient, clock: AdvancingClock
+) -> None:
+    await send(client, broker, 2)
+    await pop(client, broker, TOPIC, queue=0, count=1, order=True, attempt="one", invisible_ms=5_000)
+    request = pop_request(broker, TOPIC, queue=0, order=True, attempt="two", poll_ms=30_000)
+    request.code = 200_054
+    held = await held_call(client, broker, request)
+    await send(client, broker)  # it comes behind the lock: nothing to tell yet
+    await client.invoke(broker.address, RemotingCommand(28))
+    assert not held.done()
+    clock.advance(6)
+    reply = await held
+    assert reply.ext is not None
+    assert reply.ext["hasMsg"] == "true"
+
+
+async def test_a_lock_that_runs_out_is_told_only_where_that_is_set(
+    tmp_path: Path, client: RemotingClient, clock: AdvancingClock
+) -> None:
+    broker = new_broker(tmp_path, clock, enable_notify_after_pop_order_lock_release=False)
+    await broker.start()
+    try:
+        await send(client, broker, 2)
+        for number, told in enumerate((False, True)):
+            changes = f"enableNotifyAfterPopOrderLockRelease={str(told).lower()}"
+            assert (await client.invoke(broker.address, RemotingCommand(25, body=changes.encode()))).code == 0
+            await pop(
+                client,
+                broker,
+                TOPIC,
+                queue=0,
+                count=1,
+                order=True,
+                attempt=f"one{number}",
+                invisible_ms=5_000,
+            )
+            request = pop_request(
+                broker, TOPIC, queue=0, count=1, order=True, attempt="two", poll_ms=20_000, invisible_ms=0
+            )
+            held = await held_call(client, broker, request)
+            clock.advance(6)
+            if not told:
+                await client.invoke(broker.address, RemotingCommand(28))
+                await asyncio.sleep(0.01)
+                assert not held.done()
+                clock.advance(15)
+            assert [message.body for message in popped(await held, TOPIC)] == [b"0.0"]
+    finally:
+        await broker.stop()
 
 
 async def test_a_notification_tells_of_messages(broker: Broker, client: RemotingClient) -> None:

@@ -125,9 +125,9 @@ class AdminGroupCalls:
         return request.reply()
 
     def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """352: one group's settings."""
+        """352: one group's settings; a group that does not exist comes to be where groups are created by themselves."""
         group = request.text("group")
-        config = self._groups.get(group)
+        config = self._groups.find_or_create(group)
         if config is None:
             return request.reply(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"No group in this broker. group: {group}"

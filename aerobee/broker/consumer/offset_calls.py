@@ -8,6 +8,7 @@ from __future__ import annotations
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.send.batch_queue import is_batch_topic
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import MalformedFrame
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -94,9 +95,12 @@ class OffsetCalls:
         return request.reply(ext={"offset": str(offset)})
 
     def minimum(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """31: the offset of the oldest message that is still there."""
-        offset = self._store.min_offset(request.text("topic"), request.integer("queueId"))
-        return request.reply(ext={"offset": str(max(0, offset))}, remark="")
+        """31: the offset of the oldest message that is still there; -1 for a batch queue that never had one, as RocketMQ."""
+        topic, queue_id = request.text("topic"), request.integer("queueId")
+        offset = self._store.min_offset(topic, queue_id)
+        if not self._store.max_offset(topic, queue_id) and is_batch_topic(self._topics.get(topic)):
+            offset = -1
+        return request.reply(ext={"offset": str(offset)}, remark="")
 
     def earliest_store_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """32: when the oldest message of a queue was stored, ms; -1 when there is none."""

@@ -19,9 +19,8 @@ from aerobee.broker.pop.check_point import Acks, CheckPointKey
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
 from aerobee.broker.pop.order_info import NOT_OURS, UNKNOWN
-from aerobee.broker.pop.waiting_pops import WaitingPops
-from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.send import store_refusal
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, RemoteError, StoreError
 from aerobee.remoting import fastjson
@@ -62,17 +61,18 @@ class AckCalls:
         store: AckStore,
         offsets: ConsumerOffsets,
         checks: PopChecks,
-        waiting: WaitingPops,
+        wake: Callable[[str, str, int], None],
         durable: DurableReplies,
         clock: Clock,
         broker_name: str,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
+        """`wake(topic, group, queue id)` has those that wait for an ordered queue look at it again."""
         self._engine = engine
         self._store = store
         self._offsets = offsets
         self._checks = checks
-        self._waiting = waiting
+        self._wake = wake
         self._durable = durable
         self._clock = clock
         self._broker_name = broker_name
@@ -234,7 +234,7 @@ class AckCalls:
         self.ack_count += 1
         self._offsets.commit(group, topic, queue_id, next_offset)
         if not orders.blocked_until(topic, group, queue_id, "", self._clock.now_ms()):
-            self._waiting.wake(topic, group, queue_id)
+            self._wake(topic, group, queue_id)
 
     def _change_in_order(
         self,
@@ -251,7 +251,7 @@ class AckCalls:
         if not orders.change_visible(topic, group, handle.queue_id, offset, handle.pop_time, visible_ms):
             raise _handed_out_again(topic, handle.queue_id, offset)
         if invisible_ms == 0:
-            self._waiting.wake(topic, group, handle.queue_id)
+            self._wake(topic, group, handle.queue_id)
         return request.reply(
             ext={
                 "invisibleTime": str(visible_ms - handle.pop_time),

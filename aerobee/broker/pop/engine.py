@@ -170,6 +170,16 @@ class PopEngine:
                 return True
         return False
 
+    def free_at(self, want: PopWant, now_ms: int) -> int:
+        """When the first queue that an ordered pop would look at is free of another attempt's block, ms; 0: none is held."""
+        if not want.ordered:
+            return 0
+        ends = [
+            self.orders.blocked_until(topic, want.group, queue_id, want.attempt_id, now_ms)
+            for topic, queue_id, _ in self.sources(want)
+        ]
+        return min((end for end in ends if end), default=0)
+
     def take(
         self, want: PopWant, now_ms: int, is_cold: Callable[[str, int, int], bool] | None = None
     ) -> Taken:

@@ -1,9 +1,13 @@
 """NOTIFICATION 200054 (is there anything to pop? waits for it) and POLLING_INFO 200055 (how many wait).
 
-Source: NotificationProcessor, PollingInfoProcessor (RocketMQ). A proxy asks these on behalf of its clients.
+Source: NotificationProcessor, PollingInfoProcessor (RocketMQ). A proxy asks these on behalf of its clients. The
+wait counts from the arrival at the broker: bornTime, which some leave out and which a wrong clock makes useless, is not read.
+An ordered group whose queues are all held by other attempts has nothing to pop until one of them is free.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopWant
@@ -20,15 +24,23 @@ class NotificationCalls:
     """Handlers of both."""
 
     def __init__(
-        self, *, engine: PopEngine, checks: PopChecks, pops: WaitingPops, waiting: WaitingPops, clock: Clock
+        self,
+        *,
+        engine: PopEngine,
+        checks: PopChecks,
+        pops: WaitingPops,
+        waiting: WaitingPops,
+        clock: Clock,
+        when_free: Callable[[str, str, int], None],
     ) -> None:
         """`pops` are the pops that wait, `waiting` holds the notifications: these take nothing, so one message wakes
-        one of each."""
+        one of each. `when_free(topic, group, time ms)` wakes them when an ordered group's queue is free."""
         self._engine = engine
         self._checks = checks
         self._pops = pops
         self._waiting = waiting
         self._clock = clock
+        self._when_free = when_free
         self.accepting = True
 
     def handlers(self) -> dict[int, Handler]:
@@ -40,28 +52,39 @@ class NotificationCalls:
             want = self._want(request)
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark, ext={})
+        until_ms = self._clock.now_ms() + min(request.integer("pollTime"), HOLD_MS_MAX)
+        return self._answer(connection, request, want, until_ms)
+
+    def resume(self, call: WaitingCall, timed_out: bool) -> None:
+        """Something came or the wait is over. What came may lie behind a lock: then the call waits on."""
+        try:
+            want = self._want(call.request)
+            reply = self._answer(call.connection, call.request, want, 0 if timed_out else call.until_ms)
+        except RemoteError as error:
+            reply = call.request.reply(error.code, remark=error.remark, ext={})
+        if reply is not None:
+            call.connection.send(reply)
+
+    def _answer(
+        self, connection: Connection, request: RemotingCommand, want: PopWant, until_ms: int
+    ) -> RemotingCommand | None:
+        """Answer, or let the call wait until `until_ms` (0: not at all)."""
         now_ms = self._clock.now_ms()
         if self._engine.has_messages(want, now_ms):
             return self._reply(request, has_message=True)
-        poll_ms = request.integer("pollTime")
-        hold_ms = min(poll_ms, request.integer("bornTime") + poll_ms - now_ms, HOLD_MS_MAX)
-        if hold_ms <= 0 or not self.accepting or request.is_oneway:
+        if until_ms <= now_ms or not self.accepting or request.is_oneway:
             return self._reply(request, has_message=False)
-        call = WaitingCall(connection, request, want.topic, want.group, want.queue_id, None, self.resume)
+        free_ms = self._engine.free_at(want, now_ms)
+        if free_ms:
+            self._when_free(want.topic, want.group, free_ms)
+        call = WaitingCall(
+            connection, request, want.topic, want.group, want.queue_id, None, until_ms, self.resume
+        )
         queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
         queues += [(topic, 0) for topic, _ in want.retries]
-        if self._waiting.park(call, hold_ms / 1000, queues):
+        if self._waiting.park(call, (until_ms - now_ms) / 1000, queues):
             return None
         return self._reply(request, has_message=False, polling_full=True)
-
-    def resume(self, call: WaitingCall, timed_out: bool) -> None:
-        """The wait is over."""
-        try:
-            has_message = self._engine.has_messages(self._want(call.request), self._clock.now_ms())
-        except RemoteError as error:
-            call.connection.send(call.request.reply(error.code, remark=error.remark, ext={}))
-            return
-        call.connection.send(self._reply(call.request, has_message=has_message))
 
     def polling_info(self, connection: Connection, request: RemotingCommand) -> Reply:
         """How many pops of the group wait at the topic, or at one of its queues."""

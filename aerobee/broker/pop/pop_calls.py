@@ -1,7 +1,8 @@
 """POP_MESSAGE 200050 and PEEK_MESSAGE 200052 (PopMessageProcessor, PeekMessageProcessor).
 
-A pop that finds nothing waits until bornTime + pollTime and is answered POLLING_TIMEOUT (210) then. With sync flush the
-answer waits until its check points are on the disk: what is handed out is never lost.
+A pop that finds nothing waits for pollTime from its bornTime on and is answered POLLING_TIMEOUT (210) then. A bornTime that is
+missing or 0 means now, and a client's clock may be wrong (request_age.py). With sync flush the answer waits until its
+check points are on the disk: what is handed out is never lost.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any, Protocol
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
+from aerobee.broker.pop.request_age import RequestAge
 from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops
-from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.send import store_refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
@@ -82,6 +84,7 @@ class PopCalls:
         self._pick = pick
         self._spawn = spawn
         self._when_free = when_free
+        self._ages = RequestAge()
         self.accepting = True  # false while the broker stops: nothing waits any more
 
     def handlers(self) -> dict[int, Handler]:
@@ -91,21 +94,24 @@ class PopCalls:
         """Serve a pop that just came in."""
         try:
             want = self._want(connection, request)
-            late_ms = self._clock.now_ms() - request.integer("bornTime") - request.integer("pollTime")
-            if late_ms > LATE_MS:
+            now_ms, poll_ms = self._clock.now_ms(), request.integer("pollTime")
+            born_ms = request.integer("bornTime", 0)
+            age_ms = self._ages.age_ms(connection, born_ms, now_ms, late_ms=poll_ms + LATE_MS)
+            if age_ms > poll_ms + LATE_MS:
                 return request.reply(
                     ResponseCode.POLLING_TIMEOUT,
-                    remark=f"the pop came {late_ms} ms after its time was up (bornTime + pollTime)",
+                    remark=f"the pop was under way for {age_ms} ms, its pollTime is {poll_ms} ms",
                     ext=self._fields(Taken(self._clock.now_ms(), -1), want),
                 )
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark, ext={})
+        until_ms = now_ms + min(poll_ms - age_ms, HOLD_MS_MAX)
         if want.ordered and self._cold_places(want):
-            return self._pop_cold(connection, request, want)
+            return self._pop_cold(connection, request, want, until_ms)
         try:
-            return self._answer(connection, request, want, may_wait=True, is_cold=self._is_cold(want))
+            return self._answer(connection, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
         except ColdData:
-            return self._pop_cold(connection, request, want)
+            return self._pop_cold(connection, request, want, until_ms)
 
     def resume(self, call: WaitingCall, timed_out: bool) -> None:
         """Serve a pop that waited: now when its time is up, else it may wait on."""
@@ -114,9 +120,8 @@ class PopCalls:
             want = self._want(connection, request)
             if want.ordered and self._cold_places(want):
                 raise ColdData
-            reply = self._answer(
-                connection, request, want, may_wait=not timed_out, is_cold=self._is_cold(want)
-            )
+            until_ms = 0 if timed_out else call.until_ms
+            reply = self._answer(connection, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
         except ColdData:
             self._spawn(self._resume_cold(connection, request, want))
             return
@@ -211,10 +216,10 @@ class PopCalls:
         request: RemotingCommand,
         want: PopWant,
         *,
-        may_wait: bool,
+        until_ms: int,
         is_cold: Callable[[str, int, int], bool] | None = None,
     ) -> RemotingCommand | None:
-        """Raises ColdData when `is_cold` says so."""
+        """Serve the pop, or let it wait until `until_ms` (0: not at all). Raises ColdData when `is_cold` says so."""
         now_ms = self._clock.now_ms()
         try:
             taken = self._engine.take(want, now_ms, is_cold)
@@ -223,8 +228,8 @@ class PopCalls:
             return request.reply(refusal.code, remark=refusal.remark, ext={})
         if not taken.count:
             self._stats.get_miss()
-            if may_wait and not request.is_oneway:
-                return self._wait(connection, request, want, taken)
+            if until_ms > taken.pop_time and self.accepting and not request.is_oneway:
+                return self._wait(connection, request, want, taken, until_ms)
             return self._nothing(request, want, taken)
         for topic, share, size in zip(taken.topics, taken.shares, taken.sizes, strict=True):
             self._stats.group_get(want.group, topic, len(share.offsets), size)
@@ -237,20 +242,21 @@ class PopCalls:
         return reply
 
     def _wait(
-        self, connection: Connection, request: RemotingCommand, want: PopWant, taken: Taken
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        want: PopWant,
+        taken: Taken,
+        until_ms: int,
     ) -> RemotingCommand | None:
-        poll_ms = request.integer("pollTime")
-        hold_ms = min(poll_ms, request.integer("bornTime") + poll_ms - taken.pop_time, HOLD_MS_MAX)
-        if hold_ms <= 0 or not self.accepting:
-            return self._nothing(request, want, taken)
         call = WaitingCall(
-            connection, request, want.topic, want.group, want.queue_id, want.tag_codes, self.resume
+            connection, request, want.topic, want.group, want.queue_id, want.tag_codes, until_ms, self.resume
         )
         if taken.blocked_until:
             self._when_free(want.topic, want.group, taken.blocked_until)
         queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
         queues += [(topic, 0) for topic, _ in want.retries]
-        if self._waiting.park(call, hold_ms / 1000, queues):
+        if self._waiting.park(call, (until_ms - taken.pop_time) / 1000, queues):
             return None
         return request.reply(
             ResponseCode.POLLING_FULL,
@@ -309,14 +315,16 @@ class PopCalls:
                 accept=want.accept,
             )
 
-    async def _pop_cold(self, connection: Connection, request: RemotingCommand, want: PopWant) -> Reply:
+    async def _pop_cold(
+        self, connection: Connection, request: RemotingCommand, want: PopWant, until_ms: int
+    ) -> Reply:
         await self._warm(want)
-        return self._answer(connection, request, want, may_wait=True)
+        return self._answer(connection, request, want, until_ms=until_ms)
 
     async def _resume_cold(self, connection: Connection, request: RemotingCommand, want: PopWant) -> None:
         try:
             await self._warm(want)
-            reply = self._answer(connection, request, want, may_wait=False)
+            reply = self._answer(connection, request, want, until_ms=0)
         except AerobeeError as error:
             reply = _error_reply(request, error)
         if reply is not None and connection.is_open:

@@ -11,8 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from aerobee.broker.feature import Feature
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.feature import BrokerParts, Feature
 from aerobee.broker.pop.ack_calls import AckCalls
 from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_point
 from aerobee.broker.pop.checks import PopChecks
@@ -24,7 +23,7 @@ from aerobee.broker.pop.pop_calls import PopCalls
 from aerobee.broker.pop.pop_recovery import recover_pops
 from aerobee.broker.pop.revive_log import ReviveLog
 from aerobee.broker.pop.reviver import Reviver
-from aerobee.broker.pop.waiting_pops import WaitingPops
+from aerobee.broker.pop.waiting_pops import ANY_QUEUE, WaitingPops
 from aerobee.clock import Timer
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting.connection import Handler
@@ -145,14 +144,19 @@ class Pop(Feature):
             store=store,
             offsets=parts.offsets,
             checks=checks,
-            waiting=self.waiting,
+            wake=self._wake,
             durable=parts.durable,
             clock=clock,
             broker_name=identity.name,
             call_soon=call_soon,
         )
         self._notifications = NotificationCalls(
-            engine=self.engine, checks=checks, pops=self.waiting, waiting=self.notified, clock=clock
+            engine=self.engine,
+            checks=checks,
+            pops=self.waiting,
+            waiting=self.notified,
+            clock=clock,
+            when_free=self._wake_at,
         )
         self._invisible = InvisibleCalls(engine=self.engine, consumers=parts.consumers, clock=clock)
 
@@ -261,12 +265,16 @@ class Pop(Feature):
 
         def wake() -> None:
             self._free.pop(key, None)
-            self.waiting.wake(topic, group)
-            self.notified.wake(topic, group)
+            if self._parts.live.value.enable_notify_after_pop_order_lock_release:
+                self._wake(topic, group)
 
         delay_s = max(0.001, (time_ms - clock.now_ms()) / 1000)
         self._free[key] = (time_ms, clock.call_later(delay_s, wake))
 
+    def _wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:
+        """There is something for a group in a queue that it was kept from: one pop and one notification look again."""
+        self.waiting.wake(topic, group, queue_id)
+        self.notified.wake(topic, group, queue_id)
+
     def _offset_reset(self, group: str, topic: str, queue_id: int) -> None:
-        self.waiting.wake(topic, group)
-        self.notified.wake(topic, group)
+        self._wake(topic, group)

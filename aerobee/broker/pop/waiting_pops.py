@@ -37,9 +37,11 @@ class QueueWatch(Protocol):
 
 
 class WaitingCall:
-    """One held call. `resume(call, timed_out)` serves it again."""
+    """One held call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again."""
 
-    __slots__ = ("connection", "group", "queue_id", "request", "resume", "tag_codes", "topic", "waits")
+    __slots__ = (
+        "connection", "group", "queue_id", "request", "resume", "tag_codes", "topic", "until_ms", "waits",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class WaitingCall:
         group: str,
         queue_id: int,
         tag_codes: frozenset[int] | None,
+        until_ms: int,
         resume: Callable[[WaitingCall, bool], None],
     ) -> None:
         self.connection = connection
@@ -57,6 +60,7 @@ class WaitingCall:
         self.group = group
         self.queue_id = queue_id
         self.tag_codes = tag_codes
+        self.until_ms = until_ms
         self.resume = resume
         self.waits = False
 

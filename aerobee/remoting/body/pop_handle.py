@@ -1,6 +1,7 @@
 """Receipt handles and the offset lists of a pop reply (ExtraInfoUtil).
 
-A handle is what a client shows to acknowledge one message: eight tokens with one blank between,
+A handle is what a client shows to acknowledge one message: eight tokens with one blank between, and behind them whatever a
+program in between added for itself (RocketMQ's proxy: the offset in the commit log),
 
     start offset | pop time | invisible time | revive queue id | r | broker name | queue id | queue offset
 
@@ -18,6 +19,7 @@ from aerobee.message import RETRY_PREFIX
 from aerobee.quick_init import quick_init
 
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+HANDLE_CHARS_MAX = 1_024
 ORDERED_REVIVE_QUEUE = 999  # ordered pops have no check points
 
 
@@ -73,8 +75,9 @@ class Handle:
 
 
 def parse_handle(text: str) -> Handle:
-    """Raises MalformedFrame for anything but eight tokens of the right kind. Seven (no queue offset) are old clients'."""
-    tokens = text.split(" ")
+    """Raises MalformedFrame unless the first eight tokens are of the right kind; what follows them is passed over. Seven (no
+    queue offset) are old clients'."""
+    tokens = text.split(" ", 8)[:8]
     if len(tokens) == 7:
         tokens.append(tokens[0])
     try:
@@ -94,7 +97,10 @@ def parse_handle(text: str) -> Handle:
             f"extraInfo {text[:120]!r} is not a handle: eight tokens are expected, "
             "startOffset popTime invisibleTime reviveQid retry brokerName queueId queueOffset"
         ) from error
-    if not (0 <= handle.pop_time < 1 << 53 and 0 <= handle.invisible_ms < 1 << 53) or len(text) > 400:
+    if (
+        not (0 <= handle.pop_time < 1 << 53 and 0 <= handle.invisible_ms < 1 << 53)
+        or len(text) > HANDLE_CHARS_MAX
+    ):
         raise MalformedFrame(f"extraInfo {text[:120]!r} is not a handle: its times are impossible")
     return handle
 
