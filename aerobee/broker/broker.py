@@ -102,7 +102,9 @@ class Broker:
         self.groups = GroupTable(
             clock=self.clock, live=self.live, file=groups_file, run_beside=self._run_blocking
         )
-        self.offsets = ConsumerOffsets(clock=self.clock, file=self._file("consumerOffset.json"))
+        self.offsets = ConsumerOffsets(
+            clock=self.clock, file=self._file("consumerOffset.json"), end_of=self.store.max_offset
+        )
         self.stats = BrokerStats(clock=self.clock, cluster=config.broker_cluster_name)
         self.locks = LockTable(clock=self.clock)
         self.consumers = ConsumerRegistry(clock=self.clock, may_notify=self._may_notify)

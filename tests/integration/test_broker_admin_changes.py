@@ -297,6 +297,7 @@ async def test_offsets_are_cloned_to_another_group(peer: Peer) -> None:
     await peer.create_topic("T", 2)
     await peer.join("g", "T")
     for queue_id in (0, 1):
+        await peer.send("T", queue_id, count=5)
         await peer.call(
             15, {"consumerGroup": "g", "topic": "T", "queueId": queue_id, "commitOffset": queue_id + 4}
         )

@@ -14,7 +14,7 @@ from aerobee.broker.admin.topic import page_of
 from aerobee.broker.attributes import GROUP_ATTRIBUTES, apply_changes
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.consumer.group_table import GroupTable, is_system_group
+from aerobee.broker.consumer.group_table import GroupTable, check_client_group, is_system_group
 from aerobee.broker.producer_registry import ClientChannel, ProducerRegistry
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
@@ -219,6 +219,7 @@ class AdminGroupCalls:
     def clone_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """314: give a group the offsets of another, of one topic or of all that the other has."""
         source, target = request.text("srcGroup"), request.text("destGroup")
+        check_client_group(target)
         if self._groups.find_or_create(target) is None:
             return request.reply(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"Group {target} not exist!"

@@ -16,7 +16,7 @@ from typing import Any
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.group_table import GroupTable, check_client_group
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ClientChannel
 from aerobee.broker.topic_table import TopicTable
@@ -69,6 +69,7 @@ class AdminOffsetCalls:
     def reset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """222: move a group to a time (-1: the end) or one queue to an offset; answers with the new offsets."""
         group, topic = request.text("group"), request.text("topic")
+        check_client_group(group)
         if self._topics.get(topic) is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {topic} does not exist")
         if self._groups.get(group) is None:

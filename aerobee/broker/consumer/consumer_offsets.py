@@ -10,7 +10,8 @@ Source: ConsumerOffsetManager (RocketMQ). The file:
                                                          was popped since shows in the log behind it,
      "aerobeePopBuffer": true}                           unless check points were kept in memory
 
-A commit takes any value, smaller ones too. A server-side reset puts a value beside the table that the next pull of the
+A commit takes any offset up to the queue's end, smaller ones too: one beyond the end would skip messages that do not exist
+yet. A server-side reset puts a value beside the table that the next pull of the
 group takes (and is answered OFFSET_RESET with); until then commits for that queue are ignored, for they come from
 messages that were pulled before the reset.
 """
@@ -29,6 +30,9 @@ from aerobee.remoting.body.data_version import DataVersion
 
 log = logging.getLogger(__name__)
 
+SYSTEM_GROUP_PREFIX = (
+    "CID_RMQ_SYS_"  # MixAll.CID_RMQ_SYS_PREFIX: groups whose offsets are the broker's own state
+)
 SEPARATOR = "@"
 LOG_END = "aerobeeLogEnd"
 POP_BUFFER = "aerobeePopBuffer"
@@ -41,7 +45,15 @@ ResetCallback = Callable[[str, str, int], None]
 class ConsumerOffsets:
     """The offset table. Calls are plain and cheap; load() and save() block."""
 
-    def __init__(self, *, clock: Clock, file: ConfigFile | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        file: ConfigFile | None = None,
+        end_of: Callable[[str, int], int] | None = None,
+    ) -> None:
+        """`end_of(topic, queue id)` is the offset that the queue's next message gets; without it nothing is bounded."""
+        self._end_of = end_of
         self._clock = clock
         self._file = file
         self._offsets: Table = {}
@@ -78,6 +90,22 @@ class ConsumerOffsets:
         self._commits += 1
         if self._commits % COMMITS_PER_VERSION == 0:
             self._next_version()
+
+    def commit_by_client(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> str:
+        """commit() of what a peer says, in a queue that its topic has. Returns why it is not taken, or "".
+
+        Offsets below the queue's first message are taken, clients begin with them. Source: ConsumerOffsetManager
+        (RocketMQ), which takes any value.
+        """
+        queues = self._offsets.get((topic, group))
+        if queues is None or queues.get(queue_id) != offset:  # nearly all others say what is there already
+            if group.startswith(SYSTEM_GROUP_PREFIX):
+                return f"group {group} belongs to the broker itself: only it commits offsets of it"
+            end = offset if self._end_of is None else self._end_of(topic, queue_id)
+            if not 0 <= offset <= end:
+                return f"offset is {offset}, queue {queue_id} of {topic} has 0 to {end}"
+        self.commit(group, topic, queue_id, offset, client=client)
+        return ""
 
     def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """Remember from where the group will pull next: the nextBeginOffset of the answer."""

@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterable
 
 from aerobee.broker.config import PERM_READ, LiveConfig
 from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
 from aerobee.clock import Clock
-from aerobee.errors import MalformedFrame, StoreError, UsageError
+from aerobee.errors import MalformedFrame, RemoteError, StoreError, UsageError
 from aerobee.message import check_group_name
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from aerobee.remoting.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +38,17 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 def is_system_group(group: str) -> bool:
     """True for groups that belong to the product; they are made at once and nobody deletes them."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def check_client_group(group: str) -> None:
+    """Raise RemoteError for a group in which the broker keeps its own state: no client consumes or changes it."""
+    if group.startswith(SYSTEM_GROUP_PREFIX):
+        raise RemoteError(ResponseCode.NO_PERMISSION, f"group {group[:80]} belongs to the broker itself")
 
 
 class GroupTable:
@@ -203,7 +210,8 @@ class GroupTable:
             log.warning("groups that were created by themselves are not saved yet: %s", error)
 
     def _may_create(self, group: str) -> bool:
-        if not (self._live.value.auto_create_subscription_group or is_system_group(group)):
+        # Those of the broker itself are there from the start; nobody makes more of them.
+        if not self._live.value.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX):
             return False
         try:
             check_group_name(group)

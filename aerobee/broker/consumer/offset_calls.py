@@ -65,20 +65,27 @@ class OffsetCalls:
         return request.reply(ext={"offset": str(offset)})
 
     def commit(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """15: store the next offset to consume. Any value is taken, a smaller one too."""
+        """15: store the next offset to consume, a smaller one than before too."""
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.integer("queueId"), request.integer("commitOffset")
         if self._groups.get(group) is None:
             return request.reply(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"Group {group} not exist!", ext={}
             )
-        if self._topics.get(topic) is None:
+        config = self._topics.get(topic)
+        if config is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {topic} not exist!", ext={})
-        if queue_id < 0 or offset < 0:
-            raise MalformedFrame(f"queueId {queue_id} and commitOffset {offset} must not be below 0")
+        queue_count = max(config.read_queue_nums, config.write_queue_nums)
+        if not 0 <= queue_id < queue_count or offset < 0:
+            raise MalformedFrame(
+                f"queueId {queue_id} and commitOffset {offset}: {topic} has queues 0 to {queue_count - 1}, and no "
+                "offset is below 0"
+            )
         if self._offsets.has_resets and self._offsets.reset_pending(group, topic, queue_id):
             return request.reply(remark="Offset has been previously reset", ext={})
-        self._offsets.commit(group, topic, queue_id, offset, client=connection.remote_address)
+        refusal = self._offsets.commit_by_client(group, topic, queue_id, offset, connection.remote_address)
+        if refusal:
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=refusal, ext={})
         return request.reply(ext={})
 
     def by_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -387,12 +387,13 @@ class PullCalls:
         ):
             code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
         if may_suspend and master and pull.flags & COMMIT_OFFSET:
-            self._offsets.commit(
+            # One that is not taken is no reason to withhold the messages.
+            self._offsets.commit_by_client(
                 group_name,
                 topic_name,
                 pull.queue_id,
                 pull.request.integer("commitOffset"),
-                client=pull.connection.remote_address,
+                pull.connection.remote_address,
             )
         if code == ResponseCode.SUCCESS:
             self._stats.group_get(group_name, topic_name, result.count, len(result.body))

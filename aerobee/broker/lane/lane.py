@@ -209,7 +209,9 @@ class Lane:
         offsets, stats = self._offsets, self._stats
         for grant, queue_id, next_offset, commit, count, size, waits in gets:
             if commit is not None:
-                offsets.commit(grant.group, grant.topic, queue_id, commit, client=connection.remote_address)
+                offsets.commit_by_client(
+                    grant.group, grant.topic, queue_id, commit, connection.remote_address
+                )
             if waits is None:
                 stats.group_get(grant.group, grant.topic, count, size)
                 offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)

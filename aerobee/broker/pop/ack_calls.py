@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.group_table import check_client_group
 from aerobee.broker.pop.check_point import Acks, CheckPointKey
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
@@ -115,7 +116,11 @@ class AckCalls:
         writes = False
         refusal: RemoteError | None = None
         for entry in entries:
-            handle, group, topic = self._batch_handle(entry)
+            try:
+                handle, group, topic = self._batch_handle(entry)
+            except RemoteError as error:
+                refusal = error
+                continue
             for offset in batch_offsets(json_fields.text(entry, "b"), handle.start_offset):
                 try:
                     if handle.is_ordered:
@@ -144,6 +149,8 @@ class AckCalls:
             json_fields.integer(entry, "so"),
         )
         _check_revive_queue(handle)
+        check_client_group(group)
+        self._checks.queue(self._checks.topic(topic), handle.queue_id, ResponseCode.MESSAGE_ILLEGAL)
         return handle, group, where(topic, group, handle)
 
     def change_invisible(self, connection: Connection, request: RemotingCommand) -> Reply:
@@ -194,6 +201,7 @@ class AckCalls:
 
     def _place(self, request: RemotingCommand, group: str, handle: Handle) -> tuple[str, int, int]:
         """(topic, queue id, offset) of the message. Raises RemoteError."""
+        check_client_group(group)
         topic = self._checks.topic(request.text("topic"))
         queue_id, offset = request.integer("queueId"), request.integer("offset")
         if queue_id < 0:

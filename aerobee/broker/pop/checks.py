@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
-from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.group_table import GroupTable, check_client_group
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
@@ -97,6 +97,7 @@ class PopChecks:
                 ResponseCode.SYSTEM_ERROR,
                 f"broker {self._identity.name} id {self._identity.broker_id} is a slave: pop from the master",
             )
+        check_client_group(group_name)
         topic = self.topic(topic_name)
         if not topic.is_readable:
             raise RemoteError(

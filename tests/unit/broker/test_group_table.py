@@ -32,10 +32,11 @@ def test_groups_are_made_on_demand_when_that_is_allowed() -> None:
     assert table.data_version.counter == 1
 
 
-def test_no_group_is_made_when_that_is_off_but_system_groups_are() -> None:
+def test_no_group_is_made_when_that_is_off_and_system_groups_are_there() -> None:
     table = make(auto_create=False)
     assert table.find_or_create("g") is None
-    assert table.find_or_create("CID_RMQ_SYS_anything") is not None
+    assert table.find_or_create("CID_RMQ_SYS_anything") is None
+    assert make(auto_create=True).find_or_create("CID_RMQ_SYS_anything") is None
     assert set(SYSTEM_GROUPS) <= set(table.groups)
 
 

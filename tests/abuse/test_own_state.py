@@ -1,0 +1,64 @@
+"""Clients do not write what the broker keeps for itself: offsets of its groups, offsets that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.lane.choice import VARIABLE
+from tests.abuse.stranger import Stranger, broker_at
+
+HALF, OWN_GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
+
+
+def commit(group: str, topic: str, queue: int, offset: int) -> dict[str, str]:
+    return {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
+
+
+def pull(group: str, topic: str, offset: int, commit: int) -> dict[str, str]:
+    return {
+        "consumerGroup": group, "topic": topic, "queueId": "0", "queueOffset": str(offset), "maxMsgNums": "1",
+        "sysFlag": "5", "commitOffset": str(commit), "suspendTimeoutMillis": "0", "subscription": "*",
+        "subVersion": "0",
+    }  # fmt: skip
+
+
+async def test_the_offsets_of_the_brokers_groups_are_its_own(tmp_path: Path) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        half = "TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+        assert (await stranger.send_message("t", properties=half, f="4")).code == 0
+        before = broker.offsets.queues_of(OWN_GROUP, HALF)
+        for group in (OWN_GROUP, "CID_RMQ_SYS_REVIVE_GROUP", "CID_RMQ_SYS_mine"):
+            assert (await stranger.call(15, commit(group, HALF, 0, 1))).code != 0
+            await stranger.call(11, pull(group, HALF, 0, 1))
+            reset = {"group": group, "topic": HALF, "timestamp": "-1", "isForce": "true"}
+            assert (await stranger.call(222, reset)).code != 0
+            assert (await stranger.call(314, {"srcGroup": "g", "destGroup": group, "topic": HALF})).code != 0
+            pop = {"consumerGroup": group, "topic": HALF, "queueId": "-1", "maxMsgNums": "1", "invisibleTime": "10000",
+                   "pollTime": "0", "bornTime": str(broker.clock.now_ms()), "initMode": "0"}  # fmt: skip
+            assert (await stranger.call(200_050, pop)).code != 0
+        assert broker.offsets.queues_of(OWN_GROUP, HALF) == before
+        assert "CID_RMQ_SYS_mine" not in broker.groups.groups
+
+
+@pytest.mark.parametrize("backend", ["python", ""])
+async def test_offsets_that_cannot_be_are_not_kept(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, backend)
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        for _ in range(3):
+            assert (await stranger.send_message("t")).code == 0
+        assert (await stranger.call(11, pull("g", "t", 0, 2))).code == 0
+        assert broker.offsets.query("g", "t", 0) == 2
+        for offset in (-5, -(2**63), 4, 2**63 - 1):
+            for from_offset in (0, 1):  # the second pull of a kind is the fast path's
+                assert (await stranger.call(11, pull("g", "t", from_offset, offset))).code == 0
+            assert (await stranger.call(15, commit("g", "t", 0, offset))).code != 0
+        for queue in (-1, 4, 2**31, 2**63 - 1):
+            assert (await stranger.call(15, commit("g", "t", queue, 0))).code != 0
+        assert broker.offsets.queues_of("g", "t") == {0: 2}
+        for offset in (0, 3):
+            assert (await stranger.call(15, commit("g", "t", 0, offset))).code == 0
+            assert broker.offsets.query("g", "t", 0) == offset
