@@ -59,7 +59,7 @@ class Counter:
         self._next = [0] * QUEUES
         self.done = asyncio.Event()
 
-    def __call__(self, message: ReceivedMessage) -> None:
+    async def __call__(self, message: ReceivedMessage) -> None:
         queue = message.queue.queue_id
         if message.queue_offset != self._next[queue]:
             raise SystemExit(f"queue {queue}: {message.queue_offset} came instead of {self._next[queue]}")

@@ -28,7 +28,7 @@ async def main(nameserver: str) -> None:
         result = await producer.send(Message("traced", b"hello", keys=("order-7",)))
     done = asyncio.Event()
 
-    def handle(message: ReceivedMessage) -> None:
+    async def handle(message: ReceivedMessage) -> None:
         done.set()
 
     async with PushConsumer(

@@ -140,6 +140,10 @@ async def traced_by_us(driver: Driver, cluster: Cluster, topic: str) -> None:
     async with Producer(cluster.namesrv, "PG_ours_traced", trace=True) as producer:
         sent = await producer.send(Message(topic, b"our body", tag="t", keys=("ours",)))
     done = asyncio.Event()
+
+    async def handle(_message: ReceivedMessage) -> None:
+        done.set()
+
     group = driver.unique("CG_ours_traced")
     async with (
         asyncio.timeout(30),
@@ -147,7 +151,7 @@ async def traced_by_us(driver: Driver, cluster: Cluster, topic: str) -> None:
             cluster.namesrv,
             group,
             subscriptions={topic: "*"},
-            handler=lambda message: done.set(),
+            handler=handle,
             config=FIRST,
             trace=True,
         ),

@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from line_chart import Panel, draw
@@ -126,7 +127,7 @@ async def send_one(load: Load, producer: Producer, kind: float, due: float) -> N
         load.acked[number] = 1
 
 
-def steady_handler(load: Load, message: ReceivedMessage) -> None:
+async def steady_handler(load: Load, message: ReceivedMessage) -> None:
     number, sent_ns = (int(part) for part in message.body.split(b" ", 2)[:2])
     if load.seen[number]:
         load.redelivered += 1
@@ -223,7 +224,7 @@ async def run(server: servers.Server, minutes: float, rate: int, seed: int) -> d
         nameserver,
         "steady",
         subscriptions={TOPIC: "*"},
-        handler=lambda message: steady_handler(load, message),
+        handler=partial(steady_handler, load),
         config=ConsumerConfig(consume_from=ConsumeFrom.FIRST),
     )
     async with steady, Producer(nameserver) as producer, asyncio.TaskGroup() as tasks:

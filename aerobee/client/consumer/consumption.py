@@ -6,8 +6,7 @@ process dies; what was handled and not committed is then delivered again.
 
 A handler that takes longer than the consume time-out is cancelled and its message given back, so that one stuck call
 does not hold back the offset of its queue for ever. RocketMQ's client gives the message back too, but lets the call go
-on, so that a message can be handled twice at a time; a plain function cannot be stopped here either, for it holds the
-event loop.
+on, so that a message can be handled twice at a time. So does a plain function here, for its thread cannot be stopped.
 """
 
 from __future__ import annotations

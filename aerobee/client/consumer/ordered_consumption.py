@@ -4,7 +4,7 @@ Follows ConsumeMessageOrderlyService (RocketMQ). Queues are worked on side by si
 queue the next message waits until the one before it was handled, or was given up and taken by the dead letters.
 
 The handler of a queue that this member loses (its lock ran out, see queue_locking.py) is cancelled, because another
-member may already be at the same message; an `async def` handler ends there, a plain function cannot be stopped. A
+member may already be at the same message; an `async def` handler ends there, the thread of a plain one goes on. A
 queue that is given away in good order is finished first: the handler that runs ends, then the offset is committed, then
 the lock is given back.
 """

@@ -23,6 +23,7 @@ from aerobee.client.consumer.consumer_trace import consumer_tracer
 from aerobee.client.consumer.consumption import Consumption, Handler
 from aerobee.client.consumer.first_offset import FirstOffset, begin_at_end
 from aerobee.client.consumer.give_back import GivesBack
+from aerobee.client.consumer.handler_threads import HandlerThreads, in_threads, is_plain
 from aerobee.client.consumer.local_place import DEFAULT_INSTANCE, LocalPlace
 from aerobee.client.consumer.message_stream import MessageStream
 from aerobee.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
@@ -52,8 +53,9 @@ class PushConsumer:
     """Consumes topics as a member of a group.
 
     With a handler: `async with PushConsumer(addresses, "group", subscriptions={"orders": "*"}, handler=handle): ...`.
-    The handler gets a ReceivedMessage, or a list of them with `batch_size` above 1; it may be `async def` or `def`.
-    Returning means consumed. Raising means: deliver again later (RetryLater says when).
+    The handler gets a ReceivedMessage, or a list of them with `batch_size` above 1. Returning means consumed. Raising
+    means: deliver again later (RetryLater says when). An `async def` runs in the event loop; a plain `def` runs in one
+    of at most `concurrency` threads of this consumer, and may block.
 
     Without one: `async for message in consumer`. The next step of the loop acknowledges, or `message.ack()` does
     earlier; `message.retry()` has it delivered again. The message at which a loop is left is acknowledged only by
@@ -101,6 +103,9 @@ class PushConsumer:
             consumer_tracer(nameservers, group, client, self._clock, network, random) if trace else None
         )
         observers = (*observers, self._tracer) if self._tracer is not None else observers
+        self._threads = HandlerThreads(f"aerobee-{group}", self.config.concurrency)
+        if handler is not None and is_plain(handler):
+            handler = in_threads(handler, self._threads)
         if handler is not None and observers:
             handler = observed(handler, observers, group)
         self._pulls: dict[MessageQueue, QueuePull] = {}
@@ -128,15 +133,18 @@ class PushConsumer:
             self._pops = self._make_pops(handler)
         self._rebalancer = self._make_rebalancer(allocation)
         self._settings = _pull_settings(self.config)
+        self._answer_brokers(has_handler=handler is not None)
+
+    def _answer_brokers(self, *, has_handler: bool) -> None:
         PeerCalls(
             session=self._session,
-            group=group,
+            group=self.group,
             consume_type=CONSUME_PASSIVELY,
             pulls=self._pulls,
             subscriptions=self._subscriptions,
             rebalance=self._rebalancer.wake,
             reset=self.reset_offsets,
-            consume=None if handler is None else self._consumption.consume_directly,
+            consume=self._consumption.consume_directly if has_handler else None,
             settings=self._running_settings,
             locked_at_ms=None if self._ordering is None else self._ordering.locked_at_ms,
         ).install()
@@ -302,6 +310,7 @@ class PushConsumer:
             for pull in self._pulls.values():
                 pull.stop()
             self._pulls.clear()
+            self._threads.close()
             await self._session.close()
             self._leave_place()
             if self._tracer is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
+import orjson
 import pytest
 
 from aerobee.client import (
@@ -411,3 +413,26 @@ def test_wrong_expressions_and_names_are_refused():
         PushConsumer("127.0.0.1:1", "bad group", subscriptions={"orders": "*"}, handler=print)
     with pytest.raises(UsageError):
         PushConsumer("127.0.0.1:1", "G", subscriptions={}, handler=print)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_plain_function_that_blocks_holds_up_nothing_else(broker, until, orderly):
+    """Were it run in the event loop, the second handler could never set what the first one waits for."""
+    await fill(broker, 4)
+    both, names = threading.Barrier(2), set()
+
+    def handle(_message):
+        names.add(threading.current_thread().name)
+        both.wait(30)
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, concurrency=2, orderly=orderly)
+    if orderly:
+        broker.code_41 = lambda connection, request: request.reply(
+            body=orjson.dumps({"lockOKMQSet": orjson.loads(request.body)["mqSet"]})
+        )
+        broker.code_42 = lambda connection, request: None
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
+    ) as consumer:
+        await until(lambda: consumer.consumed_count == 4)
+    assert names == {"aerobee-G-1", "aerobee-G-2"}

@@ -20,7 +20,7 @@ from aerobee.client.received import ReceivedMessage
 async def main(namesrv: str, topic: str, group: str, path: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def handle(message: ReceivedMessage) -> None:
+    async def handle(message: ReceivedMessage) -> None:
         os.write(file, b"m %d %d %s\n" % (message.queue.queue_id, message.queue_offset, message.body))
 
     stop = asyncio.Event()

@@ -1,0 +1,118 @@
+"""Runs plain `def` handlers in threads, so that one that waits holds up neither the event loop nor Ctrl-C.
+
+At most `count_max` threads, started when there is work that nobody takes, named after the group. They are daemons:
+the end of the program does not wait for a handler that never returns. A coroutine that a plain function returns is
+awaited in the event loop, as for `async def`.
+
+What always holds: a call that was cancelled before a thread took it does not run; one that runs cannot be stopped,
+and what it returns then is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+Function = Callable[[Any], Any]
+
+
+class _Call:
+    """One call and the future that waits for it in the event loop."""
+
+    __slots__ = ("argument", "context", "function", "future", "loop")
+
+    def __init__(self, function: Function, argument: Any) -> None:
+        self.function = function
+        self.argument = argument
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.context = contextvars.copy_context()
+
+    def run(self) -> None:
+        if self.future.cancelled():
+            return
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = self.context.run(self.function, self.argument)
+        except StopIteration as stop:  # a future cannot hold it
+            error = RuntimeError(f"the handler raised {stop!r}")
+        except BaseException as raised:
+            # Whatever it is belongs to the call: it is raised again where the call is awaited.
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for this call
+            self.loop.call_soon_threadsafe(self._finish, result, error)
+
+    def _finish(self, result: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
+
+
+class HandlerThreads:
+    """Up to `count_max` threads; the caller bounds the calls that wait for one."""
+
+    def __init__(self, name: str, count_max: int) -> None:
+        self._name = name
+        self._count_max = count_max
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+
+    async def call(self, function: Function, argument: Any) -> Any:
+        """Run `function(argument)` in a thread and return what it returns, or raise what it raises."""
+        call = _Call(function, argument)
+        self._calls.put(call)
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self._count_max:
+            thread = threading.Thread(
+                target=self._work, name=f"{self._name}-{len(self._threads) + 1}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        return await call.future
+
+    def close(self) -> None:
+        """Let the threads end when they have nothing more to do; does not wait."""
+        for _ in self._threads:
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except queue.Empty:
+                self._idle.release()
+                call = self._calls.get()
+            if call is None:
+                return
+            call.run()
+            del call  # while it waits for the next one, nothing of this one is held
+
+
+def is_plain(handler: Function) -> bool:
+    """Whether a call of `handler` does its work at once, instead of returning a coroutine."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    return not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__))
+
+
+def in_threads(handler: Function, threads: HandlerThreads) -> Function:
+    """A coroutine function that runs the plain `handler` in a thread."""
+
+    async def handle(messages: Any) -> Any:
+        returned = await threads.call(handler, messages)
+        if returned is not None and inspect.isawaitable(returned):
+            return await returned
+        return returned
+
+    return handle
