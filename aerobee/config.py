@@ -24,8 +24,13 @@ from typing import Any, TypeVar
 from aerobee.errors import ConfigError
 
 T = TypeVar("T")
+PATH_KEY_BEGINNINGS, PATH_KEY_ENDINGS = (
+    ("storepath",),
+    ("path", "dir", "home"),
+)  # of keys that say where files lie
 ENVIRONMENT_PREFIX = "AEROBEE_"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 
 
@@ -111,9 +116,38 @@ def merge_properties(text: str, changes: Mapping[str, str]) -> str:
     return merged + "".join(_property_line(k, v) for k, v in changes.items() if k not in places)
 
 
+def properties_text(settings: Mapping[str, str]) -> str:
+    """Return `key=value` lines, sorted by key as RocketMQ's are; parse_properties gives `settings` back.
+
+    Whatever a key or a value holds stays in its line.
+    """
+    return "".join(_property_line(key, settings[key]) for key in sorted(settings))
+
+
 def _property_line(key: str, value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return f"{key}={escaped}\n"
+    return f"{_escape(key, '=: #!')}={_escape(value)}\n"
+
+
+def _escape(text: str, separators: str = "") -> str:
+    """Escape what would end the line, the key, or be taken for an escape; control characters as \\uXXXX."""
+    return "".join(
+        _ESCAPED.get(char)
+        or (f"\\{char}" if char in separators or (char == " " and at == 0) else None)
+        or (f"\\u{ord(char):04x}" if ord(char) < 0x20 or ord(char) in (0x7F, 0x85, 0x2028, 0x2029) else char)
+        for at, char in enumerate(text)
+    )
+
+
+def check_wire_settings(changes: Mapping[str, str]) -> None:
+    """Raise ConfigError for what no peer may set: where files lie, and values of more than one line.
+
+    Source: the fix of CVE-2023-33246 and CVE-2023-37582 in RocketMQ (configBlackList); here no list can be emptied.
+    """
+    for key, value in changes.items():
+        if key.lower().startswith(PATH_KEY_BEGINNINGS) or key.lower().endswith(PATH_KEY_ENDINGS):
+            raise ConfigError(f"{key} says where files lie: set it in the configuration file and restart")
+        if any(ord(char) < 0x20 and char != "\t" for char in key + value):
+            raise ConfigError(f"{key[:80]!r} or its value holds a line break or a control character")
 
 
 def environment_settings(environ: Mapping[str, str], kinds: Iterable[type[Any]]) -> dict[str, Setting]:

@@ -7,10 +7,13 @@ is created and never again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aerobee.errors import UsageError
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Attribute:
             if value not in self.values:
                 raise UsageError(f"attribute {key} is {value!r}, must be one of {', '.join(self.values)}")
             return
-        if not value.lstrip("-").isdigit() or not self.low <= int(value[:20]) <= self.high:
+        if not _NUMBER.match(value) or not self.low <= int(value) <= self.high:
             raise UsageError(f"attribute {key} is {value!r}, must be a number from {self.low} to {self.high}")
 
 

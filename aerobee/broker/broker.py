@@ -22,12 +22,9 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
-from aerobee.broker.consumer.parked_pulls import ParkedPulls
-from aerobee.broker.consumer.pull import PullCalls
-from aerobee.broker.delay.delay_level import delay_level_hook
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import Feature
 from aerobee.broker.features import make_features
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
@@ -36,8 +33,12 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import VARIABLE, choose_lane
 from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
+from aerobee.broker.parts import BrokerParts
 from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.pull.pull import PullCalls
 from aerobee.broker.registration import Registration
+from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import SendDuplicates

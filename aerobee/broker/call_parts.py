@@ -16,11 +16,11 @@ from aerobee.broker.admin.topic import AdminTopicCalls
 from aerobee.broker.consumer.assignment import AssignmentCalls
 from aerobee.broker.consumer.lock_calls import LockCalls
 from aerobee.broker.consumer.offset_calls import OffsetCalls
-from aerobee.broker.consumer.pull import PullCalls
-from aerobee.broker.feature import BrokerParts
+from aerobee.broker.consumer.request_mode import FILE_NAME as REQUEST_MODE_FILE
+from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.heartbeat import HeartbeatCalls
-from aerobee.broker.pop.request_mode import FILE_NAME as REQUEST_MODE_FILE
-from aerobee.broker.pop.request_mode import RequestModes
+from aerobee.broker.parts import BrokerParts
+from aerobee.broker.pull.pull import PullCalls
 from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
 from aerobee.broker.send.send import SendCalls

@@ -15,12 +15,14 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from aerobee.broker.consumer.subscription_conflict import POLICIES, WARN
 from aerobee.config import changed
 from aerobee.errors import ConfigError
-from aerobee.message import LEGAL_NAME
+from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 
 MASTER_ID = 0
+TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999: a later one cannot be written as a date
+WARN, REFUSE = "warn", "refuse"  # what becomes of members that subscribe differently
+POLICIES = (WARN, REFUSE)
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 _ENDPOINT = re.compile(r"(?:(?P<name>[A-Za-z][A-Za-z0-9_-]*)://)?(?P<host>\[[^\]]+\]|[^:/]*):(?P<port>\d+)\Z")
 
@@ -163,6 +165,14 @@ class BrokerConfig:
             # A broker's and a cluster's name are topics too, so the rule of topics holds. Host names have dots.
             if not name or not (LEGAL_NAME.match(name) or LEGAL_NAME.match(name.replace(".", "-"))):
                 raise ConfigError(f"{key} is {name!r}: letters, digits, _, -, % and | are allowed")
+        if (
+            not LEGAL_NAME.match(self.msg_trace_topic_name)
+            or len(self.msg_trace_topic_name) > TOPIC_BYTES_MAX
+        ):
+            raise ConfigError(
+                f"msgTraceTopicName is {self.msg_trace_topic_name!r}: letters, digits, _, -, % and | are allowed"
+            )
+        _between("startAcceptSendRequestTimeStamp", self.start_accept_send_request_time_stamp, 0, TIME_MS_MAX)
         if self.broker_id < 0:
             raise ConfigError(f"brokerId is {self.broker_id}, must be 0 for a master or above for a slave")
         _between("listenPort", self.listen_port, 0, 65_535)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from aerobee.broker.consumer.lock_calls import FILE_NAME as LOCKS_FILE
 from aerobee.broker.consumer.lock_calls import OrderlyLocks
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import Feature
 from aerobee.broker.filter.filter_feature import FilterFeature
+from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.send.batch_queue import BatchQueues
 from aerobee.broker.send.light_queue import LightQueues
@@ -19,10 +21,27 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     return (
         Transactions(parts, timers=timers),  # before all that look at delays: a half message has none
         timers,
-        RequestReply(parts),
-        OrderlyLocks(parts),
-        FilterFeature(parts),
-        BatchQueues(parts),
-        LightQueues(parts),
+        RequestReply(
+            store=parts.store,
+            writer=parts.writer,
+            topics=parts.topics,
+            producers=parts.producers,
+            stats=parts.stats,
+            live=parts.live,
+            identity=parts.identity,
+            clock=parts.clock,
+        ),
+        OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE), run_blocking=parts.run_blocking),
+        _filters(parts),
+        BatchQueues(topics=parts.topics, mark=parts.store.set_batch_topic),
+        LightQueues(store=parts.store, topics=parts.topics, writer=parts.writer),
         Pop(parts, timer=timers),
     )
+
+
+def _filters(parts: BrokerParts) -> FilterFeature:
+    """The table hears of subscriptions, and gives queue entries their bits where enableCalcFilterBitMap asks for them."""
+    parts.consumers.on_subscriptions(parts.filters.subscribed)
+    if parts.live.value.enable_calc_filter_bit_map and parts.store.config.enable_consume_queue_ext:
+        parts.store.set_bitmap(parts.filters.bitmap)
+    return FilterFeature(table=parts.filters, clock=parts.clock, run_blocking=parts.run_blocking)

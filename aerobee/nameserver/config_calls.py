@@ -59,6 +59,7 @@ class ConfigCalls:
                 code, remark = refused
                 return request.reply(code, remark=remark)
             try:
+                settings.check_wire_settings({key: change.value for key, change in changes.items()})
                 fresh = settings.changed(current, {key: change.value for key, change in changes.items()})
             except ConfigError as error:
                 return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
@@ -73,8 +74,9 @@ class ConfigCalls:
 
 def config_text(config: NameServerConfig) -> str:
     """All settings that have a value as `key=value` lines, sorted by key as RocketMQ's are."""
-    texts = settings.to_properties(config)
-    return "".join(f"{key}={texts[key]}\n" for key in sorted(texts) if texts[key])
+    return settings.properties_text(
+        {key: text for key, text in settings.to_properties(config).items() if text}
+    )
 
 
 def _refusal(

@@ -5,8 +5,9 @@ Source: TlsSystemConfig, TlsHelper, NettyRemotingServer.HandshakeHandler. Keys, 
 configuration: `tls.server.mode`, `tls.enable`, `tls.test.mode.enable`, `tls.server.need.client.auth` and, under
 `tls.server.` and `tls.client.`, `keyPath keyPassword certPath trustCertPath`, `authClient` / `authServer`.
 
-As in RocketMQ the peer's certificate is checked only when authClient / authServer is true, and host names never: routes
-name brokers by IP address. Files are PEM.
+As in RocketMQ a server's certificate is checked only when authServer is true, and host names never: routes name brokers by
+IP address. Otherwise than in RocketMQ, `tls.server.need.client.auth=require` lets nobody in without a certificate of the
+trust store, whatever authClient says, and needs a trust store to start. Files are PEM.
 """
 
 from __future__ import annotations
@@ -114,6 +115,21 @@ class ServerTls:
         self._test_mode = test_mode
         self._context: ssl.SSLContext | None = None
         self._stamps: tuple[tuple[int, int, int], ...] = ()
+        if (
+            client_auth is ClientAuth.REQUIRE
+            and mode is not TlsMode.DISABLED
+            and not self.files.trust_cert_path
+        ):
+            raise ConfigError(
+                "tls.server.need.client.auth is require, but tls.server.trustCertPath does not say whose certificates "
+                "are good: set it, or tls.server.need.client.auth=none"
+            )
+        if client_auth is ClientAuth.REQUIRE and mode is not TlsMode.ENFORCING:
+            _LOG.warning(
+                "tls.server.need.client.auth is require, but tls.server.mode %s serves plain connections, which bring "
+                "no certificate: set tls.server.mode=enforcing",
+                mode.value,
+            )
         if self.files.cert_path and mode is not TlsMode.DISABLED:
             self.reload()
         elif mode is TlsMode.ENFORCING and not (test_mode and can_make_certificates()):
@@ -124,7 +140,8 @@ class ServerTls:
         stamps = self.files.stamps()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.files.load_into(context)
-        if self._client_auth is not ClientAuth.NONE and self.files.verify_peer:
+        # Whoever asks for certificates and names a trust store has them checked, authClient set or not.
+        if self._client_auth is not ClientAuth.NONE and self.files.trust_cert_path:
             required = self._client_auth is ClientAuth.REQUIRE
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         if not self.files.cert_path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -85,8 +86,13 @@ class LogCleaner:
     def _expire(self, used: int, total: int, times: list[int], manual: bool) -> list[str]:
         """Take expired segments out of the log. Returns the files to remove."""
         ratio = used / total if total else 0.0
+        now_ms = self._clock.now_ms()
         decision = self._retention.decide(
-            now_ms=self._clock.now_ms(), file_times_ms=times, used_ratio=ratio, manual=manual
+            now_ms=now_ms,
+            local_hour=time.localtime(now_ms / 1000).tm_hour,
+            file_times_ms=times,
+            used_ratio=ratio,
+            manual=manual,
         )
         paths = []
         for _ in range(decision.delete_count):

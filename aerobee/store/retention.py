@@ -10,7 +10,6 @@ Without any of these, files older than fileReservedTime go in the hours of delet
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,9 +38,18 @@ class Retention:
         self._hours = {int(hour) for hour in config.delete_when.split(";") if hour}
 
     def decide(
-        self, *, now_ms: int, file_times_ms: Sequence[int], used_ratio: float, manual: bool
+        self,
+        *,
+        now_ms: int,
+        local_hour: int,
+        file_times_ms: Sequence[int],
+        used_ratio: float,
+        manual: bool,
     ) -> RetentionDecision:
-        """`file_times_ms`: last change of the files that may go, oldest file first, without the newest."""
+        """`file_times_ms`: last change of the files that may go, oldest file first, without the newest.
+
+        `local_hour`: 0 to 23 of now_ms where the broker runs, for deleteWhen.
+        """
         config = self._config
         used_percent = used_ratio * 100
         if used_percent > config.disk_space_warning_level_ratio:
@@ -51,7 +59,7 @@ class Retention:
         is_forced = (
             config.clean_file_forcibly_enable and used_percent > config.disk_space_clean_forcibly_ratio
         )
-        is_hour = time.localtime(now_ms / 1000).tm_hour in self._hours
+        is_hour = local_hour in self._hours
         count = 0
         if manual or is_forced or is_hour or used_percent > config.disk_max_used_space_ratio:
             expired_before = now_ms - config.file_reserved_time * 3_600_000

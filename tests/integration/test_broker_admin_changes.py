@@ -168,7 +168,9 @@ async def test_a_deleted_topic_takes_messages_and_offsets_along(peer: Peer) -> N
     assert await peer.offset(30, topic="T", queueId=0) == 1
 
 
-@pytest.mark.parametrize("topic", ["", " ", "TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "rmq_sys_any"])
+@pytest.mark.parametrize(
+    "topic", ["", " ", "TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "rmq_sys_wheel_timer"]
+)
 async def test_the_brokers_own_topics_cannot_be_deleted(peer: Peer, topic: str) -> None:
     assert (await peer.call(215, {"topic": topic})).code == 29
 

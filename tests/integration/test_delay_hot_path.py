@@ -14,7 +14,7 @@ import pytest
 
 from aerobee.broker.lane.choice import VARIABLE
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.timer.timer_properties import due_time, slot_time
+from aerobee.broker.send.timer_properties import due_time, slot_time
 from aerobee.clock import AdvancingClock
 from aerobee.message import decode_record
 from aerobee.remoting.command import RemotingCommand

@@ -29,13 +29,13 @@ from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.consumer.parked_pulls import ParkedPulls
 from aerobee.broker.delay.deliveries import Deliveries
-from aerobee.broker.feature import BrokerParts
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
+from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.pull.held_pulls import ParkedPulls
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from aerobee.broker.delay import schedule
-from aerobee.broker.timer import timer_feature, timer_properties
+from aerobee.broker.delay import delivery_core, schedule
+from aerobee.broker.send import timer_properties
+from aerobee.broker.timer import timer_feature, timer_service
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.store.timer_files import TimerFiles
 from aerobee.store.timer_log import TimerLog
@@ -87,7 +88,8 @@ def mend_no_slots(patch: pytest.MonkeyPatch) -> None:
 
 def deliver_a_millisecond_early(patch: pytest.MonkeyPatch) -> None:
     due_time = timer_properties.due_time
-    patch.setattr(timer_properties, "due_time", lambda *args, **named: due_time(*args, **named) - 1)
+    for user in (timer_service, delivery_core):
+        patch.setattr(user, "due_time", lambda *args, **named: due_time(*args, **named) - 1)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ from typing import Any, cast
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.consumer.parked_pulls import ParkedPulls
-from aerobee.broker.delay.delay_level import delay_level_hook
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.feature import BrokerParts
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
+from aerobee.broker.parts import BrokerParts
+from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_feature import Timers

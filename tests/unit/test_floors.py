@@ -13,6 +13,7 @@ package's `__init__`, except what only floor 4 and users see.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +39,8 @@ FLOORS: dict[str, int] = {
 }
 # The command line shows what the in-process cluster starts, so these two of one floor know each other one way.
 ALLOWED_SIDEWAYS = {("ops", "testing")}
-# Cores: no IO, no clock, no randomness of their own.
+# Cores: no IO, no clock, no randomness of their own. These and every file whose docstring calls itself one.
+SAYS_CORE = re.compile(r"(?:^|[.;] |\n)(?:Core[.:,]|core\.|A core[.,])")
 CORES = [
     "errors.py",
     "remoting/frame.py",
@@ -56,10 +58,42 @@ CORES = [
     "client/producer/send_header.py",
     "client/consumer/subscription.py",
     "client/unique_id.py",
+    "broker/filter/sql92.py",
+    "broker/filter/record_test.py",
+    "broker/filter/bloom.py",
+    "broker/consumer/subscription_conflict.py",
+    "broker/consumer/consumer_offsets.py",
+    "broker/send/send_header.py",
+    "broker/send/message_type.py",
+    "broker/send/dead_letter.py",
+    "broker/send/delay_level.py",
+    "broker/delay/delivery_core.py",
+    "store/stored_message.py",
     "nameserver/route_table.py",
     "nameserver/zone_filter.py",
     "nameserver/answers.py",
 ]
+# Inside broker/ imports go down as well. What is not named here lies at the bottom: files that everybody shares.
+BROKER_ORDER = (
+    "filter",  # expressions
+    "consumer",  # groups, members, offsets, locks
+    "pull",  # what a consumer reads, and the pulls that wait
+    "send",  # what a producer sends, up to the store
+    "lane",  # the same for ordinary bursts
+    "delay",  # delivery of what has waited
+    "parts",  # the shared parts, from which those above are made
+    "timer",
+    "transaction",
+    "pop",
+    "registration",
+    "topic_queues",
+    "heartbeat",
+    "query",
+    "admin",
+    "call_parts",
+    "features",
+    "broker",
+)
 IO_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading", "subprocess", "os", "select"}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -166,13 +200,70 @@ def test_only_the_top_floor_imports_through_a_package(path: Path) -> None:
     assert not wrong
 
 
-def test_cores_do_no_io() -> None:
-    paths = [path for pattern in CORES for path in PACKAGE.glob(pattern)]
+def test_parts_of_the_broker_import_downwards() -> None:
+    """A sub-package of broker/ knows those before it in BROKER_ORDER; shared files know no sub-package."""
+    place = {name: number for number, name in enumerate(BROKER_ORDER)}
+    wrong = []
+    for path in SOURCES:
+        inside = path.relative_to(PACKAGE).with_suffix("").parts
+        if inside[0] != "broker":
+            continue
+        own = inside[1]
+        for found in imports_of(path):
+            parts = found.module.split(".")
+            if parts[:2] != ["aerobee", "broker"] or len(parts) < 3 or parts[2] == own:
+                continue
+            if place.get(parts[2], -1) >= place.get(own, 0):
+                wrong.append(f"{'/'.join(inside)} line {found.line}: {found.module}")
+    assert not wrong
+
+
+def test_no_file_imports_itself_over_others() -> None:
+    """No cycle of files anywhere in the package, imports for types included."""
+    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
+    imports = {
+        name: {found.module for found in imports_of(path) if found.module in files}
+        for name, path in files.items()
+    }
+    while leaves := [name for name, targets in imports.items() if not targets & imports.keys()]:
+        for name in leaves:
+            del imports[name]
+    # What is left imports something that is left: follow it until a file comes twice.
+    trail: list[str] = []
+    name = min(imports, default="")
+    while name and name not in trail:
+        trail.append(name)
+        name = min(imports[name] & imports.keys())
+    assert not name, " -> ".join([*trail[trail.index(name) :], name])
+
+
+def cores() -> list[Path]:
+    named = {path for pattern in CORES for path in PACKAGE.glob(pattern)}
+    says = {
+        path
+        for path in SOURCES
+        if SAYS_CORE.search(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+    }
+    return sorted(named | says)
+
+
+@pytest.mark.parametrize("pattern", CORES)
+def test_each_named_core_exists(pattern: str) -> None:
+    assert list(PACKAGE.glob(pattern))
+
+
+@pytest.mark.parametrize("path", cores(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_cores_do_no_io(path: Path) -> None:
     wrong = [
-        f"{path.relative_to(ROOT)} line {found.line}: {found.module}"
-        for path in paths
+        f"line {found.line}: {found.module}"
         for found in imports_of(path)
         if found.module.split(".")[0] in IO_MODULES and not found.type_checking
+    ]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    wrong += [
+        f"line {node.lineno}: open()"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
     ]
     assert not wrong
 

@@ -15,7 +15,14 @@ from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.clock import Clock
-from aerobee.config import changed, known_keys, parse_properties, to_properties
+from aerobee.config import (
+    changed,
+    check_wire_settings,
+    known_keys,
+    parse_properties,
+    properties_text,
+    to_properties,
+)
 from aerobee.errors import ConfigError
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.data_version import DataVersion
@@ -95,8 +102,8 @@ class AdminBrokerCalls:
     def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """26: all settings in force as a properties text, sorted by key."""
         settings = {**self._other_settings(), **to_properties(self._store.config, self._live.value)}
-        text = "".join(f"{key}={value}\n" for key, value in sorted(settings.items()))
-        return request.reply(ext={"version": self._version.encode().decode()}, body=text.encode())
+        body = properties_text(settings).encode()
+        return request.reply(ext={"version": self._version.encode().decode()}, body=body)
 
     def update_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """25: change settings given as a properties text. Either all values are valid or nothing changes.
@@ -125,6 +132,7 @@ class AdminBrokerCalls:
                 remark=f"Can not update config in black list: {', '.join(forbidden)} (configBlackList)",
             )
         try:
+            check_wire_settings(changes)
             remark = self._apply(changes)
         except ConfigError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))

@@ -1,1 +1,1 @@
-"""Groups and their members: subscriptions, pulls, offsets, locks, assignment."""
+"""Groups and their members: subscriptions, offsets, locks, assignment."""

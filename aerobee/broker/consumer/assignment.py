@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.pop.request_mode import POP, RequestMode, RequestModes
+from aerobee.broker.consumer.request_mode import POP, RequestMode, RequestModes
 from aerobee.errors import MalformedFrame
 from aerobee.message import RETRY_PREFIX, MessageQueue
 from aerobee.remoting import fastjson

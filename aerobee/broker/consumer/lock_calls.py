@@ -17,7 +17,7 @@ from typing import Any
 
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.lock_table import LockTable
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import Feature
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
@@ -37,10 +37,10 @@ class OrderlyLocks(Feature):
 
     name = "orderly locks"
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._calls = LockCalls(
-            locks=parts.locks, file=parts.config_file(FILE_NAME), run_blocking=parts.run_blocking
-        )
+    def __init__(
+        self, *, locks: LockTable, file: ConfigFile, run_blocking: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self._calls = LockCalls(locks=locks, file=file, run_blocking=run_blocking)
 
     def handlers(self) -> dict[int, Handler]:
         return self._calls.handlers()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.send.batch_queue import is_batch_topic
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import MalformedFrame
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -105,7 +104,8 @@ class OffsetCalls:
         """31: the offset of the oldest message that is still there; -1 for a batch queue that never had one, as RocketMQ."""
         topic, queue_id = request.text("topic"), request.integer("queueId")
         offset = self._store.min_offset(topic, queue_id)
-        if not self._store.max_offset(topic, queue_id) and is_batch_topic(self._topics.get(topic)):
+        config = self._topics.get(topic)
+        if config is not None and config.is_batch and not self._store.max_offset(topic, queue_id):
             offset = -1
         return request.reply(ext={"offset": str(offset)}, remark="")
 

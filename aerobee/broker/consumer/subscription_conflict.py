@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting.body.subscription import SUBSCRIBE_ALL, SubscriptionData
 
-WARN, REFUSE = "warn", "refuse"
-POLICIES = (WARN, REFUSE)
 NOTHING = "nothing"
 
 Wanted = Mapping[str, str]  # topic -> what a member asks for, in one spelling

@@ -30,7 +30,8 @@ from zlib import crc32
 
 from aerobee.broker.delay.delivery_runs import Looked, Stamp
 from aerobee.broker.lane.core import LaneCore, Put
-from aerobee.broker.timer import timer_properties as names
+from aerobee.broker.property_names import TIMER_DELETE_KEY, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS
+from aerobee.broker.send.timer_properties import due_time, number
 from aerobee.errors import MalformedRecord, StoreError, WireError
 from aerobee.message import (
     BORN_HOST_V6,
@@ -128,14 +129,14 @@ class DeliveryCore(LaneCore):
         try:
             for source in sources:
                 _, _, pairs, head = self._read(source, readable_end)
-                out_ms = names.number(pairs[names.OUT_MS])
+                out_ms = number(pairs[TIMER_OUT_MS])
                 if out_ms is None:
                     break
-                due_ms = names.due_time(pairs, out_ms, store_timestamp=head[11], precision_ms=precision_ms)
+                due_ms = due_time(pairs, out_ms, store_timestamp=head[11], precision_ms=precision_ms)
                 topic = pairs["REAL_TOPIC"]
                 if topic not in hashes:
                     hashes[topic] = java_hash(topic)
-                found.append((out_ms, due_ms, names.DELETE_KEY in pairs, topic, hashes[topic]))
+                found.append((out_ms, due_ms, TIMER_DELETE_KEY in pairs, topic, hashes[topic]))
         except _NOT_ORDINARY:
             pass
         return found
@@ -192,4 +193,4 @@ class DeliveryCore(LaneCore):
         return record, text, pairs, head
 
 
-_ENQUEUE, _DEQUEUE = names.ENQUEUE_MS.encode(), names.DEQUEUE_MS.encode()
+_ENQUEUE, _DEQUEUE = TIMER_ENQUEUE_MS.encode(), TIMER_DEQUEUE_MS.encode()

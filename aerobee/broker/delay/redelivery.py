@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import Protocol
 
-from aerobee.broker.delay.delay_level import REAL_QUEUE_ID, REAL_TOPIC
+from aerobee.broker.property_names import REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.errors import MalformedRecord
 from aerobee.message import (
     BORN_HOST_V6,

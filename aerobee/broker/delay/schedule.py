@@ -9,6 +9,7 @@ time of the next entry. A due message is stored again under REAL_TOPIC and REAL_
 
 The file is written each 10 s and at the stop. After a crash RocketMQ delivers again what was delivered since then. Here
 the record of each delivery names the record it was made from (store/delivery_mark.py): loading looks at the commit log
+from aerobee.broker.property_names import (REAL_TOPIC)
 from aerobeeLogOffset on and moves each level behind the last message that was delivered. RocketMQ leaves that key out
 when it writes the file. The file never runs ahead of the log on the disk.
 """
@@ -20,10 +21,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.delay.delay_level import REAL_TOPIC
 from aerobee.broker.delay.delivery_error import DeliveryError
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.property_names import REAL_TOPIC
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.clock import Clock, Timer

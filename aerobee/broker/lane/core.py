@@ -39,7 +39,7 @@ import orjson
 from aerobee.broker.lane.batch import Shared, cut_batch
 from aerobee.broker.lane.pull import Got, GrantKey, LanePulls, PullGrant, number
 from aerobee.broker.lane.topic import LaneQueue, LaneTopic
-from aerobee.broker.send.send import TIMER_PROPERTIES
+from aerobee.broker.property_names import TIMER_REQUESTS
 from aerobee.errors import MalformedRecord, StoreError, WireError
 from aerobee.message import (
     BORN_HOST_V6,
@@ -84,7 +84,7 @@ SPECIAL_PROPERTIES = frozenset(
     {
         "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "REAL_TOPIC", "INNER_MULTI_DISPATCH", "INNER_NUM", "INNER_BASE",
         "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#", "TIMER_OUT_MS", "DEDUP_KEY", PRIORITY,
-        *TIMER_PROPERTIES,
+        *TIMER_REQUESTS,
     }
 )  # fmt: skip
 _ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK

@@ -13,11 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aerobee.broker.delay.delay_level import DELAY, REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.broker.lane.core import LaneCore
 from aerobee.broker.lane.pull import number
 from aerobee.broker.lane.topic import LaneQueue, LaneTopic
-from aerobee.broker.timer import timer_properties as names
+from aerobee.broker.property_names import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAY_SEC,
+    TIMER_DELAYS,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+)
+from aerobee.broker.send.timer_properties import slot_time
 from aerobee.broker.topic_table import SCHEDULE_TOPIC
 from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, PROPERTIES_BYTES_MAX
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -26,7 +34,7 @@ from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.consume_queue import ConsumeQueue
 
 LEVEL_MAX = 128
-_WISHES = frozenset({DELAY, *names.WISHES})
+_WISHES = frozenset({DELAY, *TIMER_DELAYS})
 _DIGITS_MAX = 18
 _NOT_BATCH = frozenset({"false", "0", 0})
 _ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
@@ -95,7 +103,7 @@ class DelayedLane(LaneCore):
             raise ValueError
         level, code, out_ms = self._place_of(wish, pairs[wish])
         stored = self._schedule_topic if level else self._timer_topic
-        out_text = "" if level else f"{names.OUT_MS}\x01{out_ms}\x02"
+        out_text = "" if level else f"{TIMER_OUT_MS}\x01{out_ms}\x02"
         text = (
             f"{properties if len(parts) & 1 else properties + chr(2)}{self._own_properties}{out_text}"
             f"{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{lane_queue.queue_id}\x02"
@@ -150,13 +158,13 @@ class DelayedLane(LaneCore):
         if limits is None:
             raise ValueError
         precision_ms, longest_ms = limits
-        if wish == names.DELIVER_MS:
+        if wish == TIMER_DELIVER_MS:
             deliver_ms = value
         else:
-            deliver_ms = now_ms + (value * 1000 if wish == names.DELAY_SEC else value)
+            deliver_ms = now_ms + (value * 1000 if wish == TIMER_DELAY_SEC else value)
         if not 0 < deliver_ms - now_ms <= longest_ms:
             raise ValueError
-        return 0, 0, names.slot_time(deliver_ms, precision_ms)
+        return 0, 0, slot_time(deliver_ms, precision_ms)
 
     def _stored_queue(self, stored: LaneTopic, level: int) -> LaneQueue:
         """Looked up each time: the queue object goes when the topic's queues are deleted."""

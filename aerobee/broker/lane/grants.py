@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from aerobee.broker.config import PERM_READ, LiveConfig
+from aerobee.broker.config import PERM_READ, REFUSE, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.consumer.subscription_conflict import REFUSE
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.lane.pull import SQL_EXPRESSION, SQL_MARK, GrantKey, PullGrant

@@ -17,7 +17,6 @@ from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.consumer.parked_pulls import ParkedPull, ParkedPulls
 from aerobee.broker.feature import SecondLane
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
@@ -27,6 +26,7 @@ from aerobee.broker.lane.grants import LaneGrants
 from aerobee.broker.lane.long_poll import LanePolls, answer_released
 from aerobee.broker.lane.pull import Got
 from aerobee.broker.overload import Overload
+from aerobee.broker.pull.held_pulls import ParkedPull, ParkedPulls
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
 from aerobee.broker.stats import BrokerStats

@@ -1,7 +1,7 @@
 """Long polls in the lane: pulls that it found nothing for are parked, and answered when a message has released them.
 
 A core reports a pull that has to wait as a `Got` with `waits` (lane/pull.py); `LanePolls.park` holds it as PullCalls does,
-where both kinds wait side by side (consumer/parked_pulls.py). A released pull is the same frame once more: many of them
+where both kinds wait side by side (pull/held_pulls.py). A released pull is the same frame once more: many of them
 are one burst, whose replies are cut apart again. What is not ordinary any more is for PullCalls.resume.
 
 What always holds: the offset in a pull's header is committed when the pull comes in, never when it is released. A message
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aerobee.broker.consumer.parked_pulls import ParkedPull, ParkedPulls
 from aerobee.broker.lane.core import Put
 from aerobee.broker.lane.pull import Got, PullGrant
+from aerobee.broker.pull.held_pulls import ParkedPull, ParkedPulls
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
 

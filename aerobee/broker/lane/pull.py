@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aerobee.broker.consumer.parked_pulls import HOLD_MS_MAX
 from aerobee.broker.filter.program import Program
+from aerobee.broker.pull.held_pulls import HOLD_MS_MAX
 from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
 from aerobee.store.consume_queue import ConsumeQueue

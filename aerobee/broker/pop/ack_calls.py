@@ -20,8 +20,8 @@ from aerobee.broker.pop.check_point import Acks, CheckPointKey
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
 from aerobee.broker.pop.order_info import NOT_OURS, UNKNOWN
+from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.durable_replies import DurableReplies
-from aerobee.broker.send.send import store_refusal
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, RemoteError, StoreError
 from aerobee.remoting import fastjson

@@ -10,8 +10,8 @@ from aerobee.broker.consumer.group_table import GroupTable, check_client_group
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.refusal import FAQ
 from aerobee.broker.send.message_type import TYPE_ATTRIBUTE
-from aerobee.broker.send.send import FAQ
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import RemoteError
 from aerobee.remoting.body.pop_handle import RETRY_V1, RETRY_V2, retry_topic_v1, retry_topic_v2

@@ -15,8 +15,8 @@ from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
 from aerobee.broker.pop.request_age import RequestAge
 from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops
+from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.durable_replies import DurableReplies
-from aerobee.broker.send.send import store_refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, StoreError

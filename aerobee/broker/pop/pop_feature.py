@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import Feature
+from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.ack_calls import AckCalls
 from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_point
 from aerobee.broker.pop.checks import PopChecks

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import Feature
+from aerobee.broker.property_names import INNER_BASE, INNER_NUM
+from aerobee.broker.topic_table import TopicTable
 from aerobee.message import INNER_BATCH, NEED_UNWRAP, encode_properties
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.stored_message import StoredMessage
-
-QUEUE_TYPE, BATCH = "queue.type", "BatchCQ"
-INNER_NUM, INNER_BASE = "INNER_NUM", "INNER_BASE"
-
-
-def is_batch_topic(topic: TopicConfig | None) -> bool:
-    return topic is not None and topic.attributes.get(QUEUE_TYPE) == BATCH
 
 
 def as_inner_batch(
@@ -38,15 +33,16 @@ class BatchQueues(Feature):
 
     name = "batch queues"
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._mark: Callable[[str], None] = parts.store.set_batch_topic
-        self._topics = parts.topics
-        parts.topics.on_change(self._changed)
+    def __init__(self, *, topics: TopicTable, mark: Callable[[str], None]) -> None:
+        """`mark` tells the store that a topic has batch queues."""
+        self._mark = mark
+        self._topics = topics
+        topics.on_change(self._changed)
 
     def load(self) -> None:
         self._changed(self._topics.topics.values())
 
     def _changed(self, configs: Iterable[TopicConfig]) -> None:
         for config in configs:
-            if is_batch_topic(config):
+            if config.is_batch:
                 self._mark(config.topic_name)

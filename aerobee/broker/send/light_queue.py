@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import Feature
+from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import RemoteError
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX, decode_properties, encode_properties, tags_code
@@ -32,12 +33,11 @@ class LightQueues(Feature):
 
     name = "light queues"
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._store: MessageStore = parts.store
-        self._topics: TopicTable = parts.topics
-        if parts.store.config.dispatches_light_queues:
-            parts.writer.set_light(self)
-            parts.topics.set_fallback(light_topic)
+    def __init__(self, *, store: MessageStore, topics: TopicTable, writer: MessageWriter) -> None:
+        self._store = store
+        if store.config.dispatches_light_queues:
+            writer.set_light(self)
+            topics.set_fallback(light_topic)
 
     def runtime_info(self) -> Mapping[str, str]:
         if not self._store.config.dispatches_light_queues:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from aerobee.broker.feature import PutHook
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.queue_table import MULTI_DISPATCH
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
-# The properties are those of the message, decoded; a hook that changes them returns a message with the new text.
-PutHook = Callable[[StoredMessage, dict[str, str]], StoredMessage]
 StoredCallback = Callable[[StoredMessage, dict[str, str], AppendResult], None]
 
 

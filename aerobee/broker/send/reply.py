@@ -10,11 +10,12 @@ call; only then the answer names a place, else msgId, queueId and queueOffset ar
 from __future__ import annotations
 
 from aerobee.broker.config import LiveConfig
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import Feature
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.property_names import REPLY_TO_CLIENT
+from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.send.send import store_refusal
 from aerobee.broker.send.send_header import SendHeader, parse_send_header
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable, takes_client_sends
@@ -35,8 +36,6 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import StoredMessage
 
 PUSH_TIMEOUT_S = 3.0  # RocketMQ's own limit for the call to the requester
-REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
-CORRELATION_ID = "CORRELATION_ID"
 
 
 class RequestReply(Feature):
@@ -44,15 +43,26 @@ class RequestReply(Feature):
 
     name = "request-reply"
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._store: MessageStore = parts.store
-        self._writer: MessageWriter = parts.writer
-        self._topics: TopicTable = parts.topics
-        self._producers: ProducerRegistry = parts.producers
-        self._stats: BrokerStats = parts.stats
-        self._live: LiveConfig = parts.live
-        self._identity: BrokerIdentity = parts.identity
-        self._clock: Clock = parts.clock
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        writer: MessageWriter,
+        topics: TopicTable,
+        producers: ProducerRegistry,
+        stats: BrokerStats,
+        live: LiveConfig,
+        identity: BrokerIdentity,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._producers = producers
+        self._stats = stats
+        self._live = live
+        self._identity = identity
+        self._clock = clock
         self._pushed = 0
         self._failed = 0
 

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
-from aerobee.broker.delay.delay_level import DELAY
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
-from aerobee.broker.send.batch_queue import as_inner_batch, is_batch_topic
+from aerobee.broker.property_names import DELAY, PRODUCER_GROUP, TIMER_DELETE_KEY, TIMER_OUT_MS, TRAN_MSG
+from aerobee.broker.refusal import FAQ, store_refusal
+from aerobee.broker.send.batch_queue import as_inner_batch
 from aerobee.broker.send.dead_letter import note_death, tries_failed
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_type import check_type, priority_queue
@@ -29,17 +30,12 @@ from aerobee.broker.send.send_duplicates import AlreadyStored, FirstSend, SendDu
 from aerobee.broker.send.send_header import SendHeader, parse_batch, parse_send_header
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.timer.timer_properties import DELETE_KEY, OUT_MS
 from aerobee.broker.topic_table import HALF_TOPIC, TopicTable, takes_client_sends
-from aerobee.broker.transaction.half_message import PRODUCER_GROUP, TRAN_MSG
 from aerobee.clock import Clock
 from aerobee.errors import (
     MalformedRecord,
-    RecordInvalid,
     RemoteError,
     StoreError,
-    StoreFull,
-    StoreNotWritable,
     UsageError,
 )
 from aerobee.message import (
@@ -65,18 +61,7 @@ from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.config import BrokerRole
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
-FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
 VERSION_WITH_MAX_RECONSUME = 121  # clients from 3.4.9 on: their maxReconsumeTimes counts
-
-
-def store_refusal(error: StoreError) -> RemoteError:
-    """The answer to a message that the store did not take."""
-    if isinstance(error, RecordInvalid):
-        return RemoteError(ResponseCode.MESSAGE_ILLEGAL, str(error))
-    if isinstance(error, StoreFull | StoreNotWritable):
-        return RemoteError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. {error}")
-    return RemoteError(ResponseCode.SYSTEM_ERROR, str(error))
 
 
 class SendCalls:
@@ -306,11 +291,11 @@ class SendCalls:
             born_timestamp=header.born_timestamp,
             reconsume_times=header.reconsume_times,
         )
-        has_waited = OUT_MS in properties
+        has_waited = TIMER_OUT_MS in properties
         result = self._writer.put(message, properties)
-        if not has_waited and OUT_MS in properties and DELETE_KEY not in properties:
+        if not has_waited and TIMER_OUT_MS in properties and TIMER_DELETE_KEY not in properties:
             header.recall_handle = RecallHandle(
-                header.topic, self._identity.name, int(properties[OUT_MS]) + 1, unique_key
+                header.topic, self._identity.name, int(properties[TIMER_OUT_MS]) + 1, unique_key
             ).encode()
         if dedup_key:
             self._duplicates.note(header.topic, dedup_key, result, header.queue_id, unique_key)
@@ -412,7 +397,7 @@ class SendCalls:
         if topic is not None and self._live.value.enable_topic_message_type_check:
             check_type(topic, outer)
         born_host = pack_host(*connection.peer)
-        if is_batch_topic(topic):
+        if topic is not None and topic.is_batch:
             return self._store_inner_batch(request, header, outer, len(entries), born_host)
         result = self._store.append_batch(
             [

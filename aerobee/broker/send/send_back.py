@@ -13,14 +13,22 @@ from typing import Protocol
 
 from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.delay.delay_level import DELAY
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.property_names import (
+    DELAY,
+    TIMER_DELAY_MS,
+    TIMER_DELAYS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+)
+from aerobee.broker.refusal import FAQ, store_refusal
 from aerobee.broker.send.dead_letter import note_death, note_error, tries_failed
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.send.send import FAQ, VERSION_WITH_MAX_RECONSUME, store_refusal
+from aerobee.broker.send.send import VERSION_WITH_MAX_RECONSUME
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.timer.timer_properties import DELAY_MS, DEQUEUE_MS, ENQUEUE_MS, OUT_MS, ROLL_TIMES, WISHES
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import MalformedRecord, StoreError
 from aerobee.message import Record, decode_record, encode_properties, pack_host
@@ -35,11 +43,11 @@ from aerobee.store.stored_message import StoredMessage
 
 FIRST_RETRY_LEVEL = 3  # 10 s
 OF_A_TIMER = (
-    *WISHES,
-    OUT_MS,
-    ENQUEUE_MS,
-    DEQUEUE_MS,
-    ROLL_TIMES,
+    *TIMER_DELAYS,
+    TIMER_OUT_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ROLL_TIMES,
 )  # what a message that waited before brings along
 
 
@@ -179,5 +187,5 @@ class SendBackCalls:
             properties.pop(name, None)
         properties.pop(DELAY, None)
         if wait_ms > 0:
-            properties[DELAY_MS] = str(wait_ms)
+            properties[TIMER_DELAY_MS] = str(wait_ms)
         return True

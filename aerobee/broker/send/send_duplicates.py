@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aerobee.broker.config import LiveConfig
+from aerobee.broker.property_names import DEDUP_KEY
 from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC
 from aerobee.clock import Clock
 from aerobee.errors import MalformedRecord, RemoteError
@@ -39,7 +40,6 @@ from aerobee.store.stored_message import AppendResult
 
 log = logging.getLogger(__name__)
 
-DEDUP_KEY = "DEDUP_KEY"
 KEY_CHARS_MAX = 255
 _MARK = f"{DEDUP_KEY}\x01".encode()
 _SIZE_AND_MAGIC = struct.Struct(">II")

@@ -22,13 +22,23 @@ import asyncio
 from typing import Any
 
 from aerobee.broker.config import LiveConfig
-from aerobee.broker.delay.delay_level import REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.property_names import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAYS,
+    TIMER_DELETE_KEY,
+    TIMER_DELETE_OFFSET,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    UNIQUE_KEY,
+)
+from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.send.send import store_refusal
-from aerobee.broker.timer import timer_properties as names
+from aerobee.broker.send.timer_properties import due_time, number
 from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
@@ -172,9 +182,9 @@ class TimerCalls:
     ) -> tuple[StoredMessage, dict[str, str]]:
         """The message that cancels what the handle names."""
         properties = {
-            names.DELETE_KEY: handle.unique_key,
-            names.UNIQUE_KEY: handle.unique_key,
-            names.DELIVER_MS: str(handle.timestamp_ms),
+            TIMER_DELETE_KEY: handle.unique_key,
+            UNIQUE_KEY: handle.unique_key,
+            TIMER_DELIVER_MS: str(handle.timestamp_ms),
             "BORN_TIMESTAMP": str(now),
             "TAGS": RECALL_TAG,
         }
@@ -200,23 +210,23 @@ class TimerCalls:
             waiting = self._find(handle, now)
             properties = dict(waiting.properties)
             ext = {"msgId": handle.unique_key}
-            for name in (*names.WISHES, names.OUT_MS, names.ROLL_TIMES):
+            for name in (*TIMER_DELAYS, TIMER_OUT_MS, TIMER_ROLL_TIMES):
                 properties.pop(name, None)
             topic, queue_id = properties.pop(REAL_TOPIC, ""), int(properties.pop(REAL_QUEUE_ID, "0"))
-            properties[names.DELIVER_MS] = str(deliver_ms)
+            properties[TIMER_DELIVER_MS] = str(deliver_ms)
             text = encode_properties(properties).encode(errors="surrogateescape")
             moved = self._hook(waiting.message(topic, queue_id, text), properties)
             moved.prepared_transaction_offset = 0  # a new message, no delivery
             cancelling, its_properties = self._cancelling(handle, now, connection.peer)
-            out_ms = names.number(properties.get(names.OUT_MS))
-            if names.ROLL_TIMES in waiting.properties or not self._is_in_slot(waiting, handle):
+            out_ms = number(properties.get(TIMER_OUT_MS))
+            if TIMER_ROLL_TIMES in waiting.properties or not self._is_in_slot(waiting, handle):
                 if out_ms == handle.timestamp_ms - 1:
                     raise RemoteError(
                         ResponseCode.ILLEGAL_OPERATION,
                         "the new time is in the second of the old one: nothing to do",
                     )
             else:
-                its_properties[names.DELETE_OFFSET] = str(waiting.physical_offset)
+                its_properties[TIMER_DELETE_OFFSET] = str(waiting.physical_offset)
             cancelling = self._hook(cancelling, its_properties)
             # The new one first: between the two a crash leaves one too many, never none.
             if moved.topic == cancelling.topic:
@@ -245,12 +255,12 @@ class TimerCalls:
             for record in decode_records(answer.body):
                 properties = record.properties
                 if (
-                    properties.get(names.UNIQUE_KEY) != handle.unique_key
-                    or properties.get(names.OUT_MS) != out_text
+                    properties.get(UNIQUE_KEY) != handle.unique_key
+                    or properties.get(TIMER_OUT_MS) != out_text
                 ):
                     continue
-                if names.DELETE_KEY in properties:
-                    recalled.add(properties.get(names.DELETE_OFFSET, ""))
+                if TIMER_DELETE_KEY in properties:
+                    recalled.add(properties.get(TIMER_DELETE_OFFSET, ""))
                 elif (data := self._store.read_record(record.physical_offset)) is not None:
                     found = WaitingMessage(data)
         if found is None or "" in recalled or str(found.physical_offset) in recalled:
@@ -263,12 +273,12 @@ class TimerCalls:
 
     def _is_cancelled(self, message: WaitingMessage) -> bool:
         """Whether a message that cancels this one is on its way as well, to a slot that is not looked at yet."""
-        key, out_text = message.properties.get(names.UNIQUE_KEY, ""), message.properties.get(names.OUT_MS)
+        key, out_text = message.properties.get(UNIQUE_KEY, ""), message.properties.get(TIMER_OUT_MS)
         answer = self._store.query(WHEEL_TIMER_TOPIC, key, count_max=64)
         return any(
-            record.properties.get(names.DELETE_KEY) == key
-            and record.properties.get(names.OUT_MS) == out_text
-            and record.properties.get(names.DELETE_OFFSET, str(message.physical_offset))
+            record.properties.get(TIMER_DELETE_KEY) == key
+            and record.properties.get(TIMER_OUT_MS) == out_text
+            and record.properties.get(TIMER_DELETE_OFFSET, str(message.physical_offset))
             == str(message.physical_offset)
             for record in decode_records(answer.body)
         )
@@ -315,13 +325,13 @@ class TimerCalls:
                     continue
                 if unit.magic & DELETE:
                     if not unit.magic & ROLL:
-                        offset = message.properties.get(names.DELETE_OFFSET)
-                        gone.add(f"@{offset}" if offset else message.properties.get(names.DELETE_KEY, ""))
+                        offset = message.properties.get(TIMER_DELETE_OFFSET)
+                        gone.add(f"@{offset}" if offset else message.properties.get(TIMER_DELETE_KEY, ""))
                 elif waiting is None or unit.physical_offset in waiting:
                     found.append((unit.due_ms, message))
             for due_ms, message in found:
                 real_topic = message.properties.get(REAL_TOPIC, "")
-                is_gone = {message.properties.get(names.UNIQUE_KEY, ""), f"@{message.physical_offset}"} & gone
+                is_gone = {message.properties.get(UNIQUE_KEY, ""), f"@{message.physical_offset}"} & gone
                 due = due_ms or self._due_of(message)
                 if not is_gone and _is_on_its_way(message, slot.time_ms) and self._is_cancelled(message):
                     continue
@@ -345,8 +355,8 @@ class TimerCalls:
             return None
 
     def _due_of(self, message: WaitingMessage) -> int:
-        out_ms = names.number(message.properties.get(names.OUT_MS)) or 0
-        return names.due_time(
+        out_ms = number(message.properties.get(TIMER_OUT_MS)) or 0
+        return due_time(
             message.properties,
             out_ms,
             store_timestamp=message.store_timestamp,
@@ -355,11 +365,11 @@ class TimerCalls:
 
     def _row(self, message: WaitingMessage, due_ms: int) -> dict[str, Any]:
         properties = message.properties
-        topic, key = properties.get(REAL_TOPIC, ""), properties.get(names.UNIQUE_KEY, "")
-        out_ms = names.number(properties.get(names.OUT_MS)) or 0
+        topic, key = properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, "")
+        out_ms = number(properties.get(TIMER_OUT_MS)) or 0
         return {
             "topic": topic,
-            "queueId": names.number(properties.get(REAL_QUEUE_ID)) or 0,
+            "queueId": number(properties.get(REAL_QUEUE_ID)) or 0,
             "messageId": key,
             "dueMs": due_ms,
             "inMs": due_ms - self._clock.now_ms(),
@@ -369,12 +379,12 @@ class TimerCalls:
             "bodyBytes": len(message.body),
             "keys": properties.get("KEYS", ""),
             "tag": properties.get("TAGS", ""),
-            "rolls": names.number(properties.get(names.ROLL_TIMES)) or 0,
+            "rolls": number(properties.get(TIMER_ROLL_TIMES)) or 0,
             "recallHandle": RecallHandle(topic, self._identity.name, out_ms + 1, key).encode(),
         }
 
 
 def _is_on_its_way(message: WaitingMessage, slot_time: int) -> bool:
     """Whether the message waits in a slot before its own, to be stored again from there."""
-    out_ms = names.number(message.properties.get(names.OUT_MS))
+    out_ms = number(message.properties.get(TIMER_OUT_MS))
     return out_ms is not None and out_ms > slot_time

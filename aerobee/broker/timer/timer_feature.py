@@ -6,7 +6,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aerobee.broker.feature import BrokerParts, Feature
+from aerobee.broker.feature import Feature
+from aerobee.broker.parts import BrokerParts
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook

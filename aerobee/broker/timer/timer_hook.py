@@ -10,8 +10,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from aerobee.broker.delay.delay_level import DELAY, REAL_QUEUE_ID, REAL_TOPIC, delay_level, replaced
-from aerobee.broker.timer import timer_properties as names
+from aerobee.broker.property_names import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAYS,
+    TIMER_DELETE_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+)
+from aerobee.broker.send.delay_level import delay_level, replaced
+from aerobee.broker.send.timer_properties import slot_time, wished_time
 from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
@@ -43,20 +52,20 @@ class TimerHook:
 
     def __call__(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
         """Raises RemoteError: 13 for a time that cannot be, 1 when timers are off or the slot is full."""
-        if not any(name in properties for name in names.WISHES):
-            if names.DELETE_KEY in properties and message.topic not in _NOT_FOR_THE_TIMER:
+        if not any(name in properties for name in TIMER_DELAYS):
+            if TIMER_DELETE_KEY in properties and message.topic not in _NOT_FOR_THE_TIMER:
                 raise _illegal(
-                    f"{names.DELETE_KEY} needs a time: {names.DELIVER_MS} of the message to cancel"
+                    f"{TIMER_DELETE_KEY} needs a time: {TIMER_DELIVER_MS} of the message to cancel"
                 )
             return message
         # One that has waited once, given back by a consumer for example, does not wait again.
-        if names.OUT_MS in properties or message.topic in _NOT_FOR_THE_TIMER:
+        if TIMER_OUT_MS in properties or message.topic in _NOT_FOR_THE_TIMER:
             return message
         if message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             return message
         config = self._config()
         if DELAY in properties and delay_level(properties, max(1, len(config.delay_levels_ms()))):
-            for name in names.WISHES:
+            for name in TIMER_DELAYS:
                 properties.pop(name, None)
             return replaced(message, message.topic, message.queue_id, properties)
         if not config.timer_wheel_enable:
@@ -66,7 +75,7 @@ class TimerHook:
             )
         now = self._clock.now_ms()
         try:
-            deliver_ms = names.wished_time(properties, now)
+            deliver_ms = wished_time(properties, now)
         except ValueError as error:
             raise _illegal(str(error)) from error
         assert deliver_ms is not None
@@ -77,12 +86,12 @@ class TimerHook:
                 f"this one is {deliver_ms - now}ms"
             )
         if deliver_ms <= now:
-            if names.DELETE_KEY in properties:
+            if TIMER_DELETE_KEY in properties:
                 raise _illegal("if set del msg, the delay time should be bigger than the current time")
             return message
-        out_ms = names.slot_time(deliver_ms, config.timer_precision_ms)
+        out_ms = slot_time(deliver_ms, config.timer_precision_ms)
         self._check_room(config, out_ms)
-        properties[names.OUT_MS] = str(out_ms)
+        properties[TIMER_OUT_MS] = str(out_ms)
         properties[REAL_TOPIC] = message.topic
         properties[REAL_QUEUE_ID] = str(message.queue_id)
         return replaced(message, WHEEL_TIMER_TOPIC, 0, properties)

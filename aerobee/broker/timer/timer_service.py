@@ -19,12 +19,22 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from aerobee.broker.delay.delay_level import REAL_TOPIC
 from aerobee.broker.delay.delivery_error import DeliveryError
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.property_names import (
+    REAL_TOPIC,
+    TIMER_DELETE_KEY,
+    TIMER_DELETE_OFFSET,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    UNIQUE_KEY,
+)
+from aerobee.broker.send.timer_properties import due_time, number
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.timer import timer_properties as names
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.waiting_slot import OFFSET_BITS, OFFSET_MASK, WaitingSlot
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
@@ -273,8 +283,8 @@ class TimerService:
                     slot.add(unit)
             if slot_time == self.read_time:
                 first_due = min(first_due, unit.due_ms) if unit.magic == DEFAULT else now
-        for topic, number in counts.items():
-            self.pending.add(topic, number, now)
+        for topic, count in counts.items():
+            self.pending.add(topic, count, now)
         self._arm(max(now, first_due))
 
     @property
@@ -288,18 +298,18 @@ class TimerService:
         message = self._read(physical_offset)
         if message is None:
             return
-        out_ms = names.number(message.properties.get(names.OUT_MS))
+        out_ms = number(message.properties.get(TIMER_OUT_MS))
         if out_ms is None:
-            log.error("the timer message at %d has no %s; it is skipped", physical_offset, names.OUT_MS)
+            log.error("the timer message at %d has no %s; it is skipped", physical_offset, TIMER_OUT_MS)
             return
-        due = names.due_time(
+        due = due_time(
             message.properties,
             out_ms,
             store_timestamp=message.store_timestamp,
             precision_ms=self._precision_ms,
         )
         topic = message.properties.get(REAL_TOPIC, "")
-        cancels = names.DELETE_KEY in message.properties
+        cancels = TIMER_DELETE_KEY in message.properties
         now = self._clock.now_ms()
         unit = self._unit(now, out_ms, due, cancels, physical_offset, size, java_hash(topic))
         self._files.add(unit.slot_time, unit)
@@ -360,10 +370,10 @@ class TimerService:
             message = WaitingMessage(data)
         except MalformedRecord:
             return end
-        out_ms = names.number(message.properties.get(names.OUT_MS))
+        out_ms = number(message.properties.get(TIMER_OUT_MS))
         if out_ms is None:
             return end
-        return names.due_time(
+        return due_time(
             message.properties,
             out_ms,
             store_timestamp=message.store_timestamp,
@@ -374,8 +384,8 @@ class TimerService:
         message = self._read(unit.physical_offset)
         if message is None:
             return None
-        offset = message.properties.get(names.DELETE_OFFSET)
-        return f"@{offset}" if offset else message.properties.get(names.DELETE_KEY)
+        offset = message.properties.get(TIMER_DELETE_OFFSET)
+        return f"@{offset}" if offset else message.properties.get(TIMER_DELETE_KEY)
 
     # --- delivery
 
@@ -501,7 +511,7 @@ class TimerService:
             self.pending.add(topic, -1, now)
             return
         enqueued = self._floor(message.store_timestamp)
-        added = f"{names.ENQUEUE_MS}\x01{enqueued}\x02{names.DEQUEUE_MS}\x01{now}\x02"
+        added = f"{TIMER_ENQUEUE_MS}\x01{enqueued}\x02{TIMER_DEQUEUE_MS}\x01{now}\x02"
         try:
             topic, size = self._redelivery.deliver(message, added.encode())
         except (ValueError, UsageError, RecordInvalid) as error:
@@ -518,7 +528,7 @@ class TimerService:
     @staticmethod
     def _is_deleted(slot: WaitingSlot, message: WaitingMessage) -> bool:
         properties, deleted = message.properties, slot.deleted
-        key = properties.get(names.UNIQUE_KEY, "")
+        key = properties.get(UNIQUE_KEY, "")
         return (
             key in deleted
             or f"{properties.get(REAL_TOPIC)}+{key}" in deleted
@@ -535,18 +545,18 @@ class TimerService:
         if message is None:
             return
         properties = message.properties
-        if names.DELIVER_MS not in properties and names.ROLL_TIMES not in properties:
+        if TIMER_DELIVER_MS not in properties and TIMER_ROLL_TIMES not in properties:
             # From here on a delay can no longer be counted from the time of storing.
-            out_ms = names.number(properties.get(names.OUT_MS)) or 0
-            properties[names.DELIVER_MS] = str(
-                names.due_time(
+            out_ms = number(properties.get(TIMER_OUT_MS)) or 0
+            properties[TIMER_DELIVER_MS] = str(
+                due_time(
                     properties,
                     out_ms,
                     store_timestamp=message.store_timestamp,
                     precision_ms=self._precision_ms,
                 )
             )
-        properties[names.ROLL_TIMES] = str((names.number(properties.get(names.ROLL_TIMES)) or 0) + 1)
+        properties[TIMER_ROLL_TIMES] = str((number(properties.get(TIMER_ROLL_TIMES)) or 0) + 1)
         text = encode_properties(properties).encode(errors="surrogateescape")
         self._store.append(message.message(WHEEL_TIMER_TOPIC, 0, text))
         self._needed_offset = self._queue_end

@@ -11,8 +11,8 @@ import logging
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.durable_replies import DurableReplies
-from aerobee.broker.send.send import store_refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.book import OpenTransaction, Outcome

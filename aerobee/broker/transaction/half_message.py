@@ -19,7 +19,18 @@ from __future__ import annotations
 
 import dataclasses
 
-from aerobee.broker.delay.delay_level import DELAY, REAL_QUEUE_ID, REAL_TOPIC
+from aerobee.broker.property_names import (
+    CHECK_TIMES,
+    DELAY,
+    IMMUNITY,
+    PREPARED_QUEUE_OFFSET,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_REQUESTS,
+    TRANSACTION_ID,
+    UNIQUE_KEY,
+)
 from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.errors import MalformedRecord, RemoteError
 from aerobee.message import (
@@ -36,14 +47,6 @@ from aerobee.remoting.codes import ResponseCode
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # the consumer group whose offsets say how far everything is decided
-TRAN_MSG = "TRAN_MSG"
-PRODUCER_GROUP = "PGROUP"
-TRANSACTION_ID = "__transactionId__"
-CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-UNIQUE_KEY = "UNIQ_KEY"
-TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
 OP_TAG = "d"
 _OP_TAGS_CODE = tags_code(OP_TAG)
 _OP_PROPERTIES = encode_properties({"WAIT": "true", "TAGS": OP_TAG}).encode()
@@ -62,7 +65,7 @@ def to_half(message: StoredMessage, properties: dict[str, str]) -> StoredMessage
     A delay level is dropped: RocketMQ's client does the same, and in its broker such a message was lost or, before
     5.0, asked about for ever. Raises RemoteError (13) for a timer message, which cannot be a half message.
     """
-    for name in TIMER_PROPERTIES:
+    for name in TIMER_REQUESTS:
         if name in properties:
             raise RemoteError(
                 ResponseCode.MESSAGE_ILLEGAL,

@@ -19,17 +19,17 @@ from aerobee.broker.lane.core import Put
 from aerobee.broker.lane.delayed import DelayedLane
 from aerobee.broker.lane.pull import number
 from aerobee.broker.lane.topic import LaneQueue, LaneTopic
-from aerobee.broker.topic_table import HALF_TOPIC
-from aerobee.broker.transaction.book import OpenTransaction
-from aerobee.broker.transaction.half_message import (
+from aerobee.broker.property_names import (
     CHECK_TIMES,
     IMMUNITY,
     PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,
     TRAN_MSG,
     TRANSACTION_ID,
-    immunity_ms,
 )
+from aerobee.broker.topic_table import HALF_TOPIC
+from aerobee.broker.transaction.book import OpenTransaction
+from aerobee.broker.transaction.half_message import immunity_ms
 from aerobee.broker.transaction.ledger import Ledger
 from aerobee.errors import AerobeeError
 from aerobee.message import (

@@ -24,7 +24,7 @@ from typing import Any
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.send.send import store_refusal
+from aerobee.broker.refusal import store_refusal
 from aerobee.broker.topic_table import TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.broker.transaction.book import OpenTransaction, Outcome
 from aerobee.broker.transaction.check import Checker

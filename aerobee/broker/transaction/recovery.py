@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from aerobee.broker.property_names import PRODUCER_GROUP
 from aerobee.broker.transaction.book import Key, OpenTransaction, Outcome, TransactionBook
 from aerobee.broker.transaction.commit_scan import commits_between
-from aerobee.broker.transaction.half_message import PRODUCER_GROUP, HalfMessage, op_offsets, read_half
+from aerobee.broker.transaction.half_message import HalfMessage, op_offsets, read_half
 from aerobee.errors import MalformedRecord
 from aerobee.message import Record, decode_record
 

@@ -17,10 +17,12 @@ from typing import Any
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
-from aerobee.broker.feature import BrokerParts, Feature, SecondLane
+from aerobee.broker.feature import Feature, SecondLane
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import NATIVE, LaneChoice
 from aerobee.broker.lane.delayed import DelayedSends
+from aerobee.broker.parts import BrokerParts
+from aerobee.broker.property_names import PRODUCER_GROUP, UNIQUE_KEY
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.topic_table import (
     HALF_TOPIC,
@@ -32,14 +34,7 @@ from aerobee.broker.topic_table import (
 from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
-from aerobee.broker.transaction.half_message import (
-    PRODUCER_GROUP,
-    TRANSACTION_GROUP,
-    UNIQUE_KEY,
-    immunity_ms,
-    is_half,
-    to_half,
-)
+from aerobee.broker.transaction.half_message import TRANSACTION_GROUP, immunity_ms, is_half, to_half
 from aerobee.broker.transaction.lane_core import TransactionLaneCore
 from aerobee.broker.transaction.lane_native import NativeTransactionLane
 from aerobee.broker.transaction.ledger import Ledger

@@ -19,6 +19,7 @@ PERM_READ = 4
 PERM_PRIORITY = 8
 SINGLE_TAG = "SINGLE_TAG"
 MULTI_TAG = "MULTI_TAG"
+QUEUE_TYPE, BATCH = "queue.type", "BatchCQ"
 QUEUE_COUNT_DEFAULT = 16
 SYS_FLAG_UNIT = 1
 SYS_FLAG_UNIT_SUBSCRIPTION = 2
@@ -47,6 +48,11 @@ class TopicConfig:
     @property
     def is_writable(self) -> bool:
         return self.perm & PERM_WRITE != 0
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its queues are batch queues, which keep one entry for a record of many messages."""
+        return self.attributes.get(QUEUE_TYPE) == BATCH
 
     def to_dict(self) -> dict[str, Any]:
         return {

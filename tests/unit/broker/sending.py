@@ -15,12 +15,12 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
-from aerobee.broker.consumer.parked_pulls import ParkedPulls
-from aerobee.broker.delay.delay_level import delay_level_hook
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import PYTHON, LaneChoice, choose_lane
 from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
+from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send import SendCalls

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.consumer import parked_pulls
-from aerobee.broker.consumer.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.broker.lane import long_poll
 from aerobee.broker.lane.choice import NATIVE, PYTHON
+from aerobee.broker.pull import held_pulls
+from aerobee.broker.pull.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.errors import StoreError
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
@@ -156,7 +156,7 @@ def test_what_the_lane_does_not_answer_is_for_the_handler(
 def test_without_room_it_is_answered_at_once(
     pulling: Pulling, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(parked_pulls, limit, 1)
+    monkeypatch.setattr(held_pulls, limit, 1)
     held = poll(pulling, pull_request(3, flags=WAITS))
     refused = poll(pulling, pull_request(3, flags=WAITS))
     assert held.written == []
@@ -194,7 +194,7 @@ def test_a_pull_that_cannot_be_answered_costs_its_own_connection_only(
     monkeypatch.setattr(bad, "failed", failures.append, raising=False)
     resume = pulling.parked.resume
 
-    def resume_good(pull: parked_pulls.ParkedPull) -> None:
+    def resume_good(pull: held_pulls.ParkedPull) -> None:
         if pull.connection is bad:
             raise OSError("the mapping is gone")
         resume(pull)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.consumer.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.broker.lane.choice import NATIVE, PYTHON
 from aerobee.broker.lane.core import REPLY_BYTES_MAX
+from aerobee.broker.pull.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.message import decode_records
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData

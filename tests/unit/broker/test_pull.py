@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.consumer.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullCalls
 from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.pull.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullCalls
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig

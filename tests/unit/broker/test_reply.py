@@ -50,7 +50,7 @@ class Replying:
         self.requester = Requester()
         connection: Any = self.requester
         self.producers.register("PG_req", connection, "10.0.0.1@PG_req", language=0, version=513)
-        parts: Any = SimpleNamespace(
+        self.feature = RequestReply(
             store=self.sending.store,
             writer=self.sending.writer,
             topics=self.sending.topics,
@@ -60,7 +60,6 @@ class Replying:
             identity=self.sending.identity,
             clock=self.sending.clock,
         )
-        self.feature = RequestReply(parts)
 
     async def reply(self, request: RemotingCommand) -> RemotingCommand:
         replier: Any = SimpleNamespace(remote_address="127.0.0.1:60006", peer=("127.0.0.1", 60006))

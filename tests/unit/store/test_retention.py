@@ -1,11 +1,9 @@
-import time
-
 from aerobee.store.config import StoreConfig
 from aerobee.store.retention import Retention
 
 HOUR_MS = 3_600_000
-NOON_MS = int(time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))) * 1000
-FOUR_MS = int(time.mktime((2026, 11, 21, 4, 30, 0, 0, 0, -1))) * 1000
+NOON_MS = 1_000_000 * HOUR_MS
+FOUR_MS = NOON_MS - 8 * HOUR_MS
 OLD, YOUNG = 73 * HOUR_MS, HOUR_MS
 
 
@@ -13,7 +11,11 @@ def decide(
     retention: Retention, ages: list[int], *, now: int = NOON_MS, used: float = 0.1, manual: bool = False
 ):
     return retention.decide(
-        now_ms=now, file_times_ms=[now - age for age in ages], used_ratio=used, manual=manual
+        now_ms=now,
+        local_hour=4 if now == FOUR_MS else 12,
+        file_times_ms=[now - age for age in ages],
+        used_ratio=used,
+        manual=manual,
     )
 
 

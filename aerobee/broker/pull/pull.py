@@ -18,13 +18,12 @@ from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.consumer.parked_pulls import HOLD_MS_MAX, ParkedPull, ParkedPulls
 from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.send.batch_queue import is_batch_topic
-from aerobee.broker.send.send import FAQ
+from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, ParkedPull, ParkedPulls
+from aerobee.broker.refusal import FAQ
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import AerobeeError, RemoteError
@@ -408,7 +407,7 @@ class PullCalls:
                 pull.group.which_broker_when_consume_slowly if result.suggest_slave else pull.group.broker_id
             )
         # RocketMQ tells that a batch queue that never had a message begins at -1.
-        low = -1 if not result.max_offset and is_batch_topic(pull.topic) else result.min_offset
+        low = -1 if not result.max_offset and pull.topic.is_batch else result.min_offset
         ext = self._offset_fields(pull, next_offset, low, result.max_offset, suggested=suggested)
         return pull.request.reply(code, remark=status.name, ext=ext, body=result.body)
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-DELAY_SEC = "TIMER_DELAY_SEC"
-DELAY_MS = "TIMER_DELAY_MS"
-DELIVER_MS = "TIMER_DELIVER_MS"
-OUT_MS = "TIMER_OUT_MS"
-ENQUEUE_MS = "TIMER_ENQUEUE_MS"
-DEQUEUE_MS = "TIMER_DEQUEUE_MS"
-ROLL_TIMES = "TIMER_ROLL_TIMES"
-DELETE_KEY = "TIMER_DEL_UNIQKEY"
-DELETE_OFFSET = "AEROBEE_DEL_OFFSET"  # a cancelling message of ours may name the one record it is about
-WISHES = (DELAY_SEC, DELAY_MS, DELIVER_MS)
-UNIQUE_KEY = "UNIQ_KEY"
+from aerobee.broker.property_names import (
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELAYS,
+    TIMER_DELIVER_MS,
+    TIMER_ROLL_TIMES,
+)
+
 _DIGITS_MAX = 18
 
 
@@ -37,16 +34,16 @@ def wished_time(properties: Mapping[str, str], now_ms: int) -> int | None:
 
     Raises ValueError, naming the property, for a wish that is not a number.
     """
-    for name in WISHES:
+    for name in TIMER_DELAYS:
         text = properties.get(name)
         if text is None:
             continue
         value = number(text)
         if value is None:
             raise ValueError(f"{name} is {text!r}, not a number")
-        if name == DELAY_SEC:
+        if name == TIMER_DELAY_SEC:
             return now_ms + value * 1000
-        return now_ms + value if name == DELAY_MS else value
+        return now_ms + value if name == TIMER_DELAY_MS else value
     return None
 
 
@@ -63,14 +60,17 @@ def due_time(properties: Mapping[str, str], out_ms: int, *, store_timestamp: int
     RocketMQ stored again) it is the slot's end, which is when RocketMQ delivers.
     """
     due = None
-    if ROLL_TIMES not in properties:
-        seconds, milliseconds = number(properties.get(DELAY_SEC)), number(properties.get(DELAY_MS))
-        if DELAY_SEC in properties:
+    if TIMER_ROLL_TIMES not in properties:
+        seconds, milliseconds = (
+            number(properties.get(TIMER_DELAY_SEC)),
+            number(properties.get(TIMER_DELAY_MS)),
+        )
+        if TIMER_DELAY_SEC in properties:
             due = None if seconds is None else store_timestamp + seconds * 1000
-        elif DELAY_MS in properties:
+        elif TIMER_DELAY_MS in properties:
             due = None if milliseconds is None else store_timestamp + milliseconds
     if due is None:
-        due = number(properties.get(DELIVER_MS))
+        due = number(properties.get(TIMER_DELIVER_MS))
     if due is None or not out_ms < due <= out_ms + 2 * precision_ms:
         return out_ms + precision_ms
     return due

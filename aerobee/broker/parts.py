@@ -1,0 +1,69 @@
+"""The shared parts of one broker: what request families and features are made from (call_parts.py, features.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.delay.delivery_runs import DeliveryRuns
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.filter_table import FilterTable
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.overload import Overload
+from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.send_duplicates import SendDuplicates
+from aerobee.broker.send.unique_key import UniqueKeys
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import Clock
+from aerobee.remoting.client import RemotingClient
+from aerobee.store.disk import Disk
+from aerobee.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """The shared parts of one broker. A Feature takes from here what it needs and keeps nothing else."""
+
+    store: MessageStore
+    writer: MessageWriter
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    consumers: ConsumerRegistry
+    producers: ProducerRegistry
+    locks: LockTable
+    stats: BrokerStats
+    schedule: Schedule
+    deliveries: DeliveryRuns  # of due messages
+    parked: ParkedPulls
+    durable: DurableReplies
+    overload: Overload
+    unique_keys: UniqueKeys
+    duplicates: SendDuplicates
+    expressions: Expressions  # SQL92, compiled once for all who ask
+    filters: FilterTable
+    live: LiveConfig
+    identity: BrokerIdentity
+    client: RemotingClient  # towards nameservers and other brokers
+    clock: Clock
+    disk: Disk
+    config_file: Callable[[str], ConfigFile]  # by its name in the store's config directory
+    run_blocking: Callable[
+        [Callable[[], None]], None
+    ]  # in a thread, one after the other, failures are logged
+    save_settings: (
+        Callable[[Mapping[str, str]], None] | None
+    )  # into the configuration file, where there is one
+    spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker
