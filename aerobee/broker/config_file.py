@@ -16,6 +16,14 @@ from aerobee.remoting import fastjson
 from aerobee.store.disk import Disk
 from aerobee.store.json_file import load_config_file, save_config_file
 
+# What a file must hold to be the one of this name: another's content would pass for an empty table.
+REQUIRED_KEYS = {
+    "topics.json": "topicConfigTable",
+    "subscriptionGroup.json": "subscriptionGroupTable",
+    "consumerOffset.json": "offsetTable",
+    "delayOffset.json": "offsetTable",
+}
+
 
 class ConfigFile:
     """One config file. Blocking calls; the files are small."""
@@ -23,21 +31,24 @@ class ConfigFile:
     def __init__(self, path: str | os.PathLike[str], *, disk: Disk) -> None:
         self.path = os.fspath(path)
         self._disk = disk
+        self._required = REQUIRED_KEYS.get(os.path.basename(self.path), "")
 
     def read(self) -> dict[str, Any] | None:
         """Return the object in the file, or in its `.bak` when the file is empty or broken; None without any.
 
         Raises StoreError when there are files and none can be used.
         """
-        return load_config_file(self._disk, self.path, _parse)
+        return load_config_file(self._disk, self.path, self._parse)
 
     def write(self, value: Mapping[str, Any]) -> None:
         """Replace the file. Raises StoreError when the disk refuses; the old content is there then."""
         save_config_file(self._disk, self.path, fastjson.dumps_pretty(value))
 
-
-def _parse(data: bytes) -> dict[str, Any]:
-    try:
-        return fastjson.loads_object(data, "the file")
-    except MalformedFrame as error:
-        raise ValueError(str(error)) from error
+    def _parse(self, data: bytes) -> dict[str, Any]:
+        try:
+            value = fastjson.loads_object(data, "the file")
+        except MalformedFrame as error:
+            raise ValueError(str(error)) from error
+        if self._required and not isinstance(value.get(self._required), dict):
+            raise ValueError(f"it holds no {self._required}")
+        return value

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 def save_config_file(disk: Disk, path: str, data: bytes) -> None:
     """Put `data` in place of the file's content and the old content into `path`.bak. Durable on return.
 
+    The first content goes into both, so that one file alone can be lost at any time.
+
     Raises StoreError when the disk refuses; the file then has its old content.
     """
     try:
@@ -33,20 +35,45 @@ def save_config_file(disk: Disk, path: str, data: bytes) -> None:
             if previous:
                 disk.replace_file(path + ".bak", previous)
         disk.replace_file(path, data)
+        if not disk.exists(path + ".bak"):
+            disk.replace_file(path + ".bak", data)
     except OSError as error:
         raise StoreError(f"the config file {path} could not be written: {error}", path=path) from error
 
 
 def load_config_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
-    """Return parse(content), of `path`.bak when the file is empty or parse raises ValueError on it.
+    """Return parse(content), of `path`.bak when the file is gone or empty or parse raises ValueError on it.
 
-    None when neither file exists. Raises StoreError, naming the files, when no content can be used: starting with
-    empty topics or offsets in place of unreadable ones would lose them.
+    None when neither file exists. Raises StoreError, naming the files, when there is a file and none can be used:
+    starting with empty topics or offsets in place of unreadable ones would lose them.
     """
+    value, failures = _read(disk, path, parse)
+    if failures and value is None:
+        raise StoreError(
+            f"no usable content in {'; '.join(failures)}: restore the file from a copy, or another broker's of the "
+            "same group; to begin anew without it, move both files away",
+            path=path,
+        )
+    return value
+
+
+def load_statistics_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
+    """As load_config_file, for what is worth less than a start: None, and a warning, when no content can be used."""
+    value, failures = _read(disk, path, parse)
+    if failures and value is None:
+        _log.warning("%s: these statistics begin anew", "; ".join(failures))
+    return value
+
+
+def _read(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[T | None, list[str]]:
+    """The first usable content, and what was wrong with the files looked at before it."""
+    backup = path + ".bak"
     failures: list[str] = []
-    for candidate in (path, path + ".bak"):
+    for candidate in (path, backup):
         try:
             if not disk.exists(candidate):
+                if candidate == path and disk.exists(backup):
+                    failures.append(f"{path} is missing")
                 continue
             data = disk.read_file(candidate)
             if not data.strip():
@@ -57,12 +84,6 @@ def load_config_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | 
             failures.append(f"{candidate}: {error}")
             continue
         if failures:
-            _log.warning("%s; using %s", "; ".join(failures), candidate)
-        return value
-    if not failures or all(failure.endswith(" is empty") for failure in failures):
-        return None
-    raise StoreError(
-        f"no usable content in {'; '.join(failures)}: mend the file or restore it from a copy; to begin "
-        "anew without it, move both files away",
-        path=path,
-    )
+            _log.warning("%s; using %s, which holds what was saved before", "; ".join(failures), candidate)
+        return value, failures
+    return None, failures

@@ -19,7 +19,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.connection import Handler
 from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.delivery_mark import delivered_sources
-from aerobee.store.json_file import load_config_file
+from aerobee.store.json_file import load_statistics_file
 from aerobee.store.message_store import MessageStore
 from aerobee.store.timer_checkpoint import TimerCheckpoint
 from aerobee.store.timer_files import TimerFiles
@@ -101,7 +101,7 @@ class Timers(Feature):
                 queue_max=queue.max_offset if queue is not None else 0,
                 queue_offset_of=self._queue_offset_at,
             )
-            tree = load_config_file(disk, self._metrics_path, _parse_metrics)
+            tree = load_statistics_file(disk, self._metrics_path, _parse_metrics)
         except OSError as error:
             raise StoreError(f"the timer's files cannot be opened: {error}") from error
         if tree is not None:
