@@ -30,6 +30,7 @@ from aerobee.ops.serving import (
 )
 from aerobee.ops.settings import BrokerSettings, broker_settings
 from aerobee.remoting.native_loop import NativeEventLoop
+from aerobee.store.descriptors import raise_limit
 
 
 def register(app: typer.Typer) -> None:
@@ -76,6 +77,7 @@ def broker(
             style="",
         )
     set_log_level(log_level)
+    raise_limit()  # of open files, before the store takes its share
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)

@@ -99,7 +99,8 @@ class BatchConsumeQueue:
         file = self._files.file_at(number * BATCH_ENTRY_BYTES)
         if file is None:
             return None
-        values = BATCH_ENTRY.unpack_from(self._pool.buffer(file), number * BATCH_ENTRY_BYTES - file.base)
+        at = number * BATCH_ENTRY_BYTES - file.base
+        values = BATCH_ENTRY.unpack(self._pool.peek(file, at, at + BATCH_ENTRY_BYTES))
         if values[1] <= 0 or values[0] < 0 or values[5] <= 0:
             return None
         return BatchEntry(*values[:6])

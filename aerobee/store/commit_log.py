@@ -139,7 +139,11 @@ class CommitLog:
         end = min(segment.reserved, needed + min(FILL_STEP_BYTES, self._reserve_bytes))
         if end > segment.filled:
             begin = max(segment.filled, self.end - self.base)
-            segment.file.fill(begin, end)
+            try:
+                segment.file.fill(begin, end)
+            except OSError as error:
+                what = f"the commit log file {segment.path}"
+                raise store_full(what, error, path=segment.path, offset=self.end) from error
             segment.file.prefault(begin, end)
             segment.filled = end
         self.limit = self.base + end - BLANK_BYTES
@@ -374,12 +378,12 @@ ZERO_RUN_BYTES_MAX = 64 << 20
 
 def _nonzero_bytes(segment: Segment, start: int) -> int:
     """How far content reaches behind `start`; 0 when only zeros follow."""
-    buffer = segment.file.buffer
+    file = segment.file
     last = start
     for at in range(start, segment.size, _CLEAR_STEP_BYTES):
-        part = buffer[at : at + _CLEAR_STEP_BYTES]
+        part = file.peek(at, min(segment.size, at + _CLEAR_STEP_BYTES))
         if not is_zero(part):
-            last = at + len(bytes(part).rstrip(b"\0"))
+            last = at + len(part.rstrip(b"\0"))
         elif at - last > ZERO_RUN_BYTES_MAX:
             break
     return last - start

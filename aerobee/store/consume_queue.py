@@ -221,11 +221,10 @@ class ConsumeQueue:
     def _find_end(self, physical_bound: int, file: QueueFile | None = None) -> int:
         """First offset of the file, by default the last, that holds no entry of a record below `physical_bound`."""
         file = file or self._files.files[-1]
-        buffer = self._pool.buffer(file)
         low, high = 0, self._entries_per_file
         while low < high:
             middle = (low + high) // 2
-            physical_offset, size, _ = ENTRY.unpack_from(buffer, middle * ENTRY_BYTES)
+            physical_offset, size, _ = self._entry_of(file, middle)
             if size > 0 and 0 <= physical_offset < physical_bound:
                 low = middle + 1
             else:
@@ -234,9 +233,15 @@ class ConsumeQueue:
             self._reject(file, low)
         return file.base // ENTRY_BYTES + low
 
+    def _entry_of(self, file: QueueFile, index: int) -> QueueEntry:
+        """What stands at an entry's place, which may never have been written."""
+        at = index * ENTRY_BYTES
+        entry: QueueEntry = ENTRY.unpack(self._pool.peek(file, at, at + ENTRY_BYTES))
+        return entry
+
     def _reject(self, file: QueueFile, index: int) -> None:
         """Keep what stands where the queue is taken to end: recovery asks whether it is a damaged entry."""
-        physical_offset, size, _ = ENTRY.unpack_from(self._pool.buffer(file), index * ENTRY_BYTES)
+        physical_offset, size, _ = self._entry_of(file, index)
         if physical_offset or size:
             self.rejected = (file.base // ENTRY_BYTES + index, physical_offset)
 
@@ -253,7 +258,7 @@ class ConsumeQueue:
         before = self.max_offset
         files = self._files.files
         while len(files) > 1:
-            first = ENTRY.unpack_from(self._pool.buffer(files[-1]), 0)
+            first = self._entry_of(files[-1], 0)
             if first[1] > 0 and 0 <= first[0] < physical_bound:
                 break
             self._pool.remove(files.pop())
@@ -264,7 +269,7 @@ class ConsumeQueue:
     def _look_for_end(self, physical_bound: int) -> None:
         """Set `rejected` to what stands where cut_records_from will cut."""
         for file in reversed(self._files.files):
-            first = ENTRY.unpack_from(self._pool.buffer(file), 0)
+            first = self._entry_of(file, 0)
             if file is self._files.files[0] or (first[1] > 0 and 0 <= first[0] < physical_bound):
                 self._find_end(physical_bound, file)
                 return
@@ -301,7 +306,7 @@ class ConsumeQueue:
         removed = 0
         while len(files) > 1:
             # The next file's first entry tells whether everything in this one is gone.
-            last = ENTRY.unpack_from(self._pool.buffer(files[0]), files[0].size - ENTRY_BYTES)
+            last = self._entry_of(files[0], self._entries_per_file - 1)
             if last[1] > 0 and last[0] >= log_min_offset:
                 break
             self._files.remove_first()
@@ -314,12 +319,11 @@ class ConsumeQueue:
         if not files:
             return
         low = files[0].base // ENTRY_BYTES
-        buffer = self._pool.buffer(files[0])
         base = low
         high = min(self.max_offset, low + self._entries_per_file)
         while low < high:
             middle = (low + high) // 2
-            physical_offset, size, _ = ENTRY.unpack_from(buffer, (middle - base) * ENTRY_BYTES)
+            physical_offset, size, _ = self._entry_of(files[0], middle - base)
             # A negative one is damaged, not old: reading it says so.
             if 0 <= physical_offset < log_min_offset or (size == FILLER_SIZE and physical_offset == 0):
                 low = middle + 1

@@ -22,7 +22,8 @@ import os
 import struct
 from typing import Protocol, TypeAlias
 
-from aerobee.errors import StoreFull, StoreLocked
+from aerobee.errors import StoreError, StoreFull, StoreLocked
+from aerobee.store.descriptors import USED_UP, process_spares
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -48,6 +49,14 @@ class MappedFile(Protocol):
         """Copy bytes from the disk, not through the mapping: other threads run while this one waits."""
         ...
 
+    def peek(self, start: int, end: int) -> bytes:
+        """Copy bytes that may never have been written. Unlike a look at `buffer` it takes no space.
+
+        A first look at a page of `buffer` that has no space takes some on a tmpfs, and a full one ends the process
+        (SIGBUS) instead of raising an error.
+        """
+        ...
+
     def will_need(self, start: int, end: int) -> None:
         """Have the system begin to bring these bytes into memory; does not wait for them."""
         ...
@@ -61,7 +70,10 @@ class MappedFile(Protocol):
         ...
 
     def fill(self, start: int, end: int) -> None:
-        """Write zeros over reserved bytes that are zero, so that they are in the system's cache. Best effort."""
+        """Write zeros over reserved bytes that are zero, so that they are in the system's cache.
+
+        Raises OSError when the file system has promised the space and does not keep it.
+        """
         ...
 
     def rewrite(self, start: int, end: int) -> None:
@@ -145,6 +157,15 @@ class Disk(Protocol):
         """Take the exclusive lock that RocketMQ takes too. Raises StoreLocked when someone holds it."""
         ...
 
+    def lock_directory(self, path: str) -> FileLock:
+        """Take the exclusive right to write into a directory, among brokers of ours. Raises StoreLocked."""
+        ...
+
+    @property
+    def boot_id(self) -> bytes:
+        """16 bytes that stay as long as nothing of the system's cache can have been lost; empty when not known."""
+        ...
+
 
 def store_full(what: str, error: OSError, *, path: str, offset: int = -1) -> StoreFull:
     """The refusal when no space could be taken for `what`, which names the file. Nothing was written."""
@@ -156,6 +177,23 @@ def store_full(what: str, error: OSError, *, path: str, offset: int = -1) -> Sto
         path=path,
         offset=offset,
     )
+
+
+def open_failed(root: str, error: OSError) -> StoreError:
+    """What a start says when a file of the store cannot be opened or made larger: the file, and what to do."""
+    path = str(error.filename or root)
+    code = error.errno or 0
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        advice = "free space there, then start again; nothing of the store was lost"
+    elif code in (errno.EACCES, errno.EPERM):
+        advice = "give the user of this process the right to read and write it, then start again"
+    elif code == errno.EROFS:
+        advice = "its file system can only be read: mount it for writing, and look why it was not"
+    elif code in USED_UP:
+        advice = "raise the limit of open files (ulimit -n), then start again"
+    else:
+        advice = "check the disk (dmesg, smartctl) before anything else; then restore the file from a copy or a replica"
+    return StoreError(f"the store in {root} cannot be used: {error}: {advice}", path=path)
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
@@ -207,7 +245,10 @@ class RealMappedFile:
         if end <= self._reserved:
             return
         end = min(end, self.size)
-        os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
+        try:
+            os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
         self._reserved = end
 
     def read(self, start: int, end: int) -> bytes:
@@ -219,6 +260,9 @@ class RealMappedFile:
             parts.append(part)
             start += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def peek(self, start: int, end: int) -> bytes:
+        return self.read(start, min(end, self.size))
 
     def will_need(self, start: int, end: int) -> None:
         os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
@@ -246,9 +290,11 @@ class RealMappedFile:
     def fill(self, start: int, end: int) -> None:
         # Zeros written as a file take large pages of the cache and settle their blocks once: 0.6 us a page of 4 KiB
         # against 4.6 us for the first touch of each, and later syncs have no block to settle.
-        with contextlib.suppress(OSError):
-            for at in range(start, end, len(_ZEROS)):
-                os.pwrite(self._descriptor, _ZEROS[: end - at], at)
+        try:
+            while start < end:
+                start += os.pwrite(self._descriptor, _ZEROS[: end - start], start)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
 
     def rewrite(self, start: int, end: int) -> None:
         buffer = self.buffer
@@ -256,7 +302,10 @@ class RealMappedFile:
             buffer[at : at + 1] = buffer[at : at + 1]
 
     def sync(self, start: int, end: int) -> None:
-        os.fdatasync(self._descriptor)
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
 
     def close(self) -> None:
         if self._descriptor < 0:
@@ -282,9 +331,16 @@ class _OpenFileLock:
 
 
 class RealDisk:
-    """The machine's file systems."""
+    """The machine's file systems. What is opened may use the process's spare descriptors."""
+
+    def __init__(self) -> None:
+        self._spares = process_spares()
 
     def create_mapped(self, path: str, size: int) -> MappedFile:
+        return self._spares.opened(lambda: self._create_mapped(path, size))
+
+    @staticmethod
+    def _create_mapped(path: str, size: int) -> MappedFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, size)
@@ -295,14 +351,25 @@ class RealDisk:
             raise
 
     def open_mapped(self, path: str) -> MappedFile:
+        return self._spares.opened(lambda: self._open_mapped(path))
+
+    @staticmethod
+    def _open_mapped(path: str) -> MappedFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return RealMappedFile(path, descriptor, os.fstat(descriptor).st_size)
+            size = os.fstat(descriptor).st_size
+            if not size:
+                raise OSError(errno.EIO, "the file is empty", path)
+            return RealMappedFile(path, descriptor, size)
         except BaseException:
             os.close(descriptor)
             raise
 
     def read_file(self, path: str) -> bytes:
+        return self._spares.opened(lambda: self._read_file(path))
+
+    @staticmethod
+    def _read_file(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
 
@@ -310,11 +377,14 @@ class RealDisk:
         replace_file(self, path, data)
 
     def write_file(self, path: str, data: bytes) -> None:
-        with open(path, "wb") as file:
+        with self._spares.opened(lambda: open(path, "wb")) as file:
             file.write(data)
 
     def sync_file(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._sync(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _sync(self, path: str, flags: int) -> None:
+        descriptor = self._spares.opened(lambda: os.open(path, flags))
         try:
             os.fsync(descriptor)
         finally:
@@ -325,8 +395,8 @@ class RealDisk:
 
     def list_dir(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(path))
-        except FileNotFoundError:
+            return sorted(self._spares.opened(lambda: os.listdir(path)))
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def exists(self, path: str) -> bool:
@@ -360,11 +430,7 @@ class RealDisk:
                 self.sync_dir(os.path.dirname(directory))
 
     def sync_dir(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def usage(self, path: str) -> tuple[int, int]:
         answer = os.statvfs(path)
@@ -373,7 +439,8 @@ class RealDisk:
         return used * answer.f_frsize, (used + answer.f_bavail) * answer.f_frsize
 
     def lock(self, path: str) -> FileLock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = self._spares.opened(lambda: os.open(path, flags, 0o644))
         try:
             # Java's tryLock(0, 1) is a POSIX record lock. An open-file-description lock conflicts with it,
             # and unlike it also with a second open in this process. l_type, l_whence, l_start, l_len, l_pid.
@@ -391,3 +458,27 @@ class RealDisk:
             raise
         os.pwrite(descriptor, b"lock", 0)
         return _OpenFileLock(descriptor)
+
+    def lock_directory(self, path: str) -> FileLock:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = self._spares.opened(lambda: os.open(path, flags))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                return _OpenFileLock(descriptor)  # a file system without such locks
+            os.close(descriptor)
+            raise StoreLocked(
+                f"the directory {path} is open in another broker: stop that broker, or give this one another "
+                "storePathRootDir and storePathCommitLog",
+                path=path,
+            ) from error
+        return _OpenFileLock(descriptor)
+
+    @property
+    def boot_id(self) -> bytes:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return bytes.fromhex(file.read().strip().replace("-", ""))
+        except (OSError, ValueError):
+            return b""

@@ -73,6 +73,7 @@ class QueueExtension:
         """Write a unit; return what the queue entry gets. Raises StoreFull and changes nothing."""
         position = self._place(self.end, unit.size)
         if position != self.end and (last := self._files.file_at(self.end)) is not None:
+            last = self._files.writable_file(self.end, END_BYTES)  # after a restart its space is not known
             _SIZE.pack_into(self._pool.buffer(last), self.end - last.base, END_OF_FILE)
             self._pool.mark_dirty(last)
         file = self._files.writable_file(position, unit.size)
@@ -103,11 +104,13 @@ class QueueExtension:
         file = self._files.file_at(position)
         if file is None or position + UNIT_BYTES_MIN > file.base + file.size:
             return None
-        buffer, at = self._pool.buffer(file), position - file.base
-        size, tags_code, store_timestamp, bitmap_size = UNIT.unpack_from(buffer, at)
+        at = position - file.base
+        unit = self._pool.peek(file, at, at + UNIT_BYTES_MIN)
+        size, tags_code, store_timestamp, bitmap_size = UNIT.unpack(unit)
         if bitmap_size < 0 or size != UNIT_BYTES_MIN + bitmap_size or at + size > file.size:
             return None
-        return ExtensionUnit(tags_code, store_timestamp, bytes(buffer[at + UNIT_BYTES_MIN : at + size]))
+        bitmap = self._pool.peek(file, at + UNIT_BYTES_MIN, at + size)
+        return ExtensionUnit(tags_code, store_timestamp, bitmap)
 
     def load(self) -> None:
         self._files.load("mappedFileSizeConsumeQueueExt")

@@ -20,8 +20,10 @@ from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
+from aerobee.store.descriptors import is_used_up
 from aerobee.store.disk import PAGE_BYTES
 
+_RETRY_S = 0.1  # while all descriptors of the process are used up
 Waiter = Callable[[bool], None]
 
 
@@ -179,7 +181,11 @@ class LogFlusher:
     def _synced(self, future: asyncio.Future[None], pinned: list[int], end: int) -> None:
         self._log.unpin(pinned)
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
-        if error is not None:
+        if is_used_up(error):
+            # The names of new files could not be synced, so nothing was: not a sync that failed. It passes.
+            self._wanted = False
+            self._clock.call_later(_RETRY_S, self._retry)
+        elif error is not None:
             self._fail(error)
         else:
             self._finish(end)
@@ -187,6 +193,10 @@ class LogFlusher:
             self._begin()
         else:
             self._done()
+
+    def _retry(self) -> None:
+        if self._running:
+            self.want()
 
     def _done(self) -> None:
         self._syncing = False

@@ -77,7 +77,7 @@ class IndexFile:
             self.end_physical_offset,
             self.used_slots,
             self.count,
-        ) = HEADER.unpack_from(self.buffer, 0)
+        ) = HEADER.unpack(file.peek(0, HEADER_BYTES))
         self.count = min(max(self.count, 1), entry_count_max)
 
     @property
@@ -161,13 +161,11 @@ class IndexFile:
 
     def find(self, hash_value: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of entries with this hash, newest first. Ends at anything that cannot be right."""
-        buffer = self.buffer
-        (number,) = _INT.unpack_from(buffer, HEADER_BYTES + hash_value % self.slot_count * 4)
+        slot_at = HEADER_BYTES + hash_value % self.slot_count * 4
+        (number,) = _INT.unpack(self.file.peek(slot_at, slot_at + 4))
         upper = self.count
         while 0 < number < upper:
-            found, physical_offset, seconds, previous = INDEX_ENTRY.unpack_from(
-                buffer, self.entries_at + number * INDEX_ENTRY_BYTES
-            )
+            found, physical_offset, seconds, previous = self._entry(number)
             if seconds < 0:
                 return
             # Only seconds are known: an entry may be up to 999 ms later than this says.
@@ -183,7 +181,7 @@ class IndexFile:
         Returns False when entries below the bound are damaged: then the file cannot be used.
         """
         count = self._first_at(physical_bound) if is_trusted else 0
-        slots = array("i", bytes(self.buffer[HEADER_BYTES : self.entries_at]))
+        slots = array("i", self.file.peek(HEADER_BYTES, self.entries_at))
         slots.byteswap()
         if not count or not self._mend_slots(slots, count):
             slots = array("i", bytes(self.slot_count * 4))
@@ -196,7 +194,7 @@ class IndexFile:
         self.reserve(max(count, self.count))
         slots.byteswap()
         data = slots.tobytes()
-        if self.buffer[HEADER_BYTES : self.entries_at] != data:
+        if self.file.peek(HEADER_BYTES, self.entries_at) != data:
             self.buffer[HEADER_BYTES : self.entries_at] = data
         self._clear_from(stale)
         self.count = count
@@ -218,14 +216,15 @@ class IndexFile:
         at = zeros_from = start
         while at < self.file.size and at - zeros_from < _ZERO_RUN_BYTES_MAX:
             stop = min(self.file.size, at + _CLEAR_STEP_BYTES)
-            if not is_zero(self.buffer[at:stop]):
+            if not is_zero(self.file.peek(at, stop)):
                 self.file.reserve(stop)
                 self.buffer[at:stop] = bytes(stop - at)
                 zeros_from = stop
             at = stop
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
-        return INDEX_ENTRY.unpack_from(self.buffer, self.entries_at + number * INDEX_ENTRY_BYTES)
+        at = self.entries_at + number * INDEX_ENTRY_BYTES
+        return INDEX_ENTRY.unpack(self.file.peek(at, at + INDEX_ENTRY_BYTES))
 
     def _first_at(self, physical_bound: int) -> int:
         """Number of the first entry of a record at or behind the bound."""
@@ -276,7 +275,7 @@ class IndexFile:
             start = self.entries_at + number * INDEX_ENTRY_BYTES
             stop = self.entries_at + min(self.count, number + _CHECK_STEP) * INDEX_ENTRY_BYTES
             for hash_value, physical_offset, seconds, previous in INDEX_ENTRY.iter_unpack(
-                self.buffer[start:stop]
+                self.file.peek(start, stop)
             ):
                 if physical_offset >= physical_bound:
                     return number
@@ -372,11 +371,11 @@ class KeyIndex:
         file = IndexFile(mapped, self._config.max_hash_slot_num, self._config.max_index_num)
         try:
             file.reserve(2)
+            mapped.fill(HEADER_BYTES, file.entries_at)
         except OSError:
             mapped.close()
             self._disk.remove(path)
             raise
-        mapped.fill(HEADER_BYTES, file.entries_at)
         if self.files:  # the first file of a store waits for map_in(): an idle broker does without its 20 MB
             file.map_in()
         return file

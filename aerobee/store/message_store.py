@@ -29,7 +29,7 @@ from aerobee.store.checkpoint import Checkpoint, CheckpointFile, next_checkpoint
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.disk import Disk, FileLock, sync_names_above
+from aerobee.store.disk import Disk, open_failed
 from aerobee.store.dispatch import index_texts
 from aerobee.store.flush import LogFlusher, Watermark
 from aerobee.store.index_file import KeyIndex
@@ -42,6 +42,7 @@ from aerobee.store.queue_upkeep import QueueUpkeep
 from aerobee.store.reader import Accept, MessageReader
 from aerobee.store.record_layout import append_batch_entries, lay_out
 from aerobee.store.recovery import Recovery, RecoveryReport
+from aerobee.store.store_lock import StoreLock
 from aerobee.store.stored_message import AppendResult, GetResult, QueryResult, StoredMessage
 from aerobee.store.warmer import Warmer
 
@@ -96,7 +97,7 @@ class MessageStore:
         self._clock = clock
         self._own_executor = None if executor is not None else ThreadPoolExecutor(4, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
-        self._lock: FileLock | None = None
+        self._lock = StoreLock(config, disk)
         self._checkpoints = CheckpointFile(disk, config.path("checkpoint"))
         self._is_sync = config.is_sync_flush
         self.reader = MessageReader(config, self.log, config.memory_share_bytes())
@@ -150,18 +151,12 @@ class MessageStore:
         directory that cannot be used or a log whose acknowledged records are damaged.
         """
         root = self.config.store_path_root_dir
-        try:
-            for directory in (root, self.log.directory, self.config.path("config")):
-                self._disk.make_dirs(directory)
-                sync_names_above(self._disk, directory)
-            self._lock = self._disk.lock(self.config.path("lock"))
-        except OSError as error:
-            raise StoreError(f"the store directory {root} cannot be used: {error}", path=root) from error
+        self._lock.take()
         try:
             report = self._recover()
         except OSError as error:
             self._close_files()
-            raise StoreError(f"the store in {root} cannot be opened: {error}", path=root) from error
+            raise open_failed(root, error) from error
         except BaseException:
             self._close_files()
             raise
@@ -227,7 +222,7 @@ class MessageStore:
 
         After a failed sync `abort` stays, so that the next start recovers from what the disk holds.
         """
-        if self._lock is None:
+        if not self._lock.is_held:
             return
         if self._refusal is None:
             self._refusal = StoreNotWritable("the store is closing")
@@ -278,9 +273,7 @@ class MessageStore:
         self.log.close()
         self.pool.close()
         self.index.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._lock.release()
 
     # -- appending
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aerobee.errors import ConfigError, RecordInvalid, StoreError
+from aerobee.store.descriptors import is_used_up
 from aerobee.store.disk import Disk, MappedFile, WritableBuffer, store_full
 from aerobee.store.zeros import is_zero
 
@@ -80,10 +81,16 @@ class FilePool:
         """The file's bytes, valid until the next call of this pool unless the file is the owner's tail."""
         mapped = file.file
         if mapped is None:
-            mapped = self.disk.open_mapped(file.path)
+            mapped = self._opened(lambda: self.disk.open_mapped(file.path))
             self._adopt(file, mapped)
         file.used = True
         return mapped.buffer
+
+    def peek(self, file: QueueFile, start: int, end: int) -> bytes:
+        """Copy bytes of a file that may never have been written there: see MappedFile.peek."""
+        self.buffer(file)
+        assert file.file is not None
+        return file.file.peek(start, end)
 
     def create(self, file: QueueFile) -> None:
         """Create the file on the disk. Raises OSError; then nothing is left behind."""
@@ -92,7 +99,7 @@ class FilePool:
         self.disk.make_dirs(directory, sync=False)
         if self.disk.exists(file.path):
             self.disk.remove(file.path)  # of a creation that failed, and could not even be taken back
-        mapped = self.disk.create_mapped(file.path, file.size)
+        mapped = self._opened(lambda: self.disk.create_mapped(file.path, file.size))
         try:
             mapped.reserve(min(file.size, _RESERVE_FIRST_BYTES))
         except OSError:
@@ -203,6 +210,20 @@ class FilePool:
     def open_count(self) -> int:
         return len(self._open)
 
+    def _opened(self, open_: Callable[[], MappedFile]) -> MappedFile:
+        """Return open_(); when descriptors are used up, after closing files that nobody reads or writes now."""
+        try:
+            return open_()
+        except OSError as error:
+            if not is_used_up(error):
+                raise
+            unused = [file for file in self._open if not file.pins and not file.dirty and not file.used]
+            for file in unused[:_CLOSE_TRIES]:
+                self._close(file)
+            if not unused:
+                raise
+        return open_()
+
     def _adopt(self, file: QueueFile, mapped: MappedFile) -> None:
         file.file = mapped
         self._open[file] = None
@@ -311,13 +332,13 @@ class QueueFileList:
         if self.files:
             file = self.files[-1]
             buffer = self.pool.buffer(file)
+            assert file.file is not None
             start = max(0, position - file.base)
             # Writes are zeros ahead of the end up to 64 KiB: what lies further is met by writable_file's caller.
             while start < file.size:
                 stop = min(file.size, start + 65_536)
-                if is_zero(buffer[start:stop]):
+                if is_zero(file.file.peek(start, stop)):
                     break
-                assert file.file is not None
                 file.file.reserve(stop)
                 buffer[start:stop] = bytes(stop - start)
                 self.pool.mark_dirty(file)

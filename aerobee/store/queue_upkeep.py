@@ -15,10 +15,12 @@ from aerobee.errors import StoreFull
 from aerobee.store.checkpoint import Checkpoint, CheckpointFile
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
+from aerobee.store.descriptors import is_used_up
 from aerobee.store.flush import Watermark
 from aerobee.store.queue_flush import QueueFlusher
 
 _logger = logging.getLogger(__name__)
+_RETRY_S = 0.1  # while all descriptors of the process are used up
 _FEW_QUEUE_FILES = (
     256  # so many are synced every flushIntervalConsumeQueue, more only at the thorough interval
 )
@@ -80,9 +82,15 @@ class QueueUpkeep:
         checkpoint = self._next_checkpoint(work.bound)
         if work.is_empty and checkpoint == self._checkpoints.current:
             return  # an idle broker wakes no thread
-        future = asyncio.get_running_loop().run_in_executor(self._executor, self._sync, work, checkpoint)
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._executor, self._sync, work, checkpoint)
         try:
             await asyncio.wait([future])
+            while is_used_up(future.exception()):
+                # A file could not be opened to be synced, so nothing is wrong with what the disk holds: again.
+                await self._clock.sleep(_RETRY_S)
+                future = loop.run_in_executor(self._executor, self._sync, work, checkpoint)
+                await asyncio.wait([future])
         except asyncio.CancelledError:
             await asyncio.wait([future])
             raise

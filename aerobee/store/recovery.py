@@ -22,7 +22,7 @@ from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.commit_log import BLANK_BYTES, ZERO_RUN_BYTES_MAX, CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.disk import WritableBuffer
+from aerobee.store.disk import MappedFile
 from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts, scan_record
 from aerobee.store.index_file import KeyIndex
 from aerobee.store.queue_table import QueueTable
@@ -345,9 +345,9 @@ class Recovery:
         segment = self._log.segment_at(start)
         if segment is None:
             return True
-        buffer, at = segment.file.buffer, start - segment.base
+        file, at = segment.file, start - segment.base
         if stop is None:
-            size = int.from_bytes(buffer[at : at + 4], "big")
+            size = int.from_bytes(file.peek(at, at + 4), "big")
             last = at + (size if 0 < size <= segment.size - at else 4)
         else:
             last = stop - segment.base
@@ -357,7 +357,7 @@ class Recovery:
             end = min(last, at + SECTOR_BYTES - at % SECTOR_BYTES)
             # Also when only the first bytes of a size field are in question: they may be zero by themselves, but
             # refusing to start after an ordinary power loss would be worse.
-            if is_zero(buffer[at:end]):
+            if is_zero(file.peek(at, end)):
                 return True
             at = end
         return False
@@ -369,7 +369,7 @@ class Recovery:
             return None
         newest = self.report.last_store_timestamp
         following = self._log.segment_at(segment.end)
-        for place in _magic_places(segment.file.buffer, at - segment.base + 1, segment.size):
+        for place in _magic_places(segment.file, at - segment.base + 1, segment.size):
             offset = segment.base + place - 4
             if offset > at:
                 found = self._scan_at(offset).record
@@ -442,7 +442,11 @@ class Recovery:
 
     def _is_far_from_record(self, physical_offset: int) -> bool:
         """Whether no record can stand there, by its magic alone: the whole look costs a read of the disk."""
-        return self._log.read(physical_offset, 8)[4:] not in _MAGICS
+        segment = self._log.segment_at(physical_offset)
+        if segment is None:
+            return True
+        at = physical_offset - segment.base
+        return segment.file.peek(at, min(segment.size, at + 8))[4:] not in _MAGICS
 
     def _rebuild_queues(self) -> None:
         """Build queues with missing entries again from the whole log."""
@@ -520,11 +524,11 @@ class Recovery:
         return segment.path if segment is not None else os.path.join(self._log.directory, "")
 
 
-def _magic_places(buffer: WritableBuffer, start: int, stop: int) -> Iterator[int]:
+def _magic_places(file: MappedFile, start: int, stop: int) -> Iterator[int]:
     """Positions of record magics in a mapped file, in order."""
     at = zeros_from = start
     while at < stop and at - zeros_from <= ZERO_RUN_BYTES_MAX:
-        part = buffer[at : min(stop, at + _SEARCH_STEP_BYTES + 3)]
+        part = file.peek(at, min(stop, at + _SEARCH_STEP_BYTES + 3))
         if not is_zero(part):
             zeros_from = at + _SEARCH_STEP_BYTES
             hits = []

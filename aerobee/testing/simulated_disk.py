@@ -60,6 +60,9 @@ class SimulatedMappedFile:
         self._disk.check("read", self.path)
         return bytes(self.buffer[start:end])
 
+    def peek(self, start: int, end: int) -> bytes:
+        return bytes(self.buffer[start:end])
+
     def will_need(self, start: int, end: int) -> None:
         """Everything is in memory."""
 
@@ -385,3 +388,14 @@ class SimulatedDisk:
             )
         self._locks.add(path)
         return _SimulatedLock(self._locks, path)
+
+    def lock_directory(self, path: str) -> FileLock:
+        name = path + "/"
+        if name in self._locks:
+            raise StoreLocked(f"the directory {path} is open in another broker", path=path)
+        self._locks.add(name)
+        return _SimulatedLock(self._locks, name)
+
+    @property
+    def boot_id(self) -> bytes:
+        return self.power_losses.to_bytes(16, "big")

@@ -1,0 +1,112 @@
+"""File descriptors kept back for the store, so that connections cannot use up what it needs.
+
+A process has a limit of open files. When connections have taken all of them for a moment, a log file that is due, a
+checkpoint or the committed offsets could not be written. So the store holds some descriptors that mean nothing, and
+gives one up when an open fails for want of them. They are taken back as soon as there are free ones again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+USED_UP = frozenset((errno.EMFILE, errno.ENFILE))
+SPARE_COUNT = 64  # a mapped file takes two: as many as a broker opens while it rolls its files over
+_SHARE = 16  # of the limit at most, one part of so many
+_GIVE_UP_AT_ONCE = 4
+_TRIES = 8  # somebody else may take what was given up
+
+
+def is_used_up(error: BaseException | None) -> bool:
+    """Whether this says that no descriptor is free: it passes, and nothing was done yet."""
+    return isinstance(error, OSError) and error.errno in USED_UP
+
+
+def raise_limit() -> int:
+    """Raise this process's limit of open files to what it may have. Returns the limit that holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return soft  # some systems say "unlimited" and mean less
+    return hard
+
+
+class SpareDescriptors:
+    """Descriptors to give up. Any thread."""
+
+    def __init__(self, count: int = SPARE_COUNT) -> None:
+        self.count = count
+        self._held: list[int] = []
+        self._lock = threading.Lock()
+        self.refill()
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def refill(self) -> None:
+        """Take back what is missing, as far as descriptors are free."""
+        with self._lock:
+            self._refill()
+
+    def _refill(self) -> None:
+        try:
+            while len(self._held) < self.count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            return  # later
+
+    def opened(self, open_: Callable[[], T]) -> T:
+        """Return open_(). When no descriptor is free it is called again after some of these were given up.
+
+        Raises its OSError when there are none left to give up.
+        """
+        if len(self._held) < self.count:
+            self.refill()
+        try:
+            return open_()
+        except OSError as error:
+            if not is_used_up(error):
+                raise
+            failure = error
+        with self._lock:
+            for _ in range(_TRIES):
+                if not self._held:
+                    break
+                for descriptor in self._held[-_GIVE_UP_AT_ONCE:]:
+                    os.close(descriptor)
+                del self._held[-_GIVE_UP_AT_ONCE:]
+                try:
+                    return open_()
+                except OSError as error:
+                    if not is_used_up(error):
+                        raise
+                    failure = error
+        raise failure
+
+    def close(self) -> None:
+        with self._lock:
+            while self._held:
+                os.close(self._held.pop())
+
+
+_process_lock = threading.Lock()
+_process: list[SpareDescriptors] = []
+
+
+def process_spares() -> SpareDescriptors:
+    """Those of this process, shared by everything that it stores."""
+    with _process_lock:
+        if not _process:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            _process.append(SpareDescriptors(max(8, min(SPARE_COUNT, limit // _SHARE))))
+        return _process[0]
