@@ -101,6 +101,8 @@ class BrokerConfig:
     register_broker_timeout_mills: int = 24_000
     force_register: bool = True
     compressed_register: bool = False
+    enable_split_registration: bool = False  # parts of splitRegistrationSize; above 2,000 topics in any case
+    split_registration_size: int = 800  # topics of one request
     broker_not_active_timeout_millis: int = 10_000
     enable_slave_acting_master: bool = False
     # pulling
@@ -188,6 +190,7 @@ class BrokerConfig:
             ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
             ("registerNameServerPeriod", self.register_name_server_period),
             ("registerBrokerTimeoutMills", self.register_broker_timeout_mills),
+            ("splitRegistrationSize", self.split_registration_size),
             ("shortPollingTimeMills", self.short_polling_time_mills),
             ("flushConsumerOffsetInterval", self.flush_consumer_offset_interval),
             ("channelExpiredTimeout", self.channel_expired_timeout),

@@ -3,7 +3,7 @@
 One task a nameserver, so that one that is down delays nobody. Each sends REGISTER_BROKER (103) in full at the start,
 each registerNameServerPeriod, and at once when the connection is new; a changed topic goes out at once in a body that
 holds it alone, with the new data version. With forceRegister=false QUERY_DATA_VERSION (322) goes first and the
-registration only if the nameserver's version differs. The connection stays open: a nameserver forgets a broker when
+registration only if the nameserver's version differs. A large table goes out in parts (registration_parts.py). The connection stays open: a nameserver forgets a broker when
 its connection closes. On a clean stop UNREGISTER_BROKER (104).
 
 A nameserver's order-topic configuration comes back in the reply's body, a slave's master in its fields.
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from aerobee.broker.config import PERM_READ, PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.registration_parts import PART_TOPICS_MAX, parts_of, well_formed
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, WireError
@@ -38,6 +39,7 @@ RECONNECT_S = 0.1  # after a lost connection; a nameserver that closes each one 
 QUERY_TIMEOUT_S = 10.0
 UNREGISTER_TIMEOUT_S = 3.0
 LISTENERS_FIELD = "aerobeeListeners"  # name=ip:port,… of the named listeners; other nameservers ignore it
+PART_FIELD = "aerobeePart"  # topics that are not in this registration are in another
 MasterCallback = Callable[[str, str], None]
 
 
@@ -53,6 +55,7 @@ class _NameserverLink:
         self._changes: dict[str, TopicConfig] = {}
         self._needs_full = True
         self._is_busy = False
+        self._left_out: list[str] = []
         self._watched: Connection | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -130,10 +133,26 @@ class _NameserverLink:
             if full and not owner.force and not await self._is_stale(version):
                 self._watch()
                 continue
-            await self._register(owner.visible(owner.topics.topics if full else changes), version)
+            table = owner.visible(self._well_formed(owner.topics.topics if full else changes))
+            parts = parts_of(table, version, owner.part_topics_max)
+            for part, part_version in parts:
+                await self._register(part, part_version, is_whole=len(parts) == 1)
             self.registered_version = version
             owner.registered_at_ms[self.address] = owner.clock.now_ms()
             self._watch()
+
+    def _well_formed(self, table: Mapping[str, TopicConfig]) -> Mapping[str, TopicConfig]:
+        """Without topics that no nameserver takes: one of them must not cost the broker its whole registration."""
+        table, left_out = well_formed(table)
+        if left_out and left_out != self._left_out:
+            log.warning(
+                "%d topics are not registered at nameserver %s, the first: %s",
+                len(left_out),
+                self.address,
+                left_out[0],
+            )
+        self._left_out = left_out or self._left_out
+        return table
 
     async def _is_stale(self, version: DataVersion) -> bool:
         """Ask whether the nameserver's version of our topics differs."""
@@ -143,7 +162,9 @@ class _NameserverLink:
         reply = await self._owner.client.invoke(self.address, request, timeout_s=QUERY_TIMEOUT_S)
         return reply.code != 0 or (reply.ext or {}).get("changed", "true") != "false"
 
-    async def _register(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+    async def _register(
+        self, table: Mapping[str, TopicConfig], version: DataVersion, *, is_whole: bool
+    ) -> None:
         owner = self._owner
         wrapper = TopicConfigSerializeWrapper(
             dict(table),
@@ -159,6 +180,8 @@ class _NameserverLink:
         ext["enableActingMaster"] = boolean_text(owner.acting_master)
         ext["compressed"] = boolean_text(owner.compressed)
         ext["bodyCrc32"] = str(body_crc32(body))
+        if not is_whole:
+            ext[PART_FIELD] = boolean_text(True)
         if owner.acting_master:
             ext["heartbeatTimeoutMillis"] = str(owner.not_active_ms)
         if owner.identity.listeners:
@@ -231,6 +254,11 @@ class Registration:
     @property
     def compressed(self) -> bool:
         return self._live.value.compressed_register
+
+    @property
+    def part_topics_max(self) -> int:
+        config = self._live.value
+        return config.split_registration_size if config.enable_split_registration else PART_TOPICS_MAX
 
     @property
     def acting_master(self) -> bool:

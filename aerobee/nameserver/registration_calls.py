@@ -1,11 +1,13 @@
 """What brokers call: REGISTER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT, GET_BROKER_MEMBER_GROUP.
 
 Source: DefaultRequestProcessor (RocketMQ). A broker may send one field that RocketMQ's do not, `aerobeeListeners`, a
-list "name=host:port,name=host:port": the address to show to clients that ask through the listener of that name.
+list "name=host:port,name=host:port": the address to show to clients that ask through the listener of that name. Another
+one, `aerobeePart=true`, says that the registration is a part of a large table: topics that it lacks are not deleted.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 
@@ -23,6 +25,8 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.connection import Connection, Handler
 
+log = logging.getLogger("aerobee.nameserver")
+PART_FIELD = "aerobeePart"
 LISTENERS_FIELD = "aerobeeListeners"
 ZONE_FIELD = "__ZONE_NAME"
 # "host:port", the host a name, an IPv4 address or an IPv6 address in brackets.
@@ -62,12 +66,20 @@ class RegistrationCalls:
         crc32 = request.integer("bodyCrc32", 0)
         if crc32 != 0 and body_crc32(request.body) != crc32:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
-        registration = _registration(request)
+        registration, left_out = _registration(request)
+        if left_out:
+            log.warning(
+                "broker %s registers %d topics that cannot be and are left out, the first: %s",
+                registration.identity.name,
+                len(left_out),
+                left_out[0],
+            )
         result = self._table.register(
             registration,
             now_ms=self._clock.now_ms(),
             connection=connection,
-            delete_missing_topics=self._config.value.delete_topic_with_broker_registration,
+            delete_missing_topics=self._config.value.delete_topic_with_broker_registration
+            and not request.boolean(PART_FIELD, False),
         )
         if not result.accepted:
             return request.reply(
@@ -123,14 +135,15 @@ def parse_listener_addresses(text: str) -> dict[str, str]:
     return addresses
 
 
-def _registration(request: RemotingCommand) -> Registration:
+def _registration(request: RemotingCommand) -> tuple[Registration, tuple[str, ...]]:
+    """The registration, and why topics of it are left out. Raises MalformedFrame."""
     body = RegisterBrokerBody.decode(
         request.body, compressed=request.boolean("compressed", False), sender_version=request.version
     )
     acting = request.field("enableActingMaster")
     timeout = request.field("heartbeatTimeoutMillis")
     listeners = request.field(LISTENERS_FIELD)
-    return Registration(
+    registration = Registration(
         identity=_identity(request),
         ha_address=request.text("haServerAddr"),
         heartbeat_timeout_ms=request.integer("heartbeatTimeoutMillis") if timeout else None,
@@ -141,6 +154,7 @@ def _registration(request: RemotingCommand) -> Registration:
         version=body.topic_configs.data_version,
         filter_servers=body.filter_servers,
     )
+    return registration, body.left_out
 
 
 def _queues(config: TopicConfig) -> TopicQueues:

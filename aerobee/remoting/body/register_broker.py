@@ -40,6 +40,7 @@ INFLATED_BYTES_MAX = 64 * 1024 * 1024
 # Longest name that any release sends: %RETRY%, a group, a separator and a topic fit well inside.
 TOPIC_NAME_LENGTH_MAX = 512
 QUEUE_MAPPING_VERSION_MIN = 413
+QUEUE_COUNT_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class RegisterBrokerBody:
 
     topic_configs: TopicConfigSerializeWrapper = field(default_factory=TopicConfigSerializeWrapper)
     filter_servers: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # why topics of the body are not in the table
 
     def encode(self) -> bytes:
         """The plain form."""
@@ -75,19 +77,20 @@ class RegisterBrokerBody:
 
     @classmethod
     def decode(cls, body: bytes, *, compressed: bool, sender_version: int) -> RegisterBrokerBody:
-        """Decode either form. Raises MalformedFrame, which names what is wrong and where."""
+        """Decode either form. Raises MalformedFrame, which names what is wrong and where.
+
+        A topic that is not well formed is left out alone, see `left_out`: the others of its broker are served.
+        """
         if not body:
             return cls()
         if compressed or body[0] == ZLIB_FIRST_BYTE:
             return _decode_compressed(body, sender_version)
         fields = fastjson.loads_object(body, "RegisterBrokerBody")
+        left_out: list[str] = []
         wrapper = TopicConfigSerializeWrapper.from_dict(
-            json_fields.mapping(fields, "topicConfigSerializeWrapper")
+            json_fields.mapping(fields, "topicConfigSerializeWrapper"), check=check_topic, left_out=left_out
         )
-        for name, config in wrapper.topic_config_table.items():
-            check_topic_name(name)
-            _check_queue_counts(config)
-        return cls(wrapper, json_fields.texts(fields, "filterServerList"))
+        return cls(wrapper, json_fields.texts(fields, "filterServerList"), tuple(left_out))
 
 
 def body_crc32(body: bytes) -> int:
@@ -111,6 +114,16 @@ def check_topic_name(name: str) -> str:
     return name
 
 
+def check_topic(config: TopicConfig) -> None:
+    """Raise MalformedFrame unless a nameserver takes this topic."""
+    check_topic_name(config.topic_name)
+    for count in (config.read_queue_nums, config.write_queue_nums):
+        if not 0 <= count <= QUEUE_COUNT_MAX:
+            raise MalformedFrame(
+                f"topic {config.topic_name[:60]!r} has {count} queues, which is not possible"
+            )
+
+
 def _decode_compressed(body: bytes, sender_version: int) -> RegisterBrokerBody:
     inflater = zlib.decompressobj()
     try:
@@ -125,8 +138,14 @@ def _decode_compressed(body: bytes, sender_version: int) -> RegisterBrokerBody:
     reader = _BlockReader(data)
     version = DataVersion.decode(reader.block("the data version"))
     table: dict[str, TopicConfig] = {}
+    left_out: list[str] = []
     for _ in range(reader.count("topics")):
-        config = _read_topic_line(reader.block("a topic"))
+        block = reader.block("a topic")
+        try:
+            config = _read_topic_line(block)
+        except MalformedFrame as error:
+            left_out.append(str(error))
+            continue
         table[config.topic_name] = config
     servers = fastjson.loads(reader.block("the filter server list"))
     mappings: dict[str, Any] = {}
@@ -137,6 +156,7 @@ def _decode_compressed(body: bytes, sender_version: int) -> RegisterBrokerBody:
     return RegisterBrokerBody(
         TopicConfigSerializeWrapper(table, version, topic_queue_mapping_info_map=mappings),
         json_fields.texts({"filterServerList": servers}, "filterServerList"),
+        tuple(left_out),
     )
 
 
@@ -209,13 +229,5 @@ def _read_topic_line(block: bytes) -> TopicConfig:
         parts[4] if parts[4] == MULTI_TAG else SINGLE_TAG,
         attributes=json_fields.text_map({"attributes": attributes}, "attributes"),
     )
-    _check_queue_counts(config)
+    check_topic(config)
     return config
-
-
-def _check_queue_counts(config: TopicConfig) -> None:
-    for count in (config.read_queue_nums, config.write_queue_nums):
-        if not 0 <= count < 1 << 31:
-            raise MalformedFrame(
-                f"topic {config.topic_name[:60]!r} has {count} queues, which is not possible"
-            )

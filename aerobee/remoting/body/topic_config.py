@@ -5,6 +5,7 @@ Source: TopicConfig, TopicConfigSerializeWrapper, TopicConfigAndMappingSerialize
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,12 +116,32 @@ class TopicConfigSerializeWrapper:
         )
 
     @classmethod
-    def from_dict(cls, fields: json_fields.Fields) -> TopicConfigSerializeWrapper:
+    def from_dict(
+        cls,
+        fields: json_fields.Fields,
+        *,
+        check: Callable[[TopicConfig], None] | None = None,
+        left_out: list[str] | None = None,
+    ) -> TopicConfigSerializeWrapper:
+        """Raises MalformedFrame. With `left_out`, a bad topic is left out alone, and why is added there.
+
+        `check` raises MalformedFrame for a topic that is well formed and not wanted.
+        """
         table: dict[str, TopicConfig] = {}
         for name, value in json_fields.mapping(fields, "topicConfigTable").items():
-            config = TopicConfig.from_dict(json_fields.as_object(value, f"topic config {name[:80]!r}"))
-            if config.topic_name != name:
-                raise MalformedFrame(f"topic config {name[:80]!r} calls itself {config.topic_name[:80]!r}")
+            try:
+                config = TopicConfig.from_dict(json_fields.as_object(value, f"topic config {name[:80]!r}"))
+                if config.topic_name != name:
+                    raise MalformedFrame(
+                        f"topic config {name[:80]!r} calls itself {config.topic_name[:80]!r}"
+                    )
+                if check is not None:
+                    check(config)
+            except MalformedFrame as error:
+                if left_out is None:
+                    raise
+                left_out.append(str(error))
+                continue
             table[name] = config
 
         def present(name: str) -> dict[str, Any] | None:

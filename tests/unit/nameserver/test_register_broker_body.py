@@ -83,12 +83,6 @@ VERSION = block(b'{"counter":1,"stateVersion":0,"timestamp":1}')
         (VERSION + struct.pack(">i", 0x7FFFFFFF), "topics"),
         (VERSION + struct.pack(">i", -5), "topics"),
         (VERSION + struct.pack(">i", 1) + struct.pack(">i", 99) + b"T 1 1", "announces 99 bytes"),
-        (VERSION + struct.pack(">i", 1) + block(b"T 1 1"), "fewer than 5"),
-        (VERSION + struct.pack(">i", 1) + block(b"T x 1 6 SINGLE_TAG"), "read queue count"),
-        (VERSION + struct.pack(">i", 1) + block(b"T -1 1 6 SINGLE_TAG"), "queues"),
-        (VERSION + struct.pack(">i", 1) + block(b" 1 1 6 SINGLE_TAG"), "0 characters"),
-        (VERSION + struct.pack(">i", 1) + block(b"T\t 1 1 6 SINGLE_TAG"), "control character"),
-        (VERSION + struct.pack(">i", 1) + block(b"\xff 1 1 6 SINGLE_TAG"), "UTF-8"),
         (VERSION + struct.pack(">i", 0) + block(b"{}"), "filterServerList"),
         (block(b"[]") + struct.pack(">i", 0), "DataVersion"),
     ],
@@ -96,6 +90,25 @@ VERSION = block(b'{"counter":1,"stateVersion":0,"timestamp":1}')
 def test_lying_compressed_bodies_are_refused(plain: bytes, reason: str) -> None:
     with pytest.raises(MalformedFrame, match=reason):
         decode(zlib.compress(plain), compressed=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"T 1 1", "fewer than 5"),
+        (b"T x 1 6 SINGLE_TAG", "read queue count"),
+        (b"T -1 1 6 SINGLE_TAG", "queues"),
+        (b" 1 1 6 SINGLE_TAG", "0 characters"),
+        (b"T\t 1 1 6 SINGLE_TAG", "control character"),
+        (b"\xff 1 1 6 SINGLE_TAG", "UTF-8"),
+    ],
+)
+def test_a_line_that_is_no_topic_is_left_out_alone(line: bytes, reason: str) -> None:
+    plain = VERSION + struct.pack(">i", 2) + block(line) + block(b"Good 1 1 6 SINGLE_TAG") + block(b"[]")
+    body = decode(zlib.compress(plain), compressed=True)
+    assert set(body.topic_configs.topic_config_table) == {"Good"}
+    assert len(body.left_out) == 1
+    assert reason in body.left_out[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""No topic, and no number of topics, keeps a broker's other topics from its nameservers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.registration_parts import PART_BYTES_MAX, PART_TOPICS_MAX, parts_of
+from aerobee.nameserver import NameServer
+from aerobee.nameserver.config import NameServerConfig
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
+from aerobee.remoting.body.register_broker import RegisterBrokerBody
+from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from tests.abuse.stranger import Stranger, broker_at
+from tests.integration.broker_calls import until
+
+SERVER = NameServerConfig(listen_port=0, bind_address="127.0.0.1")
+BAD = ("a\nb", "a\x00b", "a b", "", "x" * 600)
+
+
+def table_of(*names: str) -> dict[str, TopicConfig]:
+    return {name: TopicConfig(name, 1, 1) for name in names}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_bad_topic_of_a_registration_is_left_out_alone(compressed: bool) -> None:
+    topics = {**table_of("good", "better", *BAD), "many": TopicConfig("many", 2**40, 1)}
+    body = RegisterBrokerBody(TopicConfigSerializeWrapper(topics, DataVersion(0, 1, 1)))
+    data = body.encode_compressed() if compressed else body.encode()
+    ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:10911", "brokerId": "0",
+           "haServerAddr": "127.0.0.1:10912", "compressed": str(compressed).lower(),
+           "bodyCrc32": str(zlib.crc32(data) & 0x7FFFFFFF)}  # fmt: skip
+    async with NameServer(SERVER) as server, Stranger(server.address) as stranger:
+        assert (await stranger.call(103, ext, data)).code == 0
+        assert set(server.table.topics) >= {"good", "better"}
+        assert not set(server.table.topics) & {*BAD, "many"}
+
+
+async def test_a_broker_with_a_bad_topic_registers_the_others(tmp_path: Path) -> None:
+    async with NameServer(SERVER) as server, broker_at(tmp_path, namesrv_addr=server.address) as broker:
+        # As an older version would have kept it.
+        broker.topics.topics = {**broker.topics.topics, **table_of(*BAD)}
+        broker.topics.put(TopicConfig("fine", 1, 1))
+        broker.registration.register_all()
+        await until(lambda: "fine" in server.table.topics, "the good topic is registered")
+        await broker.registration.settled()
+        assert not broker.registration.failures
+        assert not set(server.table.topics) & set(BAD)
+
+
+async def test_tens_of_thousands_of_groups_do_not_empty_the_cluster(tmp_path: Path) -> None:
+    async with NameServer(SERVER) as server, broker_at(tmp_path, namesrv_addr=server.address) as broker:
+        count, beats = 5_000, 4
+        async with Stranger(broker.address) as stranger:
+            for beat in range(beats):
+                groups = tuple(ConsumerData(f"{'g' * 100}-{beat}-{n}") for n in range(count // beats))
+                assert (await stranger.call(34, {}, HeartbeatData("c", (), groups).encode())).code == 0
+            await broker.registration.settled(20)
+        # A nameserver that is new takes the whole table.
+        sizes: list[int] = []
+        async with NameServer(SERVER) as other:
+            calls = dict(other.handlers)[103]
+
+            def note(connection: object, request: object) -> object:
+                sizes.append(len(request.body))  # type: ignore[attr-defined]
+                return calls(connection, request)  # type: ignore[arg-type]
+
+            other._server._endpoint.handlers = {**other.handlers, 103: note}  # type: ignore[dict-item]
+            broker.registration.set_nameservers([server.address, other.address])
+            await until(lambda: len(other.table.topics) > count, "all topics are registered", timeout_s=30)
+            await until(lambda: not broker.registration.failures, "registered")
+            assert len(sizes) >= 3
+            assert max(sizes) < 2 * PART_BYTES_MAX
+            await asyncio.sleep(0)
+
+
+def test_parts_hold_everything_once_and_end_with_the_version() -> None:
+    version = DataVersion(0, 1_000, 7)
+    for total in (0, 1, 2, 3, 2_000, 2_001, 4_001):
+        table = table_of(*(f"t{n}" for n in range(total)))
+        parts = parts_of(table, version)
+        assert {name: config for part, _ in parts for name, config in part.items()} == table
+        assert sum(len(part) for part, _ in parts) == total
+        assert parts[-1][1] == version
+        assert len({each for _, each in parts}) == len(parts)
+        assert total < 2 or len(parts[0][0]) >= 2
+        assert all(len(part) <= PART_TOPICS_MAX for part, _ in parts)
+    wide = {f"t{n}": TopicConfig(f"t{n}", attributes={"x": "\x01" * 500_000}) for n in range(8)}
+    for part, each in parts_of(wide, version):
+        body = RegisterBrokerBody(TopicConfigSerializeWrapper(part, each)).encode()
+        assert len(body) < 16 * 1024 * 1024
+    assert [len(part) for part, _ in parts_of(table_of(*map(str, range(7))), version, 3)] == [3, 3, 1]
+
+
+async def test_a_part_deletes_no_topics_of_the_other_parts() -> None:
+    config = NameServerConfig(
+        listen_port=0, bind_address="127.0.0.1", delete_topic_with_broker_registration=True
+    )
+    async with NameServer(config) as server, Stranger(server.address) as stranger:
+        parts = parts_of(table_of(*map(str, range(6))), DataVersion(0, 10, 1), 2)
+        for part, version in parts:
+            data = RegisterBrokerBody(TopicConfigSerializeWrapper(part, version)).encode()
+            ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:10911", "brokerId": "0",
+                   "haServerAddr": "", "aerobeePart": "true"}  # fmt: skip
+            assert (await stranger.call(103, ext, data)).code == 0
+        assert set(server.table.topics) == set(map(str, range(6)))
+        assert json.loads((await stranger.call(206)).body)
