@@ -35,7 +35,7 @@ from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.pull.pull import PullCalls
 from aerobee.broker.registration import Registration
 from aerobee.broker.send.delay_level import delay_level_hook
@@ -53,8 +53,9 @@ from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, ConnectionLimits, Handler, Reply
+from aerobee.remoting.connection import Connection, ConnectionLimits
 from aerobee.remoting.direct import DirectNetwork
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.server import Listener, RemotingServer
 from aerobee.remoting.tls import ServerTls
 from aerobee.remoting.unread_replies import UnreadReplies
@@ -75,7 +76,7 @@ class Broker:
     """One broker. start() once, then stop() or kill() once.
 
     After start(): `address` is what nameservers hand to clients, `identity` all names; `store`, `topics`, `groups`,
-    `offsets`, `consumers`, `producers`, `stats`, `parked`, `registration`, `overload` are its parts.
+    `offsets`, `consumers`, `producers`, `stats`, `held`, `registration`, `overload` are its parts.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Broker:
         self._is_started = False
         self._is_running = False
         self.identity: BrokerIdentity
-        self.parked: ParkedPulls
+        self.held: HeldPulls
         self.overload: Overload
         self.registration: Registration
         self._pulls: PullCalls
@@ -203,7 +204,7 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """End in order: unregister, answer what is parked, finish what is being served, flush, close.
+        """End in order: unregister, answer what is held, finish what is being served, flush, close.
 
         Goes through to the end whatever fails on the way; raises StoreError when the last flush failed. Does nothing
         for a broker that does not run.
@@ -212,8 +213,8 @@ class Broker:
             return
         self._is_running = False
         await self._end_registration(unregister=True)
-        self.parked.accepting = False
-        self.parked.release_all()
+        self.held.accepting = False
+        self.held.release_all()
         try:
             await self._server.stop()
             await self._vip_server.stop()
@@ -270,12 +271,12 @@ class Broker:
         """Make the parts that need to know who this broker is, and the dispatch table."""
         loop = asyncio.get_running_loop()
         config, store, identity = self.config, self.store, self.identity
-        self.parked = ParkedPulls(
+        self.held = HeldPulls(
             clock=self.clock, call_soon=loop.call_soon, record_at=record_reader(store.queues, store.log)
         )
-        store.on_arrival(self.parked.arrived)
+        store.on_arrival(self.held.on_appended)
         store.on_arrival(self.schedule.arrived)
-        self.offsets.on_reset(self.parked.reset)
+        self.offsets.on_reset(self.held.reset)
         self.overload = Overload(
             wait_limit_ms=config.wait_time_mills_in_send_queue,
             pending_limit_bytes=config.pending_reply_bytes_max,
@@ -291,7 +292,7 @@ class Broker:
             store=store,
             topics=self.topics,
             stats=self.stats,
-            waiting=self.parked.by_queue,
+            waiting=self.held.by_queue,
             choice=self.lane_choice,
         )
         self.schedule.use(self._deliveries)
@@ -330,7 +331,7 @@ class Broker:
             stats=self.stats,
             durable=parts.durable,
             overload=self.overload,
-            parked=self.parked,
+            held=self.held,
             live=self.live,
             identity=identity,
             clock=self.clock,
@@ -359,7 +360,7 @@ class Broker:
             stats=self.stats,
             schedule=self.schedule,
             deliveries=deliveries,
-            parked=self.parked,
+            held=self.held,
             durable=DurableReplies(
                 store=store, clock=self.clock, timeout_ms=self._store_config.sync_flush_timeout
             ),
@@ -414,7 +415,7 @@ class Broker:
             limits=ConnectionLimits(idle_close_s=self.config.server_channel_max_idle_time_seconds),
         )
 
-    def _unknown(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def _unknown(self, peer: Peer, request: RemotingCommand) -> Reply:
         if self._lane is None:
             return request.reply(
                 ResponseCode.SERVICE_NOT_AVAILABLE, remark="service not available now. the broker is starting"

@@ -26,7 +26,7 @@ from aerobee.broker.registration import Registration
 from aerobee.broker.send.send import SendCalls
 from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.topic_queues import TopicQueues
-from aerobee.remoting.connection import Handler
+from aerobee.remoting.peer import Handler
 
 
 class CallPart(Protocol):
@@ -75,7 +75,7 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
         consumers=parts.consumers,
         offsets=parts.offsets,
         stats=parts.stats,
-        parked=parts.parked,
+        held=parts.held,
         expressions=parts.expressions,
         filters=parts.filters,
         live=parts.live,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from aerobee.remoting.connection import Handler
+from aerobee.remoting.peer import Handler
 from aerobee.store.stored_message import StoredMessage
 
 # Looks at a checked message and its properties, decoded, and returns what is to be stored in its place; one that changes

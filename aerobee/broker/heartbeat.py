@@ -33,7 +33,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.peer import Handler, Peer, Reply
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +76,7 @@ class HeartbeatCalls:
             RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
         }
 
-    def heartbeat(
-        self, connection: Connection, request: RemotingCommand
-    ) -> Reply | Coroutine[Any, Any, Reply]:
+    def heartbeat(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
         """34. A plain call, but for the first heartbeat of a group, which waits for the disk and the nameservers."""
         data = HeartbeatData.decode(request.body)
         if not data.client_id:
@@ -103,8 +101,8 @@ class HeartbeatCalls:
             and self._topics.get(RETRY_PREFIX + consumer.group_name) is None
         ]
         if retry_topics:
-            return self._join_with_topics(connection, request, data, accepted, retry_topics)
-        return self._join(connection, request, data, accepted)
+            return self._join_with_topics(peer, request, data, accepted, retry_topics)
+        return self._join(peer, request, data, accepted)
 
     @staticmethod
     def _retry_topic(consumer: ConsumerData, config: SubscriptionGroupConfig) -> TopicConfig:
@@ -117,7 +115,7 @@ class HeartbeatCalls:
 
     async def _join_with_topics(
         self,
-        connection: Connection,
+        peer: Peer,
         request: RemotingCommand,
         data: HeartbeatData,
         accepted: list[ConsumerData],
@@ -131,13 +129,13 @@ class HeartbeatCalls:
                     await self._registered()
             except (TimeoutError, AerobeeError) as error:
                 log.warning("retry topics of client %s are not registered yet: %r", data.client_id, error)
-        if not connection.is_open:
+        if not peer.is_open:
             return None
-        return self._join(connection, request, data, accepted)
+        return self._join(peer, request, data, accepted)
 
     def _join(
         self,
-        connection: Connection,
+        peer: Peer,
         request: RemotingCommand,
         data: HeartbeatData,
         accepted: list[ConsumerData],
@@ -150,7 +148,7 @@ class HeartbeatCalls:
         for consumer in accepted:
             if self._live.value.subscription_conflict_policy == REFUSE:
                 conflict = self._consumers.refuse(
-                    consumer, connection, data.client_id, with_subscriptions=not data.without_sub
+                    consumer, peer, data.client_id, with_subscriptions=not data.without_sub
                 )
                 if conflict is not None:
                     code, remark = ResponseCode.NO_PERMISSION, str(conflict)
@@ -163,7 +161,7 @@ class HeartbeatCalls:
                 subscriptions_wanted = True
             self._consumers.register(
                 consumer,
-                connection,
+                peer,
                 data.client_id,
                 language=request.language,
                 version=request.version,
@@ -176,7 +174,7 @@ class HeartbeatCalls:
         for producer in data.producer_data_set:
             self._producers.register(
                 producer.group_name,
-                connection,
+                peer,
                 data.client_id,
                 language=request.language,
                 version=request.version,
@@ -200,16 +198,16 @@ class HeartbeatCalls:
                     return f"subscription of group {consumer.group_name} to {subscription.topic}: {error}"
         return None
 
-    def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unregister(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """35: leave a producer group, a consumer group or both. C++ sends empty names for what it does not mean."""
         request.text("clientID")
         if producer_group := request.field("producerGroup"):
-            self._producers.unregister(producer_group, connection)
+            self._producers.unregister(producer_group, peer)
         if consumer_group := request.field("consumerGroup"):
-            self._consumers.unregister(consumer_group, connection)
+            self._consumers.unregister(consumer_group, peer)
         return request.reply(ext={})
 
-    def consumer_list(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def consumer_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """38: ids of the members that this broker knows. Code 1 without any: the client keeps its queues then."""
         name = request.text("consumerGroup")
         group = self._consumers.group(name)
@@ -220,7 +218,7 @@ class HeartbeatCalls:
             )
         return request.reply(ext={}, body=fastjson.dumps({"consumerIdList": client_ids}))
 
-    def check_client(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def check_client(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """46: whether a consumer's subscription can be served; asked for expressions other than tags."""
         fields = fastjson.loads_object(request.body, "CheckClientRequestBody")
         subscription = SubscriptionData.from_dict(json_fields.mapping(fields, "subscriptionData"))

@@ -19,7 +19,7 @@ from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import SendDuplicates
@@ -47,7 +47,7 @@ class BrokerParts:
     stats: BrokerStats
     schedule: Schedule
     deliveries: DeliveryRuns  # of due messages
-    parked: ParkedPulls
+    held: HeldPulls
     durable: DurableReplies
     overload: Overload
     unique_keys: UniqueKeys

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 
 from aerobee.clock import Clock
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Peer
 
 CHANNEL_EXPIRY_S = 120.0  # channelExpiredTimeout
 
@@ -20,7 +20,7 @@ CHANNEL_EXPIRY_S = 120.0  # channelExpiredTimeout
 class ClientChannel:
     """One member of one group. `language` and `version` as its heartbeats give them."""
 
-    connection: Connection
+    peer: Peer
     client_id: str
     language: int
     version: int
@@ -33,49 +33,47 @@ class ProducerRegistry:
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._groups: dict[str, dict[Connection, ClientChannel]] = {}
-        self._groups_of: dict[Connection, set[str]] = {}
-        self._client_ids: dict[str, Connection] = {}  # where its last heartbeat came from
+        self._groups: dict[str, dict[Peer, ClientChannel]] = {}
+        self._groups_of: dict[Peer, set[str]] = {}
+        self._client_ids: dict[str, Peer] = {}  # where its last heartbeat came from
         self._turn = itertools.count()
 
-    def register(
-        self, group: str, connection: Connection, client_id: str, *, language: int, version: int
-    ) -> bool:
+    def register(self, group: str, peer: Peer, client_id: str, *, language: int, version: int) -> bool:
         """Note a heartbeat; return whether the member is new."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         members = self._groups.setdefault(group, {})
-        self._client_ids[client_id] = connection
-        channel = members.get(connection)
+        self._client_ids[client_id] = peer
+        channel = members.get(peer)
         if channel is not None and channel.client_id == client_id:
             channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
             return False
-        members[connection] = ClientChannel(connection, client_id, language, version, now, now_ms)
-        groups = self._groups_of.get(connection)
+        members[peer] = ClientChannel(peer, client_id, language, version, now, now_ms)
+        groups = self._groups_of.get(peer)
         if groups is None:
-            groups = self._groups_of[connection] = set()
-            connection.on_close(self.connection_closed)
+            groups = self._groups_of[peer] = set()
+            peer.on_close(self.connection_closed)
         groups.add(group)
         return True
 
-    def unregister(self, group: str, connection: Connection) -> None:
+    def unregister(self, group: str, peer: Peer) -> None:
         """The member leaves."""
         members = self._groups.get(group)
-        left = members.pop(connection, None) if members is not None else None
+        left = members.pop(peer, None) if members is not None else None
         if members is None or left is None:
             return
         if not members:
             del self._groups[group]
-        groups = self._groups_of.get(connection)
+        groups = self._groups_of.get(peer)
         if groups is not None:
             groups.discard(group)
-        if not groups and self._client_ids.get(left.client_id) is connection:
+        if not groups and self._client_ids.get(left.client_id) is peer:
             del self._client_ids[left.client_id]
 
-    def connection_closed(self, connection: Connection) -> None:
+    def connection_closed(self, peer: Peer) -> None:
         """Forget everybody who was behind a connection."""
-        for group in list(self._groups_of.get(connection, ())):
-            self.unregister(group, connection)
-        self._groups_of.pop(connection, None)
+        for group in list(self._groups_of.get(peer, ())):
+            self.unregister(group, peer)
+        self._groups_of.pop(peer, None)
 
     def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> None:
         """Remove members without a heartbeat for `expiry_s` and close their connections."""
@@ -83,8 +81,8 @@ class ProducerRegistry:
         for group, members in list(self._groups.items()):
             for channel in list(members.values()):
                 if now - channel.seen > expiry_s:
-                    self.unregister(group, channel.connection)
-                    channel.connection.close(
+                    self.unregister(group, channel.peer)
+                    channel.peer.close(
                         f"producer {channel.client_id} of {group}: no heartbeat for {expiry_s:.0f} s"
                     )
 
@@ -95,12 +93,12 @@ class ProducerRegistry:
     def groups(self) -> dict[str, list[ClientChannel]]:
         return {group: list(members.values()) for group, members in self._groups.items()}
 
-    def connection_of(self, client_id: str) -> Connection | None:
+    def connection_of(self, client_id: str) -> Peer | None:
         """The open connection of a client that is a member of any group, or None."""
-        connection = self._client_ids.get(client_id)
-        return connection if connection is not None and connection.is_open else None
+        peer = self._client_ids.get(client_id)
+        return peer if peer is not None and peer.is_open else None
 
     def channel_of(self, group: str) -> ClientChannel | None:
         """Return an open member of the group, another one each time, or None."""
-        members = [channel for channel in self._groups.get(group, {}).values() if channel.connection.is_open]
+        members = [channel for channel in self._groups.get(group, {}).values() if channel.peer.is_open]
         return members[next(self._turn) % len(members)] if members else None

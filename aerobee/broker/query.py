@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.message_store import MessageStore
 
 UNIQUE_KEY_FIELD = "_UNIQUE_KEY_QUERY"
@@ -26,7 +26,7 @@ class QueryCalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
-    def query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def query(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """12: records under a key, stored in the time asked for; QUERY_NOT_FOUND when there is none."""
         config = self._store.config
         count = min(max(1, request.integer("maxNum")), config.max_msgs_num_batch)
@@ -48,7 +48,7 @@ class QueryCalls:
             return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=NOT_FOUND_REMARK, ext=ext)
         return request.reply(ext=ext, body=result.body)
 
-    def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def view(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """33: the record at a physical offset."""
         offset = request.integer("offset")
         record = self._store.read_record(offset) if offset >= 0 else None

@@ -31,7 +31,8 @@ from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.client import RemotingClient, checked, split_address
 from aerobee.remoting.codes import RequestCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ClientTls, TlsFiles
 
 log = logging.getLogger(__name__)

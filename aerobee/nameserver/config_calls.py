@@ -20,7 +20,7 @@ from aerobee.nameserver.config import (
 )
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.disk import Disk
 from aerobee.store.json_file import save_config_file
 
@@ -41,10 +41,10 @@ class ConfigCalls:
             RequestCode.GET_NAMESRV_CONFIG: self.get,
         }
 
-    def get(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def get(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         return request.reply(body=config_text(self._config.value).encode())
 
-    async def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def update(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         try:
             text = request.body.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ class ConfigCalls:
                 text = config_text(fresh)
                 await asyncio.to_thread(save_config_file, self._disk, fresh.config_store_path, text.encode())
             self._config.value = fresh
-        log.info("settings changed by %s: %s", connection.peer, ", ".join(sorted(changes)))
+        log.info("settings changed by %s: %s", peer.host_port, ", ".join(sorted(changes)))
         return request.reply()
 
 

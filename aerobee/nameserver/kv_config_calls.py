@@ -11,7 +11,7 @@ from aerobee.nameserver.answers import kv_table_body
 from aerobee.nameserver.kv_config import KvConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 
 class KvConfigCalls:
@@ -28,13 +28,13 @@ class KvConfigCalls:
             RequestCode.GET_KVLIST_BY_NAMESPACE: self.list_namespace,
         }
 
-    async def put(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def put(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         namespace, key = request.text("namespace"), request.text("key")
         value = request.text("value")
         await self._config.put(namespace, key, value)
         return request.reply()
 
-    def get(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def get(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         namespace, key = request.text("namespace"), request.text("key")
         value = self._config.get(namespace, key)
         if value is None:
@@ -43,12 +43,12 @@ class KvConfigCalls:
             )
         return request.reply(ext={"value": value})
 
-    async def delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         namespace, key = request.text("namespace"), request.text("key")
         await self._config.delete(namespace, key)
         return request.reply()
 
-    def list_namespace(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def list_namespace(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         namespace = request.text("namespace")
         table = self._config.namespace(namespace)
         if table is None:

@@ -23,7 +23,7 @@ from aerobee.remoting.body.register_broker import RegisterBrokerBody, body_crc32
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 log = logging.getLogger("aerobee.nameserver")
 PART_FIELD = "aerobeePart"
@@ -44,7 +44,7 @@ class RegistrationCalls:
         config: LiveNameServerConfig,
         clock: Clock,
         notices: MinBrokerNotices,
-        watch: Callable[[Connection], None],
+        watch: Callable[[Peer], None],
     ) -> None:
         self._table = table
         self._kv_config = kv_config
@@ -62,7 +62,7 @@ class RegistrationCalls:
             RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
         }
 
-    def register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def register(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         crc32 = request.integer("bodyCrc32", 0)
         if crc32 != 0 and body_crc32(request.body) != crc32:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
@@ -77,7 +77,7 @@ class RegistrationCalls:
         result = self._table.register(
             registration,
             now_ms=self._clock.now_ms(),
-            connection=connection,
+            connection=peer,
             delete_missing_topics=self._config.value.delete_topic_with_broker_registration
             and not request.boolean(PART_FIELD, False),
         )
@@ -87,7 +87,7 @@ class RegistrationCalls:
                 remark=f"register broker failed: broker {registration.identity.name} sent one topic only before its "
                 "whole table; send the whole table first, with two topics or more",
             )
-        self._watch(connection)
+        self._watch(peer)
         self._notices.send(result.changes)
         ext = {}
         if result.master_address:
@@ -98,11 +98,11 @@ class RegistrationCalls:
             body = b"" if order is None else kv_table_body(order)
         return request.reply(ext=ext, body=body)
 
-    def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unregister(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         self._notices.send(self._table.unregister(_identity(request)))
         return request.reply()
 
-    def query_data_version(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def query_data_version(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         broker = _identity(request)
         asked = DataVersion.decode(request.body) if request.body else None
         known = self._table.version_of(broker.cluster, broker.address)
@@ -113,12 +113,12 @@ class RegistrationCalls:
             ext={"changed": boolean_text(changed)}, body=b"" if known is None else known.encode()
         )
 
-    def heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def heartbeat(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         cluster, address = request.text("clusterName"), request.text("brokerAddr")
         self._table.heartbeat(cluster, address, now_ms=self._clock.now_ms())
         return request.reply()
 
-    def member_group(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def member_group(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         cluster, name = request.text("clusterName"), request.text("brokerName")
         body = member_group_body(cluster, name, self._table.member_addresses(name))
         return request.reply(body=body)

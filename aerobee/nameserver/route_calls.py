@@ -15,7 +15,7 @@ from aerobee.nameserver.route_table import RouteTable
 from aerobee.nameserver.zone_filter import filter_by_zone
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -38,7 +38,7 @@ class RouteCalls:
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
         }
 
-    def route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def route(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         config = self._config.value
         if config.need_wait_for_service:
             left = config.wait_seconds_for_service - (self._clock.monotonic() - self._started)
@@ -49,7 +49,7 @@ class RouteCalls:
                 )
         topic = request.text("topic")
         route = self._table.route(
-            topic, listener=connection.listener, support_acting_master=config.support_acting_master
+            topic, listener=peer.listener, support_acting_master=config.support_acting_master
         )
         if route is None:
             return request.reply(
@@ -66,6 +66,6 @@ class RouteCalls:
         )
         return request.reply(body=route_body(route, standard=standard, order_conf=order_conf))
 
-    def cluster_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        groups = self._table.group_views(listener=connection.listener)
+    def cluster_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+        groups = self._table.group_views(listener=peer.listener)
         return request.reply(body=cluster_info_body(groups, self._table.clusters))

@@ -23,7 +23,8 @@ from aerobee.nameserver.topic_admin_calls import TopicAdminCalls
 from aerobee.nameserver.topic_list_calls import TopicListCalls
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.connection import Connection, ConnectionLimits, Handler
+from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.server import Listener, RemotingServer, parse_listeners
 from aerobee.remoting.tls import ServerTls
 from aerobee.remoting.unread_replies import UnreadReplies
@@ -56,7 +57,7 @@ class NameServer:
         self.table = RouteTable()
         self._client = RemotingClient(clock=self._clock, network=network)
         self._notices = MinBrokerNotices(client=self._client, config=self._config)
-        self._watched: set[Connection] = set()
+        self._watched: set[Peer] = set()
         self._handlers = self._make_handlers()
         self._server = RemotingServer(
             clock=self._clock,
@@ -144,13 +145,13 @@ class NameServer:
             **ConfigCalls(self._config, self._disk).handlers(),
         }
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: Peer) -> None:
         """Have the brokers of this connection forgotten as soon as it closes."""
         if connection not in self._watched:
             self._watched.add(connection)
             connection.on_close(self._connection_closed)
 
-    def _connection_closed(self, connection: Connection) -> None:
+    def _connection_closed(self, connection: Peer) -> None:
         self._watched.discard(connection)
         gone = [live.identity for live in self.table.live.values() if live.connection is connection]
         self._notices.send(self.table.connection_closed(connection))

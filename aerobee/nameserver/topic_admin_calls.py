@@ -16,7 +16,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body.register_broker import check_topic_name
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 log = logging.getLogger("aerobee.nameserver")
 
@@ -35,32 +35,28 @@ class TopicAdminCalls:
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
         }
 
-    def wipe_write_perm(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def wipe_write_perm(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         name = request.text("brokerName")
         count = self._table.wipe_write_perm(name)
-        log.info(
-            "write permission of broker %s wiped on %d topics, asked by %s", name, count, connection.peer
-        )
+        log.info("write permission of broker %s wiped on %d topics, asked by %s", name, count, peer.host_port)
         return request.reply(ext={"wipeTopicCount": str(count)})
 
-    def add_write_perm(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def add_write_perm(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         name = request.text("brokerName")
         count = self._table.add_write_perm(name)
-        log.info(
-            "write permission of broker %s added on %d topics, asked by %s", name, count, connection.peer
-        )
+        log.info("write permission of broker %s added on %d topics, asked by %s", name, count, peer.host_port)
         return request.reply(ext={"addTopicCount": str(count)})
 
-    def delete_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def delete_topic(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         topic = request.text("topic")
         if (refused := _refuse_name(request, topic)) is not None:
             return refused
         cluster = request.field("clusterName") or None
         self._table.delete_topic(topic, cluster)
-        log.info("topic %s deleted (cluster %s), asked by %s", topic, cluster or "any", connection.peer)
+        log.info("topic %s deleted (cluster %s), asked by %s", topic, cluster or "any", peer.host_port)
         return request.reply()
 
-    def register_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def register_topic(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         topic = request.text("topic")
         if (refused := _refuse_name(request, topic)) is not None:
             return refused

@@ -9,7 +9,7 @@ from aerobee.nameserver.config import LiveNameServerConfig
 from aerobee.nameserver.route_table import RouteTable
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 
 class TopicListCalls:
@@ -29,31 +29,31 @@ class TopicListCalls:
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_ununit_topics,
         }
 
-    def all_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def all_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         if not self._config.value.enable_all_topic_list:
             return _disabled(request, "enableAllTopicList")
         return request.reply(body=topic_list_body(self._table.topic_names()))
 
-    def cluster_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def cluster_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         return self._list(request, self._table.topics_of_cluster(request.text("cluster")))
 
-    def system_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def system_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """Cluster and broker names, which are topics too, and one broker to ask for the rest (305)."""
         names: dict[str, None] = {}
         for cluster, brokers in self._table.clusters.items():
             names[cluster] = None
             names.update(dict.fromkeys(brokers))
-        groups = self._table.group_views(listener=connection.listener)
+        groups = self._table.group_views(listener=peer.listener)
         address = next(iter(groups[0].addresses.values())) if groups else None
         return request.reply(body=topic_list_body(list(names), address))
 
-    def unit_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unit_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         return self._list(request, self._table.topics_with_flags(unit=True, unit_sub=None))
 
-    def unit_sub_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unit_sub_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         return self._list(request, self._table.topics_with_flags(unit=None, unit_sub=True))
 
-    def unit_sub_ununit_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unit_sub_ununit_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         return self._list(request, self._table.topics_with_flags(unit=False, unit_sub=True))
 
     def _list(self, request: RemotingCommand, topics: list[str]) -> RemotingCommand:

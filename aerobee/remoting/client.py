@@ -16,8 +16,9 @@ from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost, UsageErro
 from aerobee.network import Network
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint, Handler
+from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint
 from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ClientTls, TlsPump
 
 CONNECT_TIMEOUT_S = 3.0  # NettyClientConfig.connectTimeoutMillis

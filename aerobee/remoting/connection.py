@@ -32,6 +32,7 @@ from aerobee.errors import (
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
+from aerobee.remoting.peer import Handler, Reply
 from aerobee.remoting.pending_calls import PendingCalls
 from aerobee.remoting.tls import FIRST_BYTE, ServerTls, TlsMode, TlsPump
 
@@ -42,8 +43,6 @@ OPAQUE_MASK = 0x7FFFFFFF
 _LOG = logging.getLogger("aerobee.remoting")
 opaques = itertools.count(1)  # next(opaques) & OPAQUE_MASK is what next_opaque() returns
 
-Reply = RemotingCommand | None  # None: nothing is sent now (oneway, or the reply is parked)
-Handler = Callable[["Connection", RemotingCommand], Reply | Coroutine[Any, Any, Reply]]
 # burst(connection, buffer, position) -> position of the first byte that was not used
 Burst = Callable[["Connection", bytes | bytearray, int], int]
 
@@ -61,7 +60,7 @@ class ConnectionLimits:
     write_high_bytes: int = MIB  # above it nothing more is read or served until the peer took half of it
     write_max_bytes: int = (
         64 * MIB
-    )  # parked replies and calls beyond it: the peer is dead, the connection is closed
+    )  # held replies and calls beyond it: the peer is dead, the connection is closed
     pending_calls_max: int = 65_536  # calls of ours that wait for an answer; one more is refused
     handler_tasks_max: int = 256  # handlers that are coroutines, running at once; then reading pauses
     handler_bytes_max: int = 32 * MIB  # bodies which they hold; then reading pauses
@@ -88,9 +87,9 @@ class Endpoint:
 
 
 class Connection(asyncio.Protocol):
-    """One open connection, of a server or of a client. Belongs to its event loop.
+    """One open connection, of a server or of a client: a Peer (peer.py). Belongs to its event loop.
 
-    `remote_address` is "ip:port", `listener` the name of the listener it came in through. `lane` is a slot where the
+    `address` is "ip:port", `listener` the name of the listener it came in through. `lane` is a slot where the
     burst hook keeps what it knows of this connection.
     """
 
@@ -103,9 +102,10 @@ class Connection(asyncio.Protocol):
         tls: TlsPump | None = None,
         server_side: bool = True,
     ) -> None:
-        self.remote_address = address
-        self.peer: tuple[str, int] = ("", 0)
+        self.address = address
+        self.host_port: tuple[str, int] = ("", 0)
         self.listener = listener
+        self.principal = ""
         self.is_open = False
         self.lane: Any = None
         self.touched = False  # a byte moved since the last sweep for idle connections
@@ -340,10 +340,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple) and len(peer) >= 2:
-            self.peer = (str(peer[0]), int(peer[1]))
-            host = f"[{peer[0]}]" if ":" in self.peer[0] else peer[0]
-            self.remote_address = f"{host}:{peer[1]}"
-        self._name = self._calls.peer = self._name or self.remote_address
+            self.host_port = (str(peer[0]), int(peer[1]))
+            host = f"[{peer[0]}]" if ":" in self.host_port[0] else peer[0]
+            self.address = f"{host}:{peer[1]}"
+        self._name = self._calls.peer = self._name or self.address
         self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
         self.is_open = True
         if self._endpoint.on_made is not None:

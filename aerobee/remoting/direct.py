@@ -249,7 +249,7 @@ class DirectTransport(asyncio.Transport):
         """Let the lane have what arrives next, when the connection allows it."""
         connection = self._connection
         if connection.takes_bursts and not self._is_closing:
-            self._sockets.serve(self._token, connection, pack_host(*connection.peer))
+            self._sockets.serve(self._token, connection, pack_host(*connection.host_port))
 
     def stop_serving(self) -> None:
         """Give everything that arrives to the connection, from the next byte on."""
@@ -354,7 +354,7 @@ class DirectTransport(asyncio.Transport):
     def _fail(self, error: OSError) -> None:
         if not self._is_finished:
             if error.errno not in _GONE:
-                _LOG.warning("the socket of %s failed: %s", self._connection.remote_address, error)
+                _LOG.warning("the socket of %s failed: %s", self._connection.address, error)
             self._unsent.clear()
             self._is_closing = True
             self._finish_soon(error)

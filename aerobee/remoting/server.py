@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from aerobee.clock import Clock
 from aerobee.errors import ConfigError
 from aerobee.network import Network, NetworkServer
-from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint, Handler
+from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint
 from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ServerTls
 
 GO_AWAY_LINGER_S = 0.05  # requests that are on the wire already are still answered GO_AWAY

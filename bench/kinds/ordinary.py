@@ -41,7 +41,7 @@ class Sink:
 
     lane: Any = None
     peer = PEER
-    remote_address = "127.0.0.1:40000"
+    address = "127.0.0.1:40000"
     congested = False
 
     def __init__(self) -> None:

@@ -87,7 +87,7 @@ class Twin(Sending):
         member.is_open = False  # not to be told of others
         self.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
         self.connection = FakeConnection()
-        self.parked.resume = lambda pull: self.connection.write(b"for the handler: " + pull.frame)
+        self.held.resume = lambda pull: self.connection.write(b"for the handler: " + pull.frame)
         self.seen_end = 0
 
     def burst(self, data: bytes | bytearray, position: int, born_host: bytes) -> tuple[Any, ...]:

@@ -87,6 +87,6 @@ async def test_java_batches_are_stored_as_rocketmq_stored_them(cluster):
 
 
 class _Connection:
-    peer = ("127.0.0.1", 39842)
-    remote_address = "127.0.0.1:39842"
+    host_port = ("127.0.0.1", 39842)
+    address = "127.0.0.1:39842"
     is_open = True

@@ -35,7 +35,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
-from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
@@ -73,8 +73,8 @@ class Consumer:
     def __init__(self) -> None:
         self.is_open = True
         self.congested = False
-        self.remote_address = "10.0.0.1:5000"
-        self.peer = ("10.0.0.1", 5000)
+        self.address = "10.0.0.1:5000"
+        self.host_port = ("10.0.0.1", 5000)
         self.opaque = 0
         self.then: dict[int, Callable[[RemotingCommand], None]] = {}
 
@@ -170,12 +170,12 @@ class World:
         for topic in (PLAIN, ORDERED):
             topics.topics.setdefault(topic, TopicConfig(topic, QUEUES, QUEUES))
         stats = BrokerStats(clock=self.clock, cluster="c")
-        parked = ParkedPulls(clock=self.clock, call_soon=self.soon.append)
+        held = HeldPulls(clock=self.clock, call_soon=self.soon.append)
         self.deliveries = Deliveries(
             store=store,
             topics=topics,
             stats=stats,
-            waiting=parked.by_queue,
+            waiting=held.by_queue,
             choice=self.twin,
         )
         parts = SimpleNamespace(
@@ -188,7 +188,7 @@ class World:
             consumers=ConsumerRegistry(clock=self.clock),
             stats=stats,
             schedule=SimpleNamespace(),
-            parked=parked,
+            held=held,
             durable=DurableReplies(store=store, clock=self.clock, timeout_ms=60_000),
             expressions=Expressions(),
             live=self.live,

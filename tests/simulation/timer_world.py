@@ -23,7 +23,7 @@ from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.parts import BrokerParts
-from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
@@ -124,13 +124,13 @@ class World:
             run_blocking=self._run_blocking,
         )
         self.schedule.load()
-        self.parked = ParkedPulls(clock=self.clock, call_soon=lambda work: None)
-        self.store.on_arrival(self.parked.arrived)
+        self.held = HeldPulls(clock=self.clock, call_soon=lambda work: None)
+        self.store.on_arrival(self.held.on_appended)
         deliveries = Deliveries(
             store=self.store,
             topics=topics,
             stats=stats,
-            waiting=self.parked.by_queue,
+            waiting=self.held.by_queue,
             choice=self.rng.choice(TWINS),
         )
         self.schedule.use(deliveries)
@@ -226,7 +226,7 @@ class World:
         if not waiting:
             return
         sent = self.rng.choice(waiting)
-        connection = SimpleNamespace(peer=("127.0.0.1", 1))
+        connection = SimpleNamespace(host_port=("127.0.0.1", 1))
         request = RemotingCommand(
             RequestCode.RECALL_MESSAGE, {"topic": TOPIC, "recallHandle": sent.handle, "producerGroup": "g"}
         )

@@ -58,7 +58,7 @@ class FakeProducer:
         self.sent = sent
         self.is_open = True
         self.congested = False
-        self.remote_address = "10.0.0.1:5000"
+        self.address = "10.0.0.1:5000"
         self.checks: list[RemotingCommand] = []
         self.confirmed: set[int] = set()  # opaque of the requests that were answered with code 0
         self.refused: set[int] = set()

@@ -29,7 +29,7 @@ from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.kv_table import KVTable
 from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.config import StoreConfig
 from aerobee.store.message_store import MessageStore
 
@@ -94,18 +94,18 @@ class AdminBrokerCalls:
             RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
         }
 
-    def runtime_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def runtime_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """28: counters, rates and fill levels as texts. What RocketMQ has not is told to our own clients only."""
         table = self._info.table(with_extra=request.language == LanguageCode.PYTHON)
         return request.reply(body=KVTable(table).encode())
 
-    def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """26: all settings in force as a properties text, sorted by key."""
         settings = {**self._other_settings(), **to_properties(self._store.config, self._live.value)}
         body = properties_text(settings).encode()
         return request.reply(ext={"version": self._version.encode().decode()}, body=body)
 
-    def update_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def update_config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """25: change settings given as a properties text. Either all values are valid or nothing changes.
 
         In force on return; written to the broker's configuration file, if it was started with one, soon after.
@@ -136,7 +136,7 @@ class AdminBrokerCalls:
             remark = self._apply(changes)
         except ConfigError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
-        log.info("settings were changed by %s: %s. %s", connection.remote_address, changes, remark or "")
+        log.info("settings were changed by %s: %s. %s", peer.address, changes, remark or "")
         return request.reply(remark=remark)
 
     def _apply(self, changes: Mapping[str, str]) -> str | None:
@@ -164,13 +164,13 @@ class AdminBrokerCalls:
             remarks.append(f"ignored, this broker has no such settings: {', '.join(sorted(unknown))}")
         return "; ".join(remarks) or None
 
-    def delete_expired(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def delete_expired(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """306 and 329: run retention now; queue files go with the log files that they point into."""
         removed = self._store.delete_expired(manual=True)
-        log.info("retention was started by %s: %d files removed", connection.remote_address, removed)
+        log.info("retention was started by %s: %d files removed", peer.address, removed)
         return request.reply()
 
-    def ha_status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def ha_status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """907: replication as a master without slaves shows it."""
         body: dict[str, Any] = {
             "haClientRuntimeInfo": {

@@ -23,7 +23,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body.message_queue import queue_to_dict
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.message_store import MessageStore
 
 OFFSET_MAX = 2**63 - 1
@@ -64,7 +64,7 @@ class ConsumeStatsCalls:
             RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
         }
 
-    async def consume_stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def consume_stats(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """208: lag by queue of a group, on the topics named or on all that it has offsets of."""
         group = request.text("consumerGroup")
         named = request.field("topicList") or request.field("topic")
@@ -76,7 +76,7 @@ class ConsumeStatsCalls:
             tps += self._stats.minute_tps(GROUP_GET_NUMS, f"{topic}@{group}")
         return request.reply(body=fastjson.dumps({"consumeTps": tps, "offsetTable": table}))
 
-    async def broker_consume_stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def broker_consume_stats(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """317: the same for every group of the broker, ordered topics only with `isOrder`."""
         order_only = request.boolean("isOrder", False)
         groups: list[dict[str, list[dict[str, Any]]]] = []
@@ -101,7 +101,7 @@ class ConsumeStatsCalls:
         }
         return request.reply(body=fastjson.dumps(body))
 
-    def time_span(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def time_span(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """303: when the first, the last and the last consumed message of each queue were stored."""
         group, topic = request.text("group"), request.text("topic")
         config = self._topics.get(topic)
@@ -128,7 +128,7 @@ class ConsumeStatsCalls:
             )
         return request.reply(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
 
-    def correction_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def correction_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """308: by queue the smallest offset of all groups but `filterGroups`; the largest number there is for a
         queue in which `compareGroup` is behind that already.
         """

@@ -25,7 +25,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig, Su
 from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 log = logging.getLogger(__name__)
 
@@ -70,17 +70,17 @@ class AdminGroupCalls:
 
     # --- settings
 
-    def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def update(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """200: create a group or change it."""
         try:
             config = self._checked(SubscriptionGroupConfig.decode(request.body))
             self._groups.put(config)
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
-        log.info("group %s was set by %s", config.group_name, connection.remote_address)
+        log.info("group %s was set by %s", config.group_name, peer.address)
         return request.reply()
 
-    def update_list(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def update_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """225: the same for a list of groups; either all are taken or none."""
         fields = fastjson.loads_object(request.body, "SubscriptionGroupList")
         wanted = [
@@ -108,7 +108,7 @@ class AdminGroupCalls:
         )
         return dataclasses.replace(wanted, attributes=attributes)
 
-    def delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """207: forget a group; its offsets too with `cleanOffset`. One that does not exist is deleted already."""
         group = request.text("groupName", "")
         if not group.strip():
@@ -121,10 +121,10 @@ class AdminGroupCalls:
         if request.boolean("cleanOffset", False):
             self._offsets.remove_group(group)
         self._stats.remove_group(group)
-        log.info("group %s was deleted by %s", group, connection.remote_address)
+        log.info("group %s was deleted by %s", group, peer.address)
         return request.reply()
 
-    def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """352: one group's settings; a group that does not exist comes to be where groups are created by themselves."""
         group = request.text("group")
         config = self._groups.find_or_create(group)
@@ -134,7 +134,7 @@ class AdminGroupCalls:
             )
         return request.reply(body=config.encode())
 
-    def all_configs(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """201: the group table, a page of it when `maxGroupNum` is given. See 21 in admin/topic.py."""
         groups, version = self._groups.groups, self._groups.data_version
         start, count = page_of(request, "groupSeq", "maxGroupNum", version, len(groups))
@@ -142,7 +142,7 @@ class AdminGroupCalls:
         body = SubscriptionGroupWrapper(page, version, self._groups.forbidden).encode()
         return request.reply(ext={"totalGroupNum": str(len(groups))}, body=body)
 
-    def forbidden(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def forbidden(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """353: read, and with `readable` change, whether a group may read a topic."""
         group, topic = request.text("group"), request.text("topic")
         if request.field("readable"):
@@ -152,7 +152,7 @@ class AdminGroupCalls:
 
     # --- members
 
-    def consumer_connections(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def consumer_connections(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """203: a group's members and what they subscribe to; CONSUMER_NOT_ONLINE without any."""
         name = request.text("consumerGroup")
         group = self._consumers.group(name)
@@ -171,7 +171,7 @@ class AdminGroupCalls:
             body["subscriptionConflicts"] = [conflict.to_dict() for conflict in conflicts]
         return request.reply(body=fastjson.dumps(body))
 
-    def producer_connections(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def producer_connections(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """204: a producer group's members."""
         name = request.text("producerGroup")
         members = self._producers.members(name)
@@ -180,7 +180,7 @@ class AdminGroupCalls:
         body = {"connectionSet": [_connection_dict(channel) for channel in members]}
         return request.reply(body=fastjson.dumps(body))
 
-    def all_producers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def all_producers(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """328: all producers by group."""
         data = {
             group: [
@@ -188,7 +188,7 @@ class AdminGroupCalls:
                     "clientId": channel.client_id,
                     "language": _language_name(channel.language),
                     "lastUpdateTimestamp": channel.seen_ms,
-                    "remoteIP": "/" + channel.connection.remote_address,
+                    "remoteIP": "/" + channel.peer.address,
                     "version": channel.version,
                 }
                 for channel in members
@@ -199,11 +199,11 @@ class AdminGroupCalls:
 
     # --- what groups consume
 
-    def topics_of_group(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def topics_of_group(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """343: topics that a group has offsets of."""
         return request.reply(body=TopicList(tuple(self._offsets.topics_of(request.text("group")))).encode())
 
-    def subscription(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def subscription(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """345: what a connected group subscribes of a topic."""
         group, topic = request.text("group"), request.text("topic", "")
         found = self._consumers.subscription(group, topic)
@@ -216,7 +216,7 @@ class AdminGroupCalls:
         )
         return request.reply(body=fastjson.dumps(body))
 
-    def clone_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def clone_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """314: give a group the offsets of another, of one topic or of all that the other has."""
         source, target = request.text("srcGroup"), request.text("destGroup")
         check_client_group(target)
@@ -239,7 +239,7 @@ class AdminGroupCalls:
 
 def _connection_dict(channel: ClientChannel) -> dict[str, object]:
     return {
-        "clientAddr": channel.connection.remote_address,
+        "clientAddr": channel.peer.address,
         "clientId": channel.client_id,
         "language": _language_name(channel.language),
         "version": channel.version,

@@ -26,7 +26,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body.message_queue import offset_map, queue_to_dict
 from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class AdminOffsetCalls:
 
     # --- reset
 
-    def reset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def reset(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """222: move a group to a time (-1: the end) or one queue to an offset; answers with the new offsets."""
         group, topic = request.text("group"), request.text("topic")
         check_client_group(group)
@@ -82,7 +82,7 @@ class AdminOffsetCalls:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         if self._live.value.use_server_side_reset_offset:
             self._offsets.assign_reset(group, topic, offsets)
-            log.info("group %s on %s is reset to %s by %s", group, topic, offsets, connection.remote_address)
+            log.info("group %s on %s is reset to %s by %s", group, topic, offsets, peer.address)
         else:
             refusal = self._push_reset(request, group, topic, offsets)
             if refusal is not None:
@@ -151,7 +151,7 @@ class AdminOffsetCalls:
             }
         )
         for channel in channels:
-            channel.connection.invoke_oneway(
+            channel.peer.invoke_oneway(
                 RemotingCommand(
                     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
                     dict(ext),
@@ -168,7 +168,7 @@ class AdminOffsetCalls:
 
     # --- status
 
-    async def consumer_status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def consumer_status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """223: ask the members, or the one named by `clientAddr`, for the offsets that they have in memory."""
         group, topic = request.text("group"), request.text("topic")
         wanted = request.text("clientAddr", "")
@@ -203,7 +203,7 @@ class AdminOffsetCalls:
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
         )
         try:
-            answer = await channel.connection.invoke(question, timeout_s=STATUS_TIMEOUT_S)
+            answer = await channel.peer.invoke(question, timeout_s=STATUS_TIMEOUT_S)
             if answer.code != ResponseCode.SUCCESS:
                 return None
             fields: dict[str, Any] = fastjson.loads_object(answer.body, "GetConsumerStatusBody")

@@ -15,7 +15,7 @@ from aerobee.errors import ConnectionLost, RequestTimeout, UsageError
 from aerobee.message import parse_offset_message_id
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S = 10.0
@@ -46,11 +46,11 @@ class RelayCalls:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
         }
 
-    async def running_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def running_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """307: what a consumer is doing, its threads too with `jstackEnable`."""
         return await self._relay(request, request.text("clientId"), dict(request.ext or {}), request.body)
 
-    async def consume_directly(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def consume_directly(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """309: have a consumer consume one message now; its offsets do not move."""
         message_id = request.text("msgId", "")
         body = request.body
@@ -90,7 +90,7 @@ class RelayCalls:
                 "please upgrade it to V3_1_8_SNAPSHOT",
             )
         try:
-            answer = await channel.connection.invoke(
+            answer = await channel.peer.invoke(
                 RemotingCommand(request.code, ext, body), timeout_s=RELAY_TIMEOUT_S
             )
         except RequestTimeout as error:
@@ -111,4 +111,4 @@ class RelayCalls:
             return None
         if client_id:
             return group.channel_of(client_id)
-        return next((channel for channel in group.channels.values() if channel.connection.is_open), None)
+        return next((channel for channel in group.channels.values() if channel.peer.is_open), None)

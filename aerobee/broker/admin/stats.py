@@ -6,7 +6,7 @@ from aerobee.broker.stats import BrokerStats, windows_json
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 
 class AdminStatsCalls:
@@ -18,7 +18,7 @@ class AdminStatsCalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.VIEW_BROKER_STATS_DATA: self.view}
 
-    def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def view(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """315: e.g. statsName TOPIC_PUT_NUMS and the topic as statsKey; code 1 when nothing was counted there."""
         name, key = request.text("statsName"), request.text("statsKey")
         windows = self._stats.windows(name, key)

@@ -30,7 +30,7 @@ from aerobee.remoting.body.topic_config import MULTI_TAG, SINGLE_TAG, TopicConfi
 from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import LIGHT_PREFIX
 
@@ -83,7 +83,7 @@ class AdminTopicCalls:
 
     # --- changing
 
-    async def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def update(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """17: create a topic or change it. The same settings again change nothing."""
         try:
             wanted = TopicConfig(
@@ -100,10 +100,10 @@ class AdminTopicCalls:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         if config != self._topics.get(config.topic_name):
             await self._topics.put_beside((config,))
-            log.info("topic %s was set by %s: %s", config.topic_name, connection.remote_address, config)
+            log.info("topic %s was set by %s: %s", config.topic_name, peer.address, config)
         return request.reply()
 
-    async def update_list(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def update_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """18: the same for a list of topics; either all are taken or none."""
         fields = fastjson.loads_object(request.body, "CreateTopicListRequestBody")
         wanted = [TopicConfig.from_dict(item) for item in json_fields.objects(fields, "topicConfigList")]
@@ -159,7 +159,7 @@ class AdminTopicCalls:
             attributes,
         )
 
-    def delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """215: delete a topic with its queues and offsets. One that does not exist is deleted already."""
         topic = request.text("topic", "")
         if not topic.strip():
@@ -177,10 +177,10 @@ class AdminTopicCalls:
         for name in doomed:
             if self._topics.delete(name) or name == topic:
                 self._forget(name)
-        log.info("topic %s was deleted by %s", topic, connection.remote_address)
+        log.info("topic %s was deleted by %s", topic, peer.address)
         return request.reply()
 
-    def clean_unused(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def clean_unused(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """316: remove the queues of topics that are not in the topic table."""
         removed = self._store.delete_topics_except(
             {
@@ -206,7 +206,7 @@ class AdminTopicCalls:
 
     # --- reading
 
-    def config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """351: one topic's settings."""
         topic = request.text("topic")
         config = self._topics.get(topic)
@@ -216,7 +216,7 @@ class AdminTopicCalls:
             )
         return request.reply(body=config.encode())
 
-    def all_configs(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
 
         A reader that has another data version than ours begins anew. The total is exact: readers go on until they
@@ -229,7 +229,7 @@ class AdminTopicCalls:
         body = TopicConfigSerializeWrapper(page, version, DataVersion(), {}, {}).encode()
         return request.reply(ext={"totalTopicNum": str(len(self._topics.topics))}, body=body)
 
-    def status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """202: begin, end and time of the last message of each queue, and the topic's rate."""
         topic = request.text("topic")
         config = self._topics.get(topic)
@@ -248,7 +248,7 @@ class AdminTopicCalls:
         tps = self._stats.minute_tps(TOPIC_PUT_NUMS, topic)
         return request.reply(body=fastjson.dumps({"offsetTable": table, "topicPutTps": tps}))
 
-    def consumed_by(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def consumed_by(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """300: groups that subscribe to a topic now, and groups that have offsets of it."""
         topic = request.text("topic")
         groups = dict.fromkeys(
@@ -256,11 +256,11 @@ class AdminTopicCalls:
         )
         return request.reply(body=GroupList(tuple(groups)).encode())
 
-    def system_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def system_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """305: the topics that the broker made for itself."""
         return request.reply(body=TopicList(tuple(sorted(self._topics.system_topics))).encode())
 
-    def queue_entries(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def queue_entries(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """321: entries of a consume queue as they are on disk, with the group's filter applied when one is named."""
         topic, queue_id = request.text("topic"), request.integer("queueId")
         index, count = request.integer("index"), request.integer("count")

@@ -23,7 +23,7 @@ from aerobee.remoting.body.heartbeat import BROADCASTING, CLUSTERING, MESSAGE_MO
 from aerobee.remoting.body.message_queue import queue_to_dict
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class AssignmentCalls:
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes,
         }
 
-    async def assignment(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def assignment(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """400: the queues that one member of a group should consume."""
         fields = fastjson.loads_object(request.body, "QueryAssignmentRequestBody")
         topic, group = json_fields.text(fields, "topic"), json_fields.text(fields, "consumerGroup")
@@ -83,7 +83,7 @@ class AssignmentCalls:
         found = [{"messageQueue": queue_to_dict(queue), "mode": request_mode.mode} for queue in queues]
         return request.reply(body=fastjson.dumps({"messageQueueAssignments": found}))
 
-    def set_mode(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def set_mode(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """401: choose between pulling and popping, for one group and topic. On the disk when it is answered."""
         fields = fastjson.loads_object(request.body, "SetMessageRequestModeRequestBody")
         mode = RequestMode.from_dict(fields)
@@ -97,7 +97,7 @@ class AssignmentCalls:
         self._modes.put(mode)
         return request.reply()
 
-    def modes(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def modes(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """402: the modes that were set, for slaves."""
         return request.reply(body=fastjson.dumps(self._modes.to_dict()))
 

@@ -22,7 +22,7 @@ from aerobee.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,14 @@ class ConsumerGroup:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.channels: dict[Connection, ClientChannel] = {}
+        self.channels: dict[Peer, ClientChannel] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.consume_type = "CONSUME_PASSIVELY"
         self.message_model = "CLUSTERING"
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
         self.fingerprint: int | None = None  # of the last heartbeat that carried one
-        self.wanted: dict[Connection, Wanted] = {}  # what each member asks for
-        self.refused: dict[Connection, Conflict] = {}  # who may not join, for it asks for something else
+        self.wanted: dict[Peer, Wanted] = {}  # what each member asks for
+        self.refused: dict[Peer, Conflict] = {}  # who may not join, for it asks for something else
 
     def subscription(self, topic: str) -> SubscriptionData | None:
         return self.subscriptions.get(topic)
@@ -69,9 +69,9 @@ class ConsumerGroup:
         if all(other == wanted for other in self.wanted.values()):
             return None
         others = [
-            (channel.client_id, self.wanted[connection])
-            for connection, channel in self.channels.items()
-            if connection in self.wanted and connection.is_open
+            (channel.client_id, self.wanted[peer])
+            for peer, channel in self.channels.items()
+            if peer in self.wanted and peer.is_open
         ]
         return conflict_between(self.name, client_id, wanted, others)
 
@@ -80,9 +80,9 @@ class ConsumerGroup:
         """Members that differ from the one that joined first, and who was refused for that."""
         found = [*self.refused.values()]
         members = [
-            (channel.client_id, self.wanted[connection])
-            for connection, channel in self.channels.items()
-            if connection in self.wanted
+            (channel.client_id, self.wanted[peer])
+            for peer, channel in self.channels.items()
+            if peer in self.wanted
         ]
         for client_id, wanted in members[1:]:
             conflict = conflict_between(self.name, client_id, wanted, members[:1])
@@ -93,7 +93,7 @@ class ConsumerGroup:
     def channel_of(self, client_id: str) -> ClientChannel | None:
         """The newest open connection of a member."""
         for channel in reversed(self.channels.values()):
-            if channel.client_id == client_id and channel.connection.is_open:
+            if channel.client_id == client_id and channel.peer.is_open:
                 return channel
         return None
 
@@ -106,7 +106,7 @@ class ConsumerRegistry:
         self._clock = clock
         self._may_notify = may_notify
         self._groups: dict[str, ConsumerGroup] = {}
-        self._groups_of: dict[Connection, set[str]] = {}
+        self._groups_of: dict[Peer, set[str]] = {}
         self._watchers: list[Callable[[], None]] = []
         self._subscription_watchers: list[SubscriptionWatcher] = []
         self._conflicts_said: set[tuple[str, str, str]] = set()  # group, client, topic: each is logged once
@@ -124,7 +124,7 @@ class ConsumerRegistry:
     def register(
         self,
         data: ConsumerData,
-        connection: Connection,
+        peer: Peer,
         client_id: str,
         *,
         language: int,
@@ -139,13 +139,13 @@ class ConsumerRegistry:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        joined = self._see(group, connection, client_id, language, version)
-        group.refused.pop(connection, None)
+        joined = self._see(group, peer, client_id, language, version)
+        group.refused.pop(peer, None)
         before = dict(group.subscriptions)
         changed = with_subscriptions and _replace_subscriptions(group, data.subscription_data_set)
         if with_subscriptions:
-            group.wanted[connection] = wanted_of(data.subscription_data_set)
-            self._warn_of_conflict(group, group.conflict_of(client_id, group.wanted[connection]))
+            group.wanted[peer] = wanted_of(data.subscription_data_set)
+            self._warn_of_conflict(group, group.conflict_of(client_id, group.wanted[peer]))
             for watcher in self._subscription_watchers:
                 watcher(group.name, data.subscription_data_set)
         # A newer version of a known subscription is no change to be told to members, but one for those who pull.
@@ -156,27 +156,27 @@ class ConsumerRegistry:
         return joined or changed
 
     def refuse(
-        self, data: ConsumerData, connection: Connection, client_id: str, *, with_subscriptions: bool = True
+        self, data: ConsumerData, peer: Peer, client_id: str, *, with_subscriptions: bool = True
     ) -> Conflict | None:
         """Note that a client may not join while it asks for something else than the members; None when it may."""
         group = self._groups.get(data.group_name)
         if group is None:
             return None
         if not with_subscriptions:  # what was refused stays so until the client says again what it wants
-            return group.refused.get(connection)
+            return group.refused.get(peer)
         conflict = group.conflict_of(client_id, wanted_of(data.subscription_data_set))
         if conflict is None:
             return None
-        if connection not in group.refused:
-            connection.on_close(lambda closed: self._forget_refused(data.group_name, closed))
-        group.refused[connection] = conflict
+        if peer not in group.refused:
+            peer.on_close(lambda closed: self._forget_refused(data.group_name, closed))
+        group.refused[peer] = conflict
         self._warn_of_conflict(group, conflict)
         return conflict
 
-    def _forget_refused(self, group_name: str, connection: Connection) -> None:
+    def _forget_refused(self, group_name: str, peer: Peer) -> None:
         group = self._groups.get(group_name)
         if group is not None:
-            group.refused.pop(connection, None)
+            group.refused.pop(peer, None)
 
     def _warn_of_conflict(self, group: ConsumerGroup, conflict: Conflict | None) -> None:
         if conflict is None:
@@ -188,15 +188,15 @@ class ConsumerRegistry:
             self._conflicts_said.add(key)
             log.warning("%s", conflict)
 
-    def unregister(self, group_name: str, connection: Connection) -> None:
+    def unregister(self, group_name: str, peer: Peer) -> None:
         """The member behind this connection leaves; the others are told."""
         group = self._groups.get(group_name)
         if group is not None:
-            group.wanted.pop(connection, None)
-            group.refused.pop(connection, None)
-        if group is None or group.channels.pop(connection, None) is None:
+            group.wanted.pop(peer, None)
+            group.refused.pop(peer, None)
+        if group is None or group.channels.pop(peer, None) is None:
             return
-        groups = self._groups_of.get(connection)
+        groups = self._groups_of.get(peer)
         if groups is not None:
             groups.discard(group_name)
         if not group.channels:
@@ -208,11 +208,11 @@ class ConsumerRegistry:
         else:
             self._notify(group)
 
-    def connection_closed(self, connection: Connection) -> None:
+    def connection_closed(self, peer: Peer) -> None:
         """Everybody behind a connection leaves."""
-        for group_name in list(self._groups_of.get(connection, ())):
-            self.unregister(group_name, connection)
-        self._groups_of.pop(connection, None)
+        for group_name in list(self._groups_of.get(peer, ())):
+            self.unregister(group_name, peer)
+        self._groups_of.pop(peer, None)
 
     def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> None:
         """Remove members without a heartbeat for `expiry_s` and close their connections."""
@@ -226,8 +226,8 @@ class ConsumerRegistry:
                         group.name,
                         expiry_s,
                     )
-                    self.unregister(group.name, channel.connection)
-                    channel.connection.close(
+                    self.unregister(group.name, channel.peer)
+                    channel.peer.close(
                         f"consumer {channel.client_id} of {group.name}: no heartbeat for {expiry_s:.0f} s"
                     )
 
@@ -265,19 +265,17 @@ class ConsumerRegistry:
         for watcher in self._watchers:
             watcher()
 
-    def _see(
-        self, group: ConsumerGroup, connection: Connection, client_id: str, language: int, version: int
-    ) -> bool:
+    def _see(self, group: ConsumerGroup, peer: Peer, client_id: str, language: int, version: int) -> bool:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
-        channel = group.channels.get(connection)
+        channel = group.channels.get(peer)
         if channel is not None and channel.client_id == client_id:
             channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
             return False
-        group.channels[connection] = ClientChannel(connection, client_id, language, version, now, now_ms)
-        groups = self._groups_of.get(connection)
+        group.channels[peer] = ClientChannel(peer, client_id, language, version, now, now_ms)
+        groups = self._groups_of.get(peer)
         if groups is None:
-            groups = self._groups_of[connection] = set()
-            connection.on_close(self.connection_closed)
+            groups = self._groups_of[peer] = set()
+            peer.on_close(self.connection_closed)
         groups.add(group.name)
         return True
 
@@ -285,9 +283,9 @@ class ConsumerRegistry:
         # Members of a broadcasting group each take all queues, so nobody needs to know of the others.
         if group.message_model == BROADCASTING or not self._may_notify(group.name):
             return
-        for connection in list(group.channels):
-            if connection.is_open:
-                connection.invoke_oneway(
+        for peer in list(group.channels):
+            if peer.is_open:
+                peer.invoke_oneway(
                     RemotingCommand(
                         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
                         {"consumerGroup": group.name},

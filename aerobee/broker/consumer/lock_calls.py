@@ -25,7 +25,7 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.message_queue import queue_to_dict, queues
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.peer import Handler, Peer, Reply
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class LockCalls:
             RequestCode.AEROBEE_LIST_LOCKS: self.show,
         }
 
-    def lock(self, connection: Connection, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
+    def lock(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
         """Body {consumerGroup, clientId, mqSet}; the reply's lockOKMQSet names the queues that were granted."""
         fields = fastjson.loads_object(request.body, "a lock request")
         group, client_id, wanted = _parse(fields, "a lock request")
@@ -86,7 +86,7 @@ class LockCalls:
         )
         return reply if self._is_saved else self._reply_when_saved(reply)
 
-    def unlock(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def unlock(self, peer: Peer, request: RemotingCommand) -> Reply:
         """The same body. The file is written later: until then a restart would keep the lock for its lease."""
         fields = fastjson.loads_object(request.body, "an unlock request")
         self._locks.unlock(*_parse(fields, "an unlock request"))
@@ -94,7 +94,7 @@ class LockCalls:
             self._begin_saving()
         return None if request.is_oneway else request.reply()
 
-    def show(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def show(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Body: {"locks": [{consumerGroup, topic, brokerName, queueId, clientId, since, ageMillis, leaseMillis}]}."""
         locks = [
             queue_to_dict(info.queue)

@@ -12,7 +12,7 @@ from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import MalformedFrame
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.message_store import MessageStore
 
 NOT_FOUND_REMARK = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -47,7 +47,7 @@ class OffsetCalls:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
         }
 
-    def query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def query(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """14: the committed offset. Without one a young queue gives 0, any other QUERY_NOT_FOUND.
 
         The client takes QUERY_NOT_FOUND as "start where the consumer says"; any other error makes it try again.
@@ -63,7 +63,7 @@ class OffsetCalls:
             return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=NOT_FOUND_REMARK, ext={})
         return request.reply(ext={"offset": str(offset)})
 
-    def commit(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def commit(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """15: store the next offset to consume, a smaller one than before too."""
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.integer("queueId"), request.integer("commitOffset")
@@ -82,12 +82,12 @@ class OffsetCalls:
             )
         if self._offsets.has_resets and self._offsets.reset_pending(group, topic, queue_id):
             return request.reply(remark="Offset has been previously reset", ext={})
-        refusal = self._offsets.commit_by_client(group, topic, queue_id, offset, connection.remote_address)
+        refusal = self._offsets.commit_by_client(group, topic, queue_id, offset, peer.address)
         if refusal:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=refusal, ext={})
         return request.reply(ext={})
 
-    def by_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def by_time(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """29: LOWER (and anything else) the first offset stored at or after, UPPER the last at or before."""
         upper = request.text("boundaryType", "").upper() == UPPER
         offset = self._store.offset_by_time(
@@ -95,12 +95,12 @@ class OffsetCalls:
         )
         return request.reply(ext={"offset": str(offset)})
 
-    def maximum(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def maximum(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """30: the offset that the next message will get."""
         offset = self._store.max_offset(request.text("topic"), request.integer("queueId"))
         return request.reply(ext={"offset": str(offset)})
 
-    def minimum(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def minimum(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """31: the offset of the oldest message that is still there; -1 for a batch queue that never had one, as RocketMQ."""
         topic, queue_id = request.text("topic"), request.integer("queueId")
         offset = self._store.min_offset(topic, queue_id)
@@ -109,7 +109,7 @@ class OffsetCalls:
             offset = -1
         return request.reply(ext={"offset": str(offset)}, remark="")
 
-    def earliest_store_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def earliest_store_time(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """32: when the oldest message of a queue was stored, ms; -1 when there is none."""
         topic, queue_id = request.text("topic"), request.integer("queueId")
         offset = self._store.min_offset(topic, queue_id)

@@ -26,7 +26,7 @@ from aerobee.broker.lane.grants import LaneGrants
 from aerobee.broker.lane.long_poll import LanePolls, answer_released
 from aerobee.broker.lane.pull import Got
 from aerobee.broker.overload import Overload
-from aerobee.broker.pull.held_pulls import ParkedPull, ParkedPulls
+from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
 from aerobee.broker.stats import BrokerStats
@@ -39,6 +39,7 @@ from aerobee.remoting.connection import Connection
 from aerobee.remoting.direct import Event
 from aerobee.remoting.frame import PREFIX_BYTES
 from aerobee.remoting.native_loop import NativeSockets
+from aerobee.remoting.peer import Peer
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
@@ -63,7 +64,7 @@ class Lane:
         stats: BrokerStats,
         durable: DurableReplies,
         overload: Overload,
-        parked: ParkedPulls,
+        held: HeldPulls,
         live: LiveConfig,
         identity: BrokerIdentity,
         clock: Clock,
@@ -74,8 +75,8 @@ class Lane:
         """`second` makes what is asked about the frames that the lane leaves, before they go to the handlers."""
         self.choice = choice or choose_lane()
         self._store = store
-        self._parked = parked
-        self._polls = LanePolls(store, parked)
+        self._held = held
+        self._polls = LanePolls(store, held)
         self._topics = topics
         self._offsets = offsets
         self._stats = stats
@@ -104,7 +105,7 @@ class Lane:
         consumers.on_change(lambda: self._core.forget_grants())
         offsets.on_reset(lambda *_: self._core.forget_grants())
         live.on_change(lambda _: self._settings_changed())
-        parked.answer = self.answer
+        held.answer = self.answer
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
@@ -112,7 +113,7 @@ class Lane:
             return position
         born_host = connection.lane
         if born_host is None:
-            born_host = connection.lane = pack_host(*connection.peer)
+            born_host = connection.lane = pack_host(*connection.host_port)
         if not self._is_open():
             return position
         now_ms = self._store_time_now()
@@ -160,7 +161,7 @@ class Lane:
             transport.not_taken(rest)
         return events
 
-    def answer(self, pulls: list[ParkedPull]) -> list[ParkedPull]:
+    def answer(self, pulls: list[HeldPull]) -> list[HeldPull]:
         """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""
         if not pulls or not self._is_open():
             return pulls
@@ -171,13 +172,13 @@ class Lane:
             # Nothing of it has been answered or noted, and one pull's fault is not that of the others.
             _LOG.exception("the lane could not answer %d pulls that waited", len(pulls))
             return pulls
-        replies: dict[Connection, list[bytes]] = {}
+        replies: dict[Peer, list[bytes]] = {}
         for pull, (grant, queue_id, next_offset, _, count, size, _), reply in answered:
             self._stats.group_get(grant.group, grant.topic, count, size)
             self._offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)
-            replies.setdefault(pull.connection, []).append(reply)
-        for connection, frames in replies.items():
-            connection.write_now(b"".join(frames))
+            replies.setdefault(pull.peer, []).append(reply)
+        for peer, frames in replies.items():
+            peer.write_now(b"".join(frames))
         return others
 
     def _is_open(self) -> bool:
@@ -209,15 +210,13 @@ class Lane:
         offsets, stats = self._offsets, self._stats
         for grant, queue_id, next_offset, commit, count, size, waits in gets:
             if commit is not None:
-                offsets.commit_by_client(
-                    grant.group, grant.topic, queue_id, commit, connection.remote_address
-                )
+                offsets.commit_by_client(grant.group, grant.topic, queue_id, commit, connection.address)
             if waits is None:
                 stats.group_get(grant.group, grant.topic, count, size)
                 offsets.note_pull(grant.group, grant.topic, queue_id, next_offset)
             else:
                 stats.get_miss()
-                self._polls.park(connection, grant, queue_id, next_offset, *waits)
+                self._polls.hold(connection, grant, queue_id, next_offset, *waits)
 
     def _is_closed(self) -> bool:
         """Whether startAcceptSendRequestTimeStamp lies ahead."""
@@ -243,7 +242,7 @@ class Lane:
             ),
             "reply_fields": f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
             "reply_ext": {"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
-            "waiting": self._parked.by_queue,
+            "waiting": self._held.by_queue,
             "special_properties": special,
         }
         if self._make_second is not None:

@@ -1,11 +1,11 @@
-"""Long polls in the lane: pulls that it found nothing for are parked, and answered when a message has released them.
+"""Long polls in the lane: pulls that it found nothing for are held, and answered when a message has released them.
 
-A core reports a pull that has to wait as a `Got` with `waits` (lane/pull.py); `LanePolls.park` holds it as PullCalls does,
+A core reports a pull that has to wait as a `Got` with `waits` (lane/pull.py); `LanePolls.hold` holds it as PullCalls does,
 where both kinds wait side by side (pull/held_pulls.py). A released pull is the same frame once more: many of them
 are one burst, whose replies are cut apart again. What is not ordinary any more is for PullCalls.resume.
 
 What always holds: the offset in a pull's header is committed when the pull comes in, never when it is released. A message
-of the burst in which the pull came in wakes it, too, although its arrival was announced before the pull was parked.
+of the burst in which the pull came in wakes it, too, although its arrival was announced before the pull was held.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from aerobee.broker.lane.core import Put
 from aerobee.broker.lane.pull import Got, PullGrant
-from aerobee.broker.pull.held_pulls import ParkedPull, ParkedPulls
+from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
 
@@ -22,36 +22,36 @@ FRAME_BYTES_MAX = 64 << 10  # of one pull in a burst of released ones; a larger 
 
 # As LaneCore.burst, of (data, position)
 PullBurst = Callable[[bytes, int], tuple[bytes, int, bool, bytes, list[Put], list[Got]]]
-Answered = tuple[ParkedPull, Got, bytes]  # and its encoded reply
+Answered = tuple[HeldPull, Got, bytes]  # and its encoded reply
 
 
 class LanePolls:
     """Parks what the lane's cores leave waiting."""
 
-    def __init__(self, store: MessageStore, parked: ParkedPulls) -> None:
+    def __init__(self, store: MessageStore, held: HeldPulls) -> None:
         self._store = store
-        self._parked = parked
+        self._held = held
 
-    def park(
+    def hold(
         self, connection: Connection, grant: PullGrant, queue_id: int, offset: int, frame: bytes, hold_ms: int
     ) -> None:
         """Hold a pull for a message at `offset`; with no room for it, or while the broker stops, answer it at once."""
-        parked, topic = self._parked, grant.topic
-        pull = ParkedPull(connection, frame, grant.group, topic, queue_id, grant.tag_codes, grant.accept)
-        if parked.is_full:
-            parked.resume(pull)
+        held, topic = self._held, grant.topic
+        pull = HeldPull(connection, frame, grant.group, topic, queue_id, grant.tag_codes, grant.accept)
+        if held.is_full:
+            held.resume(pull)
             return
-        parked.park(pull, hold_ms / 1000)
+        held.hold(pull, hold_ms / 1000)
         queue = self._store.queues.get((topic, queue_id))
         if queue is None:
             return
         for at in range(offset, queue.readable_max):
             entry = queue.entry(at)
-            if entry is not None and pull.parked:
-                parked.arrived(topic, queue_id, at + 1, entry[2])
+            if entry is not None and pull.is_held:
+                held.on_appended(topic, queue_id, at + 1, entry[2])
 
 
-def answer_released(burst: PullBurst, pulls: list[ParkedPull]) -> tuple[list[Answered], list[ParkedPull]]:
+def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answered], list[HeldPull]]:
     """Serve released pulls in bursts: those that found messages, and those that are for PullCalls.resume."""
     answered: list[Answered] = []
     others = [pull for pull in pulls if len(pull.frame) > FRAME_BYTES_MAX]

@@ -29,8 +29,8 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.pop_handle import Handle, parse_handle
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 
 BITS_BYTES_MAX = 64  # of one entry of a batch: 512 messages
@@ -79,7 +79,7 @@ class AckCalls:
         self._broker_name = broker_name
         self._call_soon = call_soon
         self._open: dict[CheckPointKey, _Open] = {}
-        self._answers: list[tuple[Connection, RemotingCommand]] = []
+        self._answers: list[tuple[Peer, RemotingCommand]] = []
         self.ack_count = 0
 
     def handlers(self) -> dict[int, Handler]:
@@ -89,7 +89,7 @@ class AckCalls:
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible,
         }
 
-    def ack(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def ack(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Acknowledge one message."""
         try:
             group = request.text("consumerGroup")
@@ -102,10 +102,10 @@ class AckCalls:
                 return request.reply()
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark)
-        self._answer_later(connection, request)
+        self._answer_later(peer, request)
         return None
 
-    def batch_ack(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def batch_ack(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Acknowledge messages of many handles; those that cannot be are left out."""
         fields = fastjson.loads_object(request.body, "BatchAckMessageRequestBody")
         entries = json_fields.objects(fields, "acks")
@@ -130,7 +130,7 @@ class AckCalls:
                 except RemoteError as error:
                     refusal = error
         if writes:
-            self._answer_later(connection, request)
+            self._answer_later(peer, request)
             return None
         if refusal is not None:
             return request.reply(refusal.code, remark=refusal.remark)
@@ -153,7 +153,7 @@ class AckCalls:
         self._checks.queue(self._checks.topic(topic), handle.queue_id, ResponseCode.MESSAGE_ILLEGAL)
         return handle, group, where(topic, group, handle)
 
-    def change_invisible(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def change_invisible(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Have a message come back at another time; answered with what its new handle is made of."""
         now_ms = self._clock.now_ms()
         try:
@@ -178,7 +178,7 @@ class AckCalls:
                 invisible_ms,
                 now_ms,
                 suspend=request.boolean("suspend", False),
-                consumer=connection.remote_address,
+                consumer=peer.address,
             )
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark)
@@ -193,7 +193,7 @@ class AckCalls:
             }
         )
         if self._store.config.is_sync_flush and not request.is_oneway:
-            self._durable.hold(connection, end, encode_frame(reply))
+            self._durable.hold(peer, end, encode_frame(reply))
             return None
         return reply
 
@@ -286,9 +286,9 @@ class AckCalls:
         waiting.offsets.append(offset)
         return True
 
-    def _answer_later(self, connection: Connection, request: RemotingCommand) -> None:
+    def _answer_later(self, peer: Peer, request: RemotingCommand) -> None:
         if not request.is_oneway:
-            self._answers.append((connection, request))
+            self._answers.append((peer, request))
 
     def _write(self) -> None:
         """Write what this pass of the event loop acknowledged, then answer."""
@@ -321,12 +321,12 @@ class AckCalls:
             refusal = store_refusal(error)
             code, remark = refusal.code, refusal.remark
         holds = not code and self._store.config.is_sync_flush
-        for connection, request in answers:
+        for peer, request in answers:
             reply = request.reply(code, remark=remark)
             if holds:
-                self._durable.hold(connection, end, encode_frame(reply))
-            elif connection.is_open:
-                connection.send(reply)
+                self._durable.hold(peer, end, encode_frame(reply))
+            elif peer.is_open:
+                peer.send(reply)
 
 
 def batch_offsets(bits: str, start_offset: int) -> list[int]:

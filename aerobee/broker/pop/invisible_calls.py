@@ -18,7 +18,7 @@ from aerobee.errors import MalformedFrame
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 
 COUNT_MAX = 1_000
 
@@ -34,7 +34,7 @@ class InvisibleCalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.AEROBEE_LIST_POPS: self.list_pops}
 
-    def list_pops(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def list_pops(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         group = request.text("consumerGroup")
         topic = request.field("topic") or None
         count_max = request.integer("countMax", 100)
@@ -53,7 +53,7 @@ class InvisibleCalls:
         members = self._consumers.group(group)
         if members is None:
             return {}
-        return {channel.connection.remote_address: channel.client_id for channel in members.channels.values()}
+        return {channel.peer.address: channel.client_id for channel in members.channels.values()}
 
     def _held(self, group: str, topic: str | None) -> Iterator[dict[str, Any]]:
         for entry in self._engine.in_flight.out(group):

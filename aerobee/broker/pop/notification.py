@@ -17,7 +17,7 @@ from aerobee.clock import Clock
 from aerobee.errors import RemoteError
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.connection import Connection, Handler, Reply
+from aerobee.remoting.peer import Handler, Peer, Reply
 
 
 class NotificationCalls:
@@ -46,27 +46,27 @@ class NotificationCalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.NOTIFICATION: self.notification, RequestCode.POLLING_INFO: self.polling_info}
 
-    def notification(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def notification(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Answer hasMsg at once when there is something, else when it comes or pollTime is over."""
         try:
             want = self._want(request)
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark, ext={})
         until_ms = self._clock.now_ms() + min(request.integer("pollTime"), HOLD_MS_MAX)
-        return self._answer(connection, request, want, until_ms)
+        return self._answer(peer, request, want, until_ms)
 
     def resume(self, call: WaitingCall, timed_out: bool) -> None:
         """Something came or the wait is over. What came may lie behind a lock: then the call waits on."""
         try:
             want = self._want(call.request)
-            reply = self._answer(call.connection, call.request, want, 0 if timed_out else call.until_ms)
+            reply = self._answer(call.peer, call.request, want, 0 if timed_out else call.until_ms)
         except RemoteError as error:
             reply = call.request.reply(error.code, remark=error.remark, ext={})
         if reply is not None:
-            call.connection.send(reply)
+            call.peer.send(reply)
 
     def _answer(
-        self, connection: Connection, request: RemotingCommand, want: PopWant, until_ms: int
+        self, peer: Peer, request: RemotingCommand, want: PopWant, until_ms: int
     ) -> RemotingCommand | None:
         """Answer, or let the call wait until `until_ms` (0: not at all)."""
         now_ms = self._clock.now_ms()
@@ -77,16 +77,14 @@ class NotificationCalls:
         free_ms = self._engine.free_at(want, now_ms)
         if free_ms:
             self._when_free(want.topic, want.group, free_ms)
-        call = WaitingCall(
-            connection, request, want.topic, want.group, want.queue_id, None, until_ms, self.resume
-        )
+        call = WaitingCall(peer, request, want.topic, want.group, want.queue_id, None, until_ms, self.resume)
         queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
         queues += [(topic, 0) for topic, _ in want.retries]
         if self._waiting.park(call, (until_ms - now_ms) / 1000, queues):
             return None
         return self._reply(request, has_message=False, polling_full=True)
 
-    def polling_info(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def polling_info(self, peer: Peer, request: RemotingCommand) -> Reply:
         """How many pops of the group wait at the topic, or at one of its queues."""
         topic, group = request.text("topic"), request.text("consumerGroup")
         queue_id = request.integer("queueId", -1)

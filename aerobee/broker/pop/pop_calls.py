@@ -24,8 +24,8 @@ from aerobee.remoting.body.pop_handle import message_offset_info, start_offset_i
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import GetResult
 
@@ -90,13 +90,13 @@ class PopCalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.POP_MESSAGE: self.pop, RequestCode.PEEK_MESSAGE: self.peek}
 
-    def pop(self, connection: Connection, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
+    def pop(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
         """Serve a pop that just came in."""
         try:
-            want = self._want(connection, request)
+            want = self._want(peer, request)
             now_ms, poll_ms = self._clock.now_ms(), request.integer("pollTime")
             born_ms = request.integer("bornTime", 0)
-            age_ms = self._ages.age_ms(connection, born_ms, now_ms, late_ms=poll_ms + LATE_MS)
+            age_ms = self._ages.age_ms(peer, born_ms, now_ms, late_ms=poll_ms + LATE_MS)
             if age_ms > poll_ms + LATE_MS:
                 return request.reply(
                     ResponseCode.POLLING_TIMEOUT,
@@ -107,33 +107,33 @@ class PopCalls:
             return request.reply(error.code, remark=error.remark, ext={})
         until_ms = now_ms + min(poll_ms - age_ms, HOLD_MS_MAX)
         if want.ordered and self._cold_places(want):
-            return self._pop_cold(connection, request, want, until_ms)
+            return self._pop_cold(peer, request, want, until_ms)
         try:
-            return self._answer(connection, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
+            return self._answer(peer, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
         except ColdData:
-            return self._pop_cold(connection, request, want, until_ms)
+            return self._pop_cold(peer, request, want, until_ms)
 
     def resume(self, call: WaitingCall, timed_out: bool) -> None:
         """Serve a pop that waited: now when its time is up, else it may wait on."""
-        connection, request = call.connection, call.request
+        peer, request = call.peer, call.request
         try:
-            want = self._want(connection, request)
+            want = self._want(peer, request)
             if want.ordered and self._cold_places(want):
                 raise ColdData
             until_ms = 0 if timed_out else call.until_ms
-            reply = self._answer(connection, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
+            reply = self._answer(peer, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
         except ColdData:
-            self._spawn(self._resume_cold(connection, request, want))
+            self._spawn(self._resume_cold(peer, request, want))
             return
         except AerobeeError as error:
             reply = _error_reply(request, error)
         if reply is not None:
-            connection.send(reply)
+            peer.send(reply)
 
-    def peek(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def peek(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Show what a pop would hand out, without handing it out."""
         try:
-            want = self._want(connection, request, with_times=False)
+            want = self._want(peer, request, with_times=False)
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark, ext={})
         bodies: list[bytes] = []
@@ -158,7 +158,7 @@ class PopCalls:
 
     # --- steps
 
-    def _want(self, connection: Connection, request: RemotingCommand, *, with_times: bool = True) -> PopWant:
+    def _want(self, peer: Peer, request: RemotingCommand, *, with_times: bool = True) -> PopWant:
         topic_name, group_name = request.text("topic"), request.text("consumerGroup")
         queue_id, count_max = request.integer("queueId"), request.integer("maxMsgNums")
         grant = self._checks.grant(group_name, topic_name, queue_id)
@@ -202,7 +202,7 @@ class PopCalls:
             retry_first=bool(retries) and pick(100) < retry_percent,
             highest_first=highest_first,
             start=pick(topic.read_queue_nums) if queue_id < 0 and topic.read_queue_nums > 1 else 0,
-            consumer=connection.remote_address,
+            consumer=peer.address,
         )
 
     def _heeds_priority(self, group: SubscriptionGroupConfig) -> bool:
@@ -212,7 +212,7 @@ class PopCalls:
 
     def _answer(
         self,
-        connection: Connection,
+        peer: Peer,
         request: RemotingCommand,
         want: PopWant,
         *,
@@ -229,7 +229,7 @@ class PopCalls:
         if not taken.count:
             self._stats.get_miss()
             if until_ms > taken.pop_time and self.accepting and not request.is_oneway:
-                return self._wait(connection, request, want, taken, until_ms)
+                return self._wait(peer, request, want, taken, until_ms)
             return self._nothing(request, want, taken)
         for topic, share, size in zip(taken.topics, taken.shares, taken.sizes, strict=True):
             self._stats.group_get(want.group, topic, len(share.offsets), size)
@@ -237,20 +237,20 @@ class PopCalls:
             self._waiting.wake(want.topic, want.group)  # there is more than this one could take
         reply = request.reply(remark="FOUND", ext=self._fields(taken, want), body=b"".join(taken.bodies))
         if taken.end and self._store.config.is_sync_flush:
-            self._durable.hold(connection, taken.end, encode_frame(reply))
+            self._durable.hold(peer, taken.end, encode_frame(reply))
             return None
         return reply
 
     def _wait(
         self,
-        connection: Connection,
+        peer: Peer,
         request: RemotingCommand,
         want: PopWant,
         taken: Taken,
         until_ms: int,
     ) -> RemotingCommand | None:
         call = WaitingCall(
-            connection, request, want.topic, want.group, want.queue_id, want.tag_codes, until_ms, self.resume
+            peer, request, want.topic, want.group, want.queue_id, want.tag_codes, until_ms, self.resume
         )
         if taken.blocked_until:
             self._when_free(want.topic, want.group, taken.blocked_until)
@@ -315,20 +315,18 @@ class PopCalls:
                 accept=want.accept,
             )
 
-    async def _pop_cold(
-        self, connection: Connection, request: RemotingCommand, want: PopWant, until_ms: int
-    ) -> Reply:
+    async def _pop_cold(self, peer: Peer, request: RemotingCommand, want: PopWant, until_ms: int) -> Reply:
         await self._warm(want)
-        return self._answer(connection, request, want, until_ms=until_ms)
+        return self._answer(peer, request, want, until_ms=until_ms)
 
-    async def _resume_cold(self, connection: Connection, request: RemotingCommand, want: PopWant) -> None:
+    async def _resume_cold(self, peer: Peer, request: RemotingCommand, want: PopWant) -> None:
         try:
             await self._warm(want)
-            reply = self._answer(connection, request, want, until_ms=0)
+            reply = self._answer(peer, request, want, until_ms=0)
         except AerobeeError as error:
             reply = _error_reply(request, error)
-        if reply is not None and connection.is_open:
-            connection.send(reply)
+        if reply is not None and peer.is_open:
+            peer.send(reply)
 
 
 def _error_reply(request: RemotingCommand, error: AerobeeError) -> RemotingCommand:

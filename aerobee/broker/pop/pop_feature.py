@@ -27,7 +27,7 @@ from aerobee.broker.pop.reviver import Reviver
 from aerobee.broker.pop.waiting_pops import ANY_QUEUE, WaitingPops
 from aerobee.clock import Timer
 from aerobee.errors import MalformedFrame, StoreError
-from aerobee.remoting.connection import Handler
+from aerobee.remoting.peer import Handler
 
 ORDER_FILE = "consumerOrderInfo.json"
 BUFFER_SCAN_S = 0.2
@@ -72,7 +72,7 @@ class Pop(Feature):
             store=store,
             cluster=identity.cluster,
             host=identity.store_host,
-            waiting=parts.parked.by_queue,
+            waiting=parts.held.by_queue,
             timer_came=timer.messages_came if timer and store.config.timer_wheel_enable else None,
         )
         self.engine = PopEngine(
@@ -85,8 +85,8 @@ class Pop(Feature):
         )
         parts.offsets.has_pop_buffer = self.engine.buffer is not None
         parts.offsets.log_end_now = lambda: store.appended
-        self.waiting = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.parked)
-        self.notified = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.parked)
+        self.waiting = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held)
+        self.notified = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held)
         self._make_calls(parts, pick, call_soon)
         self.reviver = Reviver(
             store=store,
@@ -108,7 +108,7 @@ class Pop(Feature):
         for arrived in (self.waiting.arrived, self.notified.arrived, self.reviver.arrived):
             store.on_arrival(arrived)
         parts.offsets.on_reset(self._offset_reset)
-        parts.parked.on_release_all(self._release_waiting)
+        parts.held.on_release_all(self._release_waiting)
         self._timers: dict[str, Timer] = {}
         self._free: dict[tuple[str, str], tuple[int, Timer]] = {}
 

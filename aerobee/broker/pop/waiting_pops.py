@@ -19,7 +19,7 @@ from typing import Protocol
 
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Peer
 
 WAITING_MAX = 100_000  # maxPopPollingSize
 WAITING_OF_KEY_MAX = 1_024  # popPollingSize
@@ -40,12 +40,20 @@ class WaitingCall:
     """One held call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again."""
 
     __slots__ = (
-        "connection", "group", "queue_id", "request", "resume", "tag_codes", "topic", "until_ms", "waits",
+        "group",
+        "peer",
+        "queue_id",
+        "request",
+        "resume",
+        "tag_codes",
+        "topic",
+        "until_ms",
+        "waits",
     )  # fmt: skip
 
     def __init__(
         self,
-        connection: Connection,
+        peer: Peer,
         request: RemotingCommand,
         topic: str,
         group: str,
@@ -54,7 +62,7 @@ class WaitingCall:
         until_ms: int,
         resume: Callable[[WaitingCall, bool], None],
     ) -> None:
-        self.connection = connection
+        self.peer = peer
         self.request = request
         self.topic = topic
         self.group = group
@@ -87,7 +95,7 @@ class WaitingPops:
         self._watch = watch
         self._places: dict[Key, _Place] = {}
         self._by_queue: dict[tuple[str, int], list[_Place]] = {}
-        self._connections: dict[Connection, set[WaitingCall]] = {}
+        self._connections: dict[Peer, set[WaitingCall]] = {}
         self._deadlines: list[tuple[float, int, WaitingCall]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
@@ -115,10 +123,10 @@ class WaitingPops:
                 self._by_queue.setdefault(queue, []).append(place)
                 self._watch.watch(*queue)
         place.calls[call] = None
-        calls = self._connections.get(call.connection)
+        calls = self._connections.get(call.peer)
         if calls is None:
-            calls = self._connections[call.connection] = set()
-            call.connection.on_close(self._connection_closed)
+            calls = self._connections[call.peer] = set()
+            call.peer.on_close(self._connection_closed)
         calls.add(call)
         call.waits = True
         self.count += 1
@@ -169,7 +177,7 @@ class WaitingPops:
     def _run_released(self) -> None:
         released, self._released = self._released, []
         for call, timed_out in released:
-            if call.connection.is_open:
+            if call.peer.is_open:
                 call.resume(call, timed_out)
 
     def _forget(self, call: WaitingCall) -> None:
@@ -185,7 +193,7 @@ class WaitingPops:
                 places.remove(place)
                 if not places:
                     del self._by_queue[queue]
-        calls = self._connections.get(call.connection)
+        calls = self._connections.get(call.peer)
         if calls is not None:
             calls.discard(call)
         # Entries of the heap whose call is gone are dropped when they come up, or here when they are the most.
@@ -193,8 +201,8 @@ class WaitingPops:
             self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
             heapq.heapify(self._deadlines)
 
-    def _connection_closed(self, connection: Connection) -> None:
-        for call in list(self._connections.pop(connection, ())):
+    def _connection_closed(self, peer: Peer) -> None:
+        for call in list(self._connections.pop(peer, ())):
             self._forget(call)
 
     def _arm(self) -> None:

@@ -1,10 +1,10 @@
 """Pulls that wait for a message: RocketMQ's PullRequestHoldService, without its threads.
 
-A parked pull is one small object in two tables: by (topic, queue id), where the append that brings a message finds
+A held pull is one small object in two tables: by (topic, queue id), where the append that brings a message finds
 it, and in a heap by deadline. It costs no task and no timer of its own.
 
-What always holds: each parked pull is released exactly once (arrival, reset, deadline, close of its connection,
-shutdown), and then leaves both tables. A pull whose filter refuses a new message stays parked. Releases of one pass
+What always holds: each held pull is released exactly once (arrival, reset, deadline, close of its connection,
+shutdown), and then leaves both tables. A pull whose filter refuses a new message stays held. Releases of one pass
 of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
 its first message. Those that a message releases go to the lane first (`answer`), RELEASED_AT_ONCE at a time; what it
 leaves, and every other release, is for `resume`.
@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from aerobee.clock import Clock, Timer
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ FRAMES_BYTES_MAX = 256 << 20  # the same, for all their requests together
 RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others have their turn in between
 
 
-class ParkedPull:
+class HeldPull:
     """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
     `frame` is the encoded request. `has_news`: a message released it.
@@ -40,11 +40,11 @@ class ParkedPull:
 
     __slots__ = (
         "accept",
-        "connection",
         "frame",
         "group",
         "has_news",
-        "parked",
+        "is_held",
+        "peer",
         "queue_id",
         "tag_codes",
         "topic",
@@ -52,7 +52,7 @@ class ParkedPull:
 
     def __init__(
         self,
-        connection: Connection,
+        peer: Peer,
         frame: bytes,
         group: str,
         topic: str,
@@ -60,18 +60,18 @@ class ParkedPull:
         tag_codes: frozenset[int] | None,
         accept: Callable[[bytes], bool] | None = None,
     ) -> None:
-        self.connection = connection
+        self.peer = peer
         self.frame = frame
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
         self.tag_codes = tag_codes
         self.accept = accept
-        self.parked = True
+        self.is_held = True
         self.has_news = False
 
 
-class ParkedPulls:
+class HeldPulls:
     """The pulls that wait. Belongs to the event loop.
 
     `by_queue` may be looked at by the lane, to skip the notice for queues that nobody waits at.
@@ -88,22 +88,22 @@ class ParkedPulls:
         self._record_at = record_at
         self._clock = clock
         self._call_soon = call_soon
-        self._deadlines: list[tuple[float, int, ParkedPull]] = []
+        self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
         self._timer_due = 0.0
-        self._released: list[ParkedPull] = []
-        self._connections: dict[Connection, set[ParkedPull]] = {}
-        self.by_queue: dict[tuple[str, int], list[ParkedPull]] = {}
+        self._released: list[HeldPull] = []
+        self._connections: dict[Peer, set[HeldPull]] = {}
+        self.by_queue: dict[tuple[str, int], list[HeldPull]] = {}
         self._watched: Counter[tuple[str, int]] = Counter()
         self._others: list[Callable[[], None]] = []
         self.count = 0
         self.frames_bytes = 0
-        self.accepting = True  # false while the broker stops: nothing is parked any more
+        self.accepting = True  # false while the broker stops: nothing is held any more
         # Answers what it can of pulls that a message has released, and returns the others: the lane.
-        self.answer: Callable[[list[ParkedPull]], list[ParkedPull]] = list
+        self.answer: Callable[[list[HeldPull]], list[HeldPull]] = list
         # Runs a pull again, not to suspend: PullCalls.
-        self.resume: Callable[[ParkedPull], None] = _nobody
+        self.resume: Callable[[HeldPull], None] = _nobody
 
     def watch(self, topic: str, queue_id: int) -> None:
         """Have messages of a queue announced although no pull waits there: others do. Counted."""
@@ -128,13 +128,13 @@ class ParkedPulls:
         """Whether a pull is to be answered at once instead of being held."""
         return not self.accepting or self.count >= PARKED_MAX or self.frames_bytes >= FRAMES_BYTES_MAX
 
-    def park(self, pull: ParkedPull, hold_s: float) -> None:
+    def hold(self, pull: HeldPull, hold_s: float) -> None:
         """Hold a pull for at most `hold_s` seconds."""
         self.by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
-        pulls = self._connections.get(pull.connection)
+        pulls = self._connections.get(pull.peer)
         if pulls is None:
-            pulls = self._connections[pull.connection] = set()
-            pull.connection.on_close(self._connection_closed)
+            pulls = self._connections[pull.peer] = set()
+            pull.peer.on_close(self._connection_closed)
         pulls.add(pull)
         self.count += 1
         self.frames_bytes += len(pull.frame)
@@ -143,13 +143,13 @@ class ParkedPulls:
         if self._timer is None or due < self._timer_due:
             self._arm()
 
-    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+    def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable: release the pulls of its queue whose filter may take it."""
         waiting = self.by_queue.get((topic, queue_id))
         if waiting is None:
             return
         record: bytes | None = None
-        stay: list[ParkedPull] = []
+        stay: list[HeldPull] = []
         for pull in waiting:
             if pull.tag_codes is not None and tags_code not in pull.tag_codes:
                 stay.append(pull)
@@ -160,7 +160,7 @@ class ParkedPulls:
                     stay.append(pull)
                     continue
             pull.has_news = True
-            self._unpark(pull)
+            self._unhold(pull)
             self._run_soon(pull)
         # At once: taken out one by one, thousands at one queue would be moved up for each of them.
         if len(stay) < len(waiting):
@@ -186,11 +186,11 @@ class ParkedPulls:
             self._timer.cancel()
             self._timer = None
 
-    def _release(self, pull: ParkedPull) -> None:
+    def _release(self, pull: HeldPull) -> None:
         self._forget(pull)
         self._run_soon(pull)
 
-    def _run_soon(self, pull: ParkedPull) -> None:
+    def _run_soon(self, pull: HeldPull) -> None:
         self._released.append(pull)
         if len(self._released) == 1:
             self._call_soon(self._run_released)
@@ -199,46 +199,46 @@ class ParkedPulls:
         released, self._released = self._released[:RELEASED_AT_ONCE], self._released[RELEASED_AT_ONCE:]
         if self._released:
             self._call_soon(self._run_released)
-        others = self.answer([pull for pull in released if pull.has_news and pull.connection.is_open])
-        others += [pull for pull in released if not pull.has_news and pull.connection.is_open]
+        others = self.answer([pull for pull in released if pull.has_news and pull.peer.is_open])
+        others += [pull for pull in released if not pull.has_news and pull.peer.is_open]
         for pull in others:
             try:
                 self.resume(pull)
             except Exception as error:
-                pull.connection.failed(error)  # the other pulls are answered all the same
+                pull.peer.failed(error)  # the other pulls are answered all the same
 
-    def _forget(self, pull: ParkedPull) -> None:
+    def _forget(self, pull: HeldPull) -> None:
         key = (pull.topic, pull.queue_id)
         self.by_queue[key].remove(pull)
         self._drop_empty(key)
-        self._unpark(pull)
+        self._unhold(pull)
 
     def _drop_empty(self, key: tuple[str, int]) -> None:
         if not self.by_queue[key] and key not in self._watched:
             del self.by_queue[key]
 
-    def _unpark(self, pull: ParkedPull) -> None:
+    def _unhold(self, pull: HeldPull) -> None:
         """Forget all but its place in its queue."""
-        pull.parked = False
+        pull.is_held = False
         self.count -= 1
         self.frames_bytes -= len(pull.frame)
-        pulls = self._connections.get(pull.connection)
+        pulls = self._connections.get(pull.peer)
         if pulls is not None:
             pulls.discard(pull)
         # Entries of the heap whose pull is gone are dropped when they come up, or here when they are the most.
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self.count:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].parked]
+            self._deadlines = [entry for entry in self._deadlines if entry[2].is_held]
             heapq.heapify(self._deadlines)
 
-    def _connection_closed(self, connection: Connection) -> None:
-        for pull in list(self._connections.pop(connection, ())):
+    def _connection_closed(self, peer: Peer) -> None:
+        for pull in list(self._connections.pop(peer, ())):
             self._forget(pull)
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._deadlines and not self._deadlines[0][2].parked:
+        while self._deadlines and not self._deadlines[0][2].is_held:
             heapq.heappop(self._deadlines)
         if self._deadlines:
             self._timer_due = self._deadlines[0][0]
@@ -248,12 +248,12 @@ class ParkedPulls:
     def _expire(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
-        while self._deadlines and (self._deadlines[0][0] <= now or not self._deadlines[0][2].parked):
+        while self._deadlines and (self._deadlines[0][0] <= now or not self._deadlines[0][2].is_held):
             pull = heapq.heappop(self._deadlines)[2]
-            if pull.parked:
+            if pull.is_held:
                 self._release(pull)
         self._arm()
 
 
-def _nobody(pull: ParkedPull) -> None:
+def _nobody(pull: HeldPull) -> None:
     log.error("nobody answers the pulls of topic %s that waited", pull.topic)

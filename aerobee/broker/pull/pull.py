@@ -1,7 +1,7 @@
 """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 (PullMessageProcessor).
 
 A pull is checked, its filter is found (in the request, or in what the group's heartbeats said), the store is read,
-and the reply says where to go on. With nothing new and leave to suspend it is parked. Data that is not in memory is
+and the reply says where to go on. With nothing new and leave to suspend it is held. Data that is not in memory is
 read in the store's executor, so that a consumer far behind never delays a producer.
 
 The reply's four offsets are in every reply of code 0, 19, 20 and 21: clients fail without them.
@@ -22,7 +22,7 @@ from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, ParkedPull, ParkedPulls
+from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, HeldPull, HeldPulls
 from aerobee.broker.refusal import FAQ
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
@@ -32,8 +32,8 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 from aerobee.store.extended_queue import BitmapAccept
 from aerobee.store.stored_message import GetResult, GetStatus
@@ -101,7 +101,7 @@ class MessageReader(Protocol):
 class _Pull:
     """One pull after its checks."""
 
-    connection: Connection
+    peer: Peer
     request: RemotingCommand
     group: SubscriptionGroupConfig
     topic: TopicConfig
@@ -133,7 +133,7 @@ class PullCalls:
         consumers: ConsumerRegistry,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        parked: ParkedPulls,
+        held: HeldPulls,
         expressions: Expressions,
         filters: FilterTable | None = None,
         live: LiveConfig,
@@ -146,21 +146,21 @@ class PullCalls:
         self._consumers = consumers
         self._offsets = offsets
         self._stats = stats
-        self._parked = parked
+        self._held = held
         self._live = live
         self._identity = identity
         self._spawn = spawn
         self._expressions = expressions
         self._filters = filters
-        parked.resume = self.resume
+        held.resume = self.resume
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, connection: Connection, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
-        """Serve a pull that just came in: it may be parked, and it commits the offset in its header."""
+    def pull(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
+        """Serve a pull that just came in: it may be held, and it commits the offset in its header."""
         try:
-            pull = self._check(connection, request)
+            pull = self._check(peer, request)
         except PullRefused as refusal:
             ext = {"forbiddenType": str(refusal.forbidden_type)} if refusal.forbidden_type else {}
             return request.reply(refusal.code, remark=refusal.remark, ext=ext)
@@ -172,11 +172,11 @@ class PullCalls:
             return self._pull_cold(pull, may_suspend=True)
         return self._answer(pull, self._read(pull), may_suspend=True)
 
-    def resume(self, parked: ParkedPull) -> None:
-        """Serve a pull that was parked; it is answered now, whatever there is."""
-        request = decode_frame(parked.frame)
+    def resume(self, held: HeldPull) -> None:
+        """Serve a pull that was held; it is answered now, whatever there is."""
+        request = decode_frame(held.frame)
         try:
-            pull = self._check(parked.connection, request)
+            pull = self._check(held.peer, request)
             reply = self._answer_reset(pull) if self._offsets.has_resets else None
             if reply is None:
                 if self._store.is_cold(pull.topic.topic_name, pull.queue_id, pull.offset):
@@ -187,7 +187,7 @@ class PullCalls:
             code = error.code if isinstance(error, RemoteError) else int(ResponseCode.SYSTEM_ERROR)
             reply = request.reply(code, remark=str(error), ext={})
         if reply is not None:
-            parked.connection.send(reply)
+            held.peer.send(reply)
 
     def _read(self, pull: _Pull) -> GetResult:
         return self._store.get_messages(
@@ -209,7 +209,7 @@ class PullCalls:
             accept=pull.accept,
         )
         if result.status is GetStatus.OFFSET_OVERFLOW_ONE:
-            # A message may have come in while this waited, and its notice found nothing parked: look again.
+            # A message may have come in while this waited, and its notice found nothing held: look again.
             result = self._read(pull)
         return self._answer(pull, result, may_suspend=may_suspend)
 
@@ -218,12 +218,12 @@ class PullCalls:
             reply = await self._pull_cold(pull, may_suspend=False)
         except AerobeeError as error:
             reply = pull.request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext={})
-        if reply is not None and pull.connection.is_open:
-            pull.connection.send(reply)
+        if reply is not None and pull.peer.is_open:
+            pull.peer.send(reply)
 
     # --- checks
 
-    def _check(self, connection: Connection, request: RemotingCommand) -> _Pull:
+    def _check(self, peer: Peer, request: RemotingCommand) -> _Pull:
         config = self._live.value
         group_name, topic_name = request.text("consumerGroup"), request.text("topic")
         if not config.broker_permission & PERM_READ:
@@ -278,12 +278,12 @@ class PullCalls:
             raise PullRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:"
-                f"[{topic.read_queue_nums}] consumer:[{connection.remote_address}]",
+                f"[{topic.read_queue_nums}] consumer:[{peer.address}]",
             )
         flags = request.integer("sysFlag", 0)
-        tag_codes, accept = self._filter(connection, request, group, topic_name, flags, config)
+        tag_codes, accept = self._filter(peer, request, group, topic_name, flags, config)
         return _Pull(
-            connection,
+            peer,
             request,
             group,
             topic,
@@ -297,7 +297,7 @@ class PullCalls:
 
     def _filter(
         self,
-        connection: Connection,
+        peer: Peer,
         request: RemotingCommand,
         group: SubscriptionGroupConfig,
         topic: str,
@@ -306,10 +306,8 @@ class PullCalls:
     ) -> tuple[frozenset[int] | None, Callable[[bytes], bool] | None]:
         """Return (tag hashes or None for all, test of a record or None). Raises PullRefused."""
         members = self._consumers.group(group.group_name)
-        if members is not None and members.refused and connection in members.refused:
-            raise PullRefused(
-                ResponseCode.NO_PERMISSION, str(members.refused[connection]), FORBIDDEN_SUBSCRIPTION
-            )
+        if members is not None and members.refused and peer in members.refused:
+            raise PullRefused(ResponseCode.NO_PERMISSION, str(members.refused[peer]), FORBIDDEN_SUBSCRIPTION)
         if flags & SUBSCRIPTION:
             expression = request.text("subscription", "")
             if (request.field("expressionType") or TYPE_TAG) == TYPE_TAG:
@@ -392,13 +390,13 @@ class PullCalls:
                 topic_name,
                 pull.queue_id,
                 pull.request.integer("commitOffset"),
-                pull.connection.remote_address,
+                pull.peer.address,
             )
         if code == ResponseCode.SUCCESS:
             self._stats.group_get(group_name, topic_name, result.count, len(result.body))
         else:
             self._stats.get_miss()
-            if code == ResponseCode.PULL_NOT_FOUND and may_suspend and self._park(pull, config):
+            if code == ResponseCode.PULL_NOT_FOUND and may_suspend and self._hold(pull, config):
                 return None
         self._offsets.note_pull(group_name, topic_name, pull.queue_id, next_offset)
         suggested = 0
@@ -411,15 +409,15 @@ class PullCalls:
         ext = self._offset_fields(pull, next_offset, low, result.max_offset, suggested=suggested)
         return pull.request.reply(code, remark=status.name, ext=ext, body=result.body)
 
-    def _park(self, pull: _Pull, config: BrokerConfig) -> bool:
+    def _hold(self, pull: _Pull, config: BrokerConfig) -> bool:
         """Hold the pull if it asked for that. Returns whether it is held."""
-        if not pull.flags & SUSPEND or self._parked.is_full or pull.request.is_oneway:
+        if not pull.flags & SUSPEND or self._held.is_full or pull.request.is_oneway:
             return False
         hold_ms = config.short_polling_time_mills
         if config.long_polling_enable:
             hold_ms = min(max(0, pull.request.integer("suspendTimeoutMillis", 0)), HOLD_MS_MAX)
-        parked = ParkedPull(
-            pull.connection,
+        held = HeldPull(
+            pull.peer,
             encode_frame(pull.request),
             pull.group.group_name,
             pull.topic.topic_name,
@@ -427,7 +425,7 @@ class PullCalls:
             pull.tag_codes,
             pull.accept,
         )
-        self._parked.park(parked, hold_ms / 1000)
+        self._held.hold(held, hold_ms / 1000)
         return True
 
     def _offset_fields(

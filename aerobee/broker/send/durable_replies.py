@@ -14,8 +14,8 @@ from typing import Protocol
 
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.codes import ResponseCode
-from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.peer import Peer
 
 TIMEOUT_REMARK = "the message is stored, but was not synced to the disk within syncFlushTimeout"
 FAILED_REMARK = (
@@ -31,10 +31,10 @@ class DurabilityWait(Protocol):
 
 
 class _Held:
-    __slots__ = ("connection", "due", "frames")
+    __slots__ = ("due", "frames", "peer")
 
-    def __init__(self, connection: Connection, frames: bytes, due: float) -> None:
-        self.connection = connection
+    def __init__(self, peer: Peer, frames: bytes, due: float) -> None:
+        self.peer = peer
         self.frames: bytes | None = frames
         self.due = due
 
@@ -52,9 +52,9 @@ class DurableReplies:
         self._waiting: deque[_Held] = deque()  # by deadline, as the time-out is the same for all
         self._timer: Timer | None = None
 
-    def hold(self, connection: Connection, end_offset: int, frames: bytes) -> None:
+    def hold(self, peer: Peer, end_offset: int, frames: bytes) -> None:
         """Write `frames` (whole encoded replies) to the connection once the log is durable up to `end_offset`."""
-        held = _Held(connection, frames, self._clock.monotonic() + self._timeout_s)
+        held = _Held(peer, frames, self._clock.monotonic() + self._timeout_s)
         self._waiting.append(held)
         if self._timer is None:
             self._timer = self._clock.call_later(self._timeout_s, self._expire)
@@ -66,8 +66,8 @@ class DurableReplies:
         frames, held.frames = held.frames, None
         if not ok:
             frames = recode(frames, ResponseCode.SERVICE_NOT_AVAILABLE, FAILED_REMARK, keep_ext=False)
-        if held.connection.is_open:
-            held.connection.write(frames)
+        if held.peer.is_open:
+            held.peer.write(frames)
         waiting = self._waiting
         while waiting and waiting[0].frames is None:
             waiting.popleft()
@@ -82,8 +82,8 @@ class DurableReplies:
         while waiting and (waiting[0].frames is None or waiting[0].due <= now):
             held = waiting.popleft()
             frames, held.frames = held.frames, None
-            if frames is not None and held.connection.is_open:
-                held.connection.write(recode(frames, ResponseCode.FLUSH_DISK_TIMEOUT, TIMEOUT_REMARK))
+            if frames is not None and held.peer.is_open:
+                held.peer.write(recode(frames, ResponseCode.FLUSH_DISK_TIMEOUT, TIMEOUT_REMARK))
         if waiting:
             self._timer = self._clock.call_later(max(0.0, waiting[0].due - now), self._expire)
 

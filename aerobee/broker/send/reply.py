@@ -31,7 +31,7 @@ from aerobee.message import (
 )
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import StoredMessage
 
@@ -75,7 +75,7 @@ class RequestReply(Feature):
     def runtime_info(self) -> dict[str, str]:
         return {"repliesPushed": str(self._pushed), "repliesNotPushed": str(self._failed)}
 
-    async def reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+    async def reply(self, peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
         """Hand a reply to the client that waits for it, and store it if so configured."""
         config = self._live.value
         trace = {"MSG_REGION": config.region_id, "TRACE_ON": boolean_text(config.trace_on)}
@@ -85,10 +85,10 @@ class RequestReply(Feature):
             properties = decode_properties(header.properties)
             properties.update(trace)
             now_ms = self._clock.now_ms()
-            failure = await self._push(connection, header, properties, request.body, now_ms)
+            failure = await self._push(peer, header, properties, request.body, now_ms)
             ext = {**trace, "msgId": "0", "queueId": "0", "queueOffset": "0"}
             if config.store_reply_message_enable:
-                ext.update(self._keep(connection, header, properties, request.body))
+                ext.update(self._keep(peer, header, properties, request.body))
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark, ext=trace)
         except StoreError as error:
@@ -133,7 +133,7 @@ class RequestReply(Feature):
 
     async def _push(
         self,
-        connection: Connection,
+        peer: Peer,
         header: SendHeader,
         properties: dict[str, str],
         body: bytes,
@@ -149,7 +149,7 @@ class RequestReply(Feature):
                 f"push reply message to requester fail: no producer with client id {client_id} is connected to broker "
                 f"{self._identity.name}"
             )
-        born_host = connection.remote_address
+        born_host = peer.address
         fields = {
             "producerGroup": header.producer_group,
             "topic": header.topic,
@@ -179,7 +179,7 @@ class RequestReply(Feature):
         return ""
 
     def _keep(
-        self, connection: Connection, header: SendHeader, properties: dict[str, str], body: bytes
+        self, peer: Peer, header: SendHeader, properties: dict[str, str], body: bytes
     ) -> dict[str, str]:
         """Store the reply; return the fields that say where."""
         text = encode_properties(properties).encode(errors="surrogateescape")
@@ -196,7 +196,7 @@ class RequestReply(Feature):
                 queue_id=queue_id,
                 body=body,
                 properties=text,
-                born_host=pack_host(*connection.peer),
+                born_host=pack_host(*peer.host_port),
                 flag=header.flag,
                 sys_flag=header.sys_flag,
                 born_timestamp=header.born_timestamp,

@@ -55,8 +55,8 @@ from aerobee.message import (
 from aerobee.remoting.body.topic_config import MULTI_TAG, SYS_FLAG_UNIT, TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.config import BrokerRole
 from aerobee.store.stored_message import AppendResult, StoredMessage
@@ -108,19 +108,19 @@ class SendCalls:
             RequestCode.SEND_BATCH_MESSAGE: self.send,
         }
 
-    def send(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def send(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Serve one send request of any form."""
         config = self._live.value
         try:
             header = parse_send_header(request)
             self._check_open(config)
-            topic = self._find_topic(header, connection, config)
+            topic = self._find_topic(header, peer, config)
             if header.batch:
-                result, unique_key = self._store_batch(connection, request, header)
+                result, unique_key = self._store_batch(peer, request, header)
             else:
-                result, unique_key = self._store_one(connection, request, header, topic)
+                result, unique_key = self._store_one(peer, request, header, topic)
         except AlreadyStored as repeated:
-            return self._answer_first(connection, request, repeated.first)
+            return self._answer_first(peer, request, repeated.first)
         except RemoteError as error:
             self._stats.put_failed()
             return request.reply(error.code, remark=error.remark, ext=self._trace_fields(config))
@@ -145,11 +145,11 @@ class SendCalls:
             ext["batchUniqId"] = unique_key
         reply = request.reply(ext=ext)
         if self._store.config.is_sync_flush and "WAIT\x01false" not in header.properties:
-            self._durable.hold(connection, result.end, encode_frame(reply))
+            self._durable.hold(peer, result.end, encode_frame(reply))
             return None
         return reply
 
-    def _answer_first(self, connection: Connection, request: RemotingCommand, first: FirstSend) -> Reply:
+    def _answer_first(self, peer: Peer, request: RemotingCommand, first: FirstSend) -> Reply:
         """Answer a repeated message with the place of the first one; durable when that is."""
         if request.is_oneway:
             return None
@@ -161,7 +161,7 @@ class SendCalls:
         ext["duplicate"] = "true"
         reply = request.reply(ext=ext)
         if self._store.config.is_sync_flush:
-            self._durable.hold(connection, first.result.end, encode_frame(reply))
+            self._durable.hold(peer, first.result.end, encode_frame(reply))
             return None
         return reply
 
@@ -185,7 +185,7 @@ class SendCalls:
             self._overload.refused_count += 1
             raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)
 
-    def _find_topic(self, header: SendHeader, connection: Connection, config: BrokerConfig) -> TopicConfig:
+    def _find_topic(self, header: SendHeader, peer: Peer, config: BrokerConfig) -> TopicConfig:
         """Return the topic's config, created if that is allowed; settle the queue. Raises RemoteError."""
         name = header.topic
         try:
@@ -209,7 +209,7 @@ class SendCalls:
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{header.queue_id}] is illegal, topic {name} takes 0 to {queue_count - 1} "
                 f"(readQueueNums={topic.read_queue_nums}, writeQueueNums={topic.write_queue_nums}) "
-                f"Producer: {connection.remote_address}",
+                f"Producer: {peer.address}",
             )
         if header.queue_id < 0:
             header.queue_id = self._pick_queue(max(1, topic.write_queue_nums))
@@ -258,7 +258,7 @@ class SendCalls:
     # --- one message
 
     def _store_one(
-        self, connection: Connection, request: RemotingCommand, header: SendHeader, topic: TopicConfig
+        self, peer: Peer, request: RemotingCommand, header: SendHeader, topic: TopicConfig
     ) -> tuple[AppendResult, str]:
         config = self._live.value
         properties = decode_properties(header.properties)
@@ -285,7 +285,7 @@ class SendCalls:
             queue_id=header.queue_id,
             body=request.body,
             properties=text,
-            born_host=pack_host(*connection.peer),
+            born_host=pack_host(*peer.host_port),
             flag=header.flag,
             sys_flag=_sys_flag(header.sys_flag, topic),
             born_timestamp=header.born_timestamp,
@@ -374,7 +374,7 @@ class SendCalls:
     # --- a batch
 
     def _store_batch(
-        self, connection: Connection, request: RemotingCommand, header: SendHeader
+        self, peer: Peer, request: RemotingCommand, header: SendHeader
     ) -> tuple[AppendResult, str]:
         if header.topic.startswith(RETRY_PREFIX):
             raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
@@ -396,7 +396,7 @@ class SendCalls:
         topic = self._topics.get(header.topic)
         if topic is not None and self._live.value.enable_topic_message_type_check:
             check_type(topic, outer)
-        born_host = pack_host(*connection.peer)
+        born_host = pack_host(*peer.host_port)
         if topic is not None and topic.is_batch:
             return self._store_inner_batch(request, header, outer, len(entries), born_host)
         result = self._store.append_batch(

@@ -36,8 +36,8 @@ from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import StoredMessage
 
@@ -88,7 +88,7 @@ class SendBackCalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    def send_back(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def send_back(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Store the record again. Replies 0 once it is stored (with sync flush: once it is durable)."""
         group_name = request.text("group")
         group = self._groups.find_or_create(group_name)
@@ -127,7 +127,7 @@ class SendBackCalls:
         self._stats.topic_put(message.topic, 1, result.size)
         reply = request.reply()
         if self._store.config.is_sync_flush and not request.is_oneway:
-            self._durable.hold(connection, result.end, encode_frame(reply))
+            self._durable.hold(peer, result.end, encode_frame(reply))
             return None
         return reply
 

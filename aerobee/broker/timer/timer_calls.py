@@ -49,8 +49,8 @@ from aerobee.message import decode_records, encode_properties, offset_message_id
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.recall_handle import RecallHandle, decode_recall_handle
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import StoredMessage
@@ -104,17 +104,17 @@ class TimerCalls:
 
     # --- replicas
 
-    def checkpoint(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def checkpoint(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """60: how far the timer has come, 56 bytes."""
         return request.reply(body=self._saver.current.fields())
 
-    def metrics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def metrics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """61: what waits by topic, JSON."""
         return request.reply(body=fastjson.dumps(self._service.pending.to_dict()))
 
     # --- recall
 
-    def recall(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def recall(self, peer: Peer, request: RemotingCommand) -> Reply:
         """370: cancel a waiting message. The answer waits for the disk as that of a send does."""
         ext = {"MSG_REGION": self._live.value.region_id}
         try:
@@ -125,7 +125,7 @@ class TimerCalls:
                     ResponseCode.ILLEGAL_OPERATION,
                     f"recall failed, the message was due in the second of {handle.timestamp_ms - 1}, now it is {now}",
                 )
-            message, properties = self._cancelling(handle, now, connection.peer)
+            message, properties = self._cancelling(handle, now, peer.host_port)
             properties["PGROUP"] = request.text("producerGroup", "")
             result = self._writer.put(message, properties)
         except RemoteError as error:
@@ -135,7 +135,7 @@ class TimerCalls:
             return request.reply(refusal.code, remark=refusal.remark, ext=ext)
         reply = request.reply(ext={**ext, "msgId": handle.unique_key})
         if self._store.config.is_sync_flush:
-            self._durable.hold(connection, result.end, encode_frame(reply))
+            self._durable.hold(peer, result.end, encode_frame(reply))
             return None
         return reply
 
@@ -200,7 +200,7 @@ class TimerCalls:
 
     # --- another time
 
-    def reschedule(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def reschedule(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """910371: give a waiting message another time."""
         try:
             self._check_master()
@@ -217,7 +217,7 @@ class TimerCalls:
             text = encode_properties(properties).encode(errors="surrogateescape")
             moved = self._hook(waiting.message(topic, queue_id, text), properties)
             moved.prepared_transaction_offset = 0  # a new message, no delivery
-            cancelling, its_properties = self._cancelling(handle, now, connection.peer)
+            cancelling, its_properties = self._cancelling(handle, now, peer.host_port)
             out_ms = number(properties.get(TIMER_OUT_MS))
             if TIMER_ROLL_TIMES in waiting.properties or not self._is_in_slot(waiting, handle):
                 if out_ms == handle.timestamp_ms - 1:
@@ -293,7 +293,7 @@ class TimerCalls:
 
     # --- listing
 
-    async def listing(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def listing(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """910370: what waits, by due time."""
         topic = request.field("topic")
         from_ms = request.integer("fromMs", 0)

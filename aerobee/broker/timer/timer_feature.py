@@ -16,7 +16,7 @@ from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting import fastjson
-from aerobee.remoting.connection import Handler
+from aerobee.remoting.peer import Handler
 from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.delivery_mark import delivered_sources
 from aerobee.store.json_file import load_statistics_file

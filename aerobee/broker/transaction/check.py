@@ -25,7 +25,7 @@ from aerobee.errors import RemoteError, StoreError
 from aerobee.message import offset_message_id, unpack_host
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Peer
 from aerobee.store.config import StoreConfig
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ class Checker:
 
     def ask(self, transaction: OpenTransaction, half: HalfMessage) -> bool:
         """Ask a producer of its group now; False when none is connected. Raises StoreError; nothing is counted then."""
-        connection = self._connection_of(transaction.group)
-        if connection is None:
+        peer = self._connection_of(transaction.group)
+        if peer is None:
             return False
         due_ms = self._clock.now_ms() + self._live.value.transaction_check_interval
         copy, result = self._ledger.ask_again(transaction, half, due_ms=due_ms)
@@ -94,18 +94,18 @@ class Checker:
             "transactionId": transaction.transaction_id,
         }
         body = check_body(half, copy, result, self._ledger.host)
-        connection.invoke_oneway(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext, body))
+        peer.invoke_oneway(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext, body))
         self.sent_count += 1
         self.opened(transaction)
         return True
 
-    def _connection_of(self, group: str) -> Connection | None:
+    def _connection_of(self, group: str) -> Peer | None:
         for _ in range(CHANNEL_TRIES):
             channel = self._producers.channel_of(group)
             if channel is None:
                 return None
-            if not channel.connection.congested:
-                return channel.connection
+            if not channel.peer.congested:
+                return channel.peer
         return None
 
     # --- the timer

@@ -23,8 +23,8 @@ from aerobee.errors import RemoteError, StoreError
 from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler, Reply
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.stored_message import AppendResult
 
@@ -60,7 +60,7 @@ class EndTransactionCalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.END_TRANSACTION: self.end}
 
-    def end(self, connection: Connection, request: RemotingCommand) -> Reply:
+    def end(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Carry out a decision. No reply to "unknown": the transaction stays open and is asked about later."""
         if not self._identity.is_master or self._config.broker_role is BrokerRole.SLAVE:
             return request.reply(
@@ -81,7 +81,7 @@ class EndTransactionCalls:
         try:
             result = self._decide(request, outcome)
         except RemoteError as error:
-            log.warning("END_TRANSACTION of %s: %s", connection.remote_address, error.remark)
+            log.warning("END_TRANSACTION of %s: %s", peer.address, error.remark)
             return request.reply(error.code, remark=error.remark)
         except StoreError as error:
             self._stats.put_failed()
@@ -89,17 +89,15 @@ class EndTransactionCalls:
             return request.reply(refusal.code, remark=refusal.remark)
         if request.is_oneway:
             return None
-        return self._confirm(connection, request, result)
+        return self._confirm(peer, request, result)
 
-    def _confirm(
-        self, connection: Connection, request: RemotingCommand, result: AppendResult | None
-    ) -> Reply:
+    def _confirm(self, peer: Peer, request: RemotingCommand, result: AppendResult | None) -> Reply:
         """Answer a sender that waits: with sync flush when the disk has the decision."""
         if result is None:
             result = self._ledger.write_ops()  # of a rollback the op record is the only trace
         reply = request.reply()
         if result is not None and self._config.is_sync_flush:
-            self._durable.hold(connection, result.end, encode_frame(reply))
+            self._durable.hold(peer, result.end, encode_frame(reply))
             return None
         return reply
 

@@ -37,7 +37,7 @@ from aerobee.message import parse_offset_message_id
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.stored_message import AppendResult
 
 LIST_DEFAULT, LIST_MAX = 100, 1_000
@@ -78,7 +78,7 @@ class TransactionOperatorCalls:
 
     # --- 323
 
-    def resume(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def resume(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """323: begin anew with the checks of a half message, given up or not."""
         try:
             _, physical_offset = parse_offset_message_id(request.text("msgId"))
@@ -112,7 +112,7 @@ class TransactionOperatorCalls:
 
     # --- listing
 
-    def listing(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def listing(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """910037: open transactions, or those that were given up."""
         state = request.text("state", OPEN)
         if state not in (OPEN, GIVEN_UP):
@@ -221,7 +221,7 @@ class TransactionOperatorCalls:
 
     # --- deciding
 
-    def resolve(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def resolve(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """910038: an operator commits, rolls back, or has a producer asked now."""
         transaction_id, action = request.text("transactionId"), request.text("action")
         group = request.text("producerGroup", "") or None

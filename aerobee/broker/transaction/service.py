@@ -44,7 +44,7 @@ from aerobee.broker.transaction.recovery import Source, recover
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.remoting.connection import Handler
+from aerobee.remoting.peer import Handler
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import AppendResult, StoredMessage

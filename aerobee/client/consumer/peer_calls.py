@@ -23,7 +23,7 @@ from aerobee.remoting.body.consumer_running_info import ConsumeStatus, ProcessQu
 from aerobee.remoting.body.reset_offset import ResetOffsetBody
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +59,11 @@ class PeerCalls:
     def _tasks(self) -> Tasks:
         return self.session.tasks
 
-    def _members_changed(self, _connection: Connection, request: RemotingCommand) -> None:
+    def _members_changed(self, _peer: Peer, request: RemotingCommand) -> None:
         if request.text("consumerGroup") == self.group:
             self.rebalance()
 
-    def _reset_offsets(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+    def _reset_offsets(self, _peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
         topic, group = request.text("topic"), request.text("group")
         if group == self.group and topic in self.subscriptions:
             self._tasks.spawn(
@@ -71,14 +71,14 @@ class PeerCalls:
             )
         return None if request.is_oneway else request.reply()
 
-    def _status(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _status(self, _peer: Peer, request: RemotingCommand) -> RemotingCommand:
         topic = request.text("topic")
         table = {
             queue: pull.process.commit_offset for queue, pull in self.pulls.items() if queue.topic == topic
         }
         return request.reply(body=fastjson.dumps({"consumerTable": {}, "messageQueueTable": table}))
 
-    def _running_info(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _running_info(self, _peer: Peer, request: RemotingCommand) -> RemotingCommand:
         if request.text("consumerGroup") != self.group:
             return request.reply(
                 ResponseCode.SYSTEM_ERROR.value,
@@ -109,7 +109,7 @@ class PeerCalls:
             "userConsumerInfo": {},
         }
 
-    async def _consume_directly(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def _consume_directly(self, _peer: Peer, request: RemotingCommand) -> RemotingCommand:
         consume = self.consume
         if consume is None or request.text("consumerGroup") != self.group:
             return request.reply(

@@ -21,7 +21,7 @@ from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, NoReply, RemoteError, SendFailed, UsageError
 from aerobee.message import MAGIC_V1, Message, MessageQueue, decode_properties, encode_properties
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class PendingRequests:
         self._waiting.pop(correlation_id).cancel()
         self._slots.release()
 
-    def arrived(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+    def arrived(self, _peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
         """326: a broker brings a reply. One that nobody waits for any more is dropped, with code 0 as RocketMQ's."""
         message = decode_reply(request)
         future = self._waiting.get(message.properties.get(CORRELATION_ID, ""))

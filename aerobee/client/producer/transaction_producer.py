@@ -46,7 +46,7 @@ from aerobee.network import Network
 from aerobee.remoting.client import checked
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
@@ -255,15 +255,15 @@ class TransactionProducer(Producer):
 
     # --- being asked
 
-    def _asked(self, connection: Connection, request: RemotingCommand) -> None:
+    def _asked(self, peer: Peer, request: RemotingCommand) -> None:
         """39: a broker asks about a transaction of this group."""
         if self._waiting_checks >= self.transactions.check_queue_max:
             log.warning("a check is dropped, %d wait already; the broker asks again", self._waiting_checks)
             return
         self._waiting_checks += 1
-        self._session.tasks.spawn(self._answer(connection, request), "transaction-check")
+        self._session.tasks.spawn(self._answer(peer, request), "transaction-check")
 
-    async def _answer(self, connection: Connection, request: RemotingCommand) -> None:
+    async def _answer(self, peer: Peer, request: RemotingCommand) -> None:
         try:
             messages = decode_stored_messages(request.body, request.text("bname", ""))
             if len(messages) != 1:
@@ -272,16 +272,16 @@ class TransactionProducer(Producer):
             if message.properties.get(PRODUCER_GROUP) != self.group:
                 log.warning(
                     "broker %s asks about a transaction of group %s: this producer is of %s",
-                    connection.remote_address,
+                    peer.address,
                     message.properties.get(PRODUCER_GROUP),
                     self.group,
                 )
                 return
             async with self._checks:
                 state = await self._find_out(message)
-            self._reply(connection, request, message, state)
+            self._reply(peer, request, message, state)
         except AerobeeError as error:
-            log.warning("a check of broker %s is not answered: %s", connection.remote_address, error)
+            log.warning("a check of broker %s is not answered: %s", peer.address, error)
         finally:
             self._waiting_checks -= 1
 
@@ -298,7 +298,7 @@ class TransactionProducer(Producer):
 
     def _reply(
         self,
-        connection: Connection,
+        peer: Peer,
         request: RemotingCommand,
         message: ReceivedMessage,
         state: TransactionState,
@@ -315,7 +315,7 @@ class TransactionProducer(Producer):
         )
         if not fields["topic"]:
             del fields["topic"]
-        connection.invoke_oneway(RemotingCommand(RequestCode.END_TRANSACTION.value, fields, flag=FLAG_ONEWAY))
+        peer.invoke_oneway(RemotingCommand(RequestCode.END_TRANSACTION.value, fields, flag=FLAG_ONEWAY))
 
 
 class Transaction:

@@ -11,8 +11,8 @@ from aerobee.remoting.command import RemotingCommand
 class FakeConnection:
     """A connection without a network. `sent` are the oneway requests, `answers` the replies of invoke() by code."""
 
-    def __init__(self, remote_address: str = "10.0.0.9:5000") -> None:
-        self.remote_address = remote_address
+    def __init__(self, address: str = "10.0.0.9:5000") -> None:
+        self.address = address
         self.is_open = True
         self.close_reason = ""
         self.sent: list[RemotingCommand] = []

@@ -19,7 +19,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import PYTHON, LaneChoice, choose_lane
 from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
-from aerobee.broker.pull.held_pulls import ParkedPulls
+from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
@@ -64,8 +64,8 @@ class FakeConnection:
     """What handlers and the lane use of a connection."""
 
     def __init__(self, peer: tuple[str, int] = ("10.0.0.1", 43_664)) -> None:
-        self.peer = peer
-        self.remote_address = f"{peer[0]}:{peer[1]}"
+        self.host_port = peer
+        self.address = f"{peer[0]}:{peer[1]}"
         self.is_open = True
         self.lane: Any = None
         self.written: list[bytes] = []
@@ -132,12 +132,12 @@ class Sending:
         self.groups = GroupTable(clock=self.clock, live=self.live)
         self.locks = LockTable(clock=self.clock)
         self.soon: list[Callable[[], None]] = []
-        self.parked = ParkedPulls(
+        self.held = HeldPulls(
             clock=self.clock,
             call_soon=self.soon.append,
             record_at=record_reader(self.store.queues, self.store.log),
         )
-        self.store.on_arrival(self.parked.arrived)
+        self.store.on_arrival(self.held.on_appended)
         self.durable = DurableReplies(
             store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout
         )
@@ -162,7 +162,7 @@ class Sending:
             pick_queue=lambda count: 0,
         )
         self.offsets = ConsumerOffsets(clock=self.clock)
-        self.offsets.on_reset(self.parked.reset)
+        self.offsets.on_reset(self.held.reset)
         self.consumers = ConsumerRegistry(clock=self.clock)
         self.lane = Lane(
             store=self.store,
@@ -173,7 +173,7 @@ class Sending:
             stats=self.stats,
             durable=self.durable,
             overload=self.overload,
-            parked=self.parked,
+            held=self.held,
             live=self.live,
             identity=self.identity,
             clock=self.clock,

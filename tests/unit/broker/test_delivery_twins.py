@@ -146,7 +146,7 @@ class World(Twin):
             store=self.store,
             topics=self.topics,
             stats=self.stats,
-            waiting=self.parked.by_queue,
+            waiting=self.held.by_queue,
             choice=choose_lane(name),
         )
         self.redelivery = Redelivery(self.store)
@@ -157,7 +157,7 @@ class World(Twin):
             at = rng.choice(self.sources) + 90
             self.store.log.segments[0].file.buffer[at] ^= 1
         self.store.flush_now()
-        self.parked.by_queue[("TopicNormal", 1)] = []  # announced, though nobody takes it
+        self.held.by_queue[("TopicNormal", 1)] = []  # announced, though nobody takes it
         self.store.on_arrival(lambda topic, queue, end, code: self.told.append((topic, queue, end, code)))
         self.clock.advance(2.5)
 

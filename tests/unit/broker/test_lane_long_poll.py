@@ -57,12 +57,12 @@ def test_a_released_pull_is_answered_as_the_handler_does(
     request.serialize_type, request.code = kind, code
     connection, other = poll(pulling, request), FakeConnection()
     assert pulling.pull(other, request) is None
-    assert (pulling.parked.count, connection.written) == (2, [])
+    assert (pulling.held.count, connection.written) == (2, [])
     pulling.send(2)
     pulling.run_soon()
     expected = pulling.pull(FakeConnection(), request)
     assert connection.replies() == other.replies() == [expected]
-    assert (pulling.parked.count, pulling.parked.frames_bytes, pulling.parked.by_queue) == (0, 0, {})
+    assert (pulling.held.count, pulling.held.frames_bytes, pulling.held.by_queue) == (0, 0, {})
 
 
 def test_a_message_behind_the_pull_in_one_read_answers_it(pulling: Pulling) -> None:
@@ -87,7 +87,7 @@ def test_only_a_message_that_matches_releases_it(pulling: Pulling, filtered: dic
     pulling.lane.burst(second, data, 0)  # type: ignore[arg-type]
     pulling.run_soon()
     assert first.written == second.written == []
-    assert pulling.parked.count == 2
+    assert pulling.held.count == 2
     pulling.send(tag="TagC")
     pulling.run_soon()
     for connection in (first, second):
@@ -192,15 +192,15 @@ def test_a_pull_that_cannot_be_answered_costs_its_own_connection_only(
     bad, good = (poll(pulling, pull_request(3, flags=WAITS, opaque=opaque)) for opaque in (7, 8))
     failures: list[BaseException] = []
     monkeypatch.setattr(bad, "failed", failures.append, raising=False)
-    resume = pulling.parked.resume
+    resume = pulling.held.resume
 
-    def resume_good(pull: held_pulls.ParkedPull) -> None:
-        if pull.connection is bad:
+    def resume_good(pull: held_pulls.HeldPull) -> None:
+        if pull.peer is bad:
             raise OSError("the mapping is gone")
         resume(pull)
 
-    monkeypatch.setattr(pulling.parked, "resume", resume_good)
-    monkeypatch.setattr(pulling.parked, "answer", list)
+    monkeypatch.setattr(pulling.held, "resume", resume_good)
+    monkeypatch.setattr(pulling.held, "answer", list)
     pulling.send(1)
     pulling.run_soon()
     assert [type(failure) for failure in failures] == [OSError]
@@ -215,7 +215,7 @@ def test_a_store_that_cannot_be_read_is_an_answer_to_what_waited(
     def fail(*_: object, **__: object) -> None:
         raise StoreError("the entry has no record")
 
-    monkeypatch.setattr(pulling.parked, "answer", list)
+    monkeypatch.setattr(pulling.held, "answer", list)
     pulling.send(1)
     monkeypatch.setattr(pulling.store, "get_messages", fail)
     pulling.run_soon()

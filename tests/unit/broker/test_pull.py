@@ -32,7 +32,7 @@ class Pulling(Sending):
             consumers=self.consumers,
             offsets=self.offsets,
             stats=self.stats,
-            parked=self.parked,
+            held=self.held,
             expressions=Expressions(),
             live=self.live,
             identity=self.identity,
@@ -179,7 +179,7 @@ def test_a_held_sql_pull_is_answered_by_the_first_message_that_matches(tmp_path:
     assert pulling.pull(connection, request) is None
     pulling.send(tag="TagA")
     pulling.run_soon()
-    assert pulling.parked.count == 1
+    assert pulling.held.count == 1
     assert connection.replies() == []
     pulling.send(tag="TagB")
     pulling.run_soon()
@@ -203,14 +203,14 @@ def test_the_offset_in_the_header_is_committed_once(pulling: Pulling) -> None:
 def test_a_held_pull_is_answered_by_the_message_it_waits_for(pulling: Pulling) -> None:
     connection = FakeConnection()
     assert pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION, opaque=77)) is None
-    assert pulling.parked.count == 1
+    assert pulling.held.count == 1
     pulling.send(5)
     pulling.run_soon()
     (reply,) = connection.replies()
     assert (reply.code, reply.opaque) == (0, 77)
     assert len(list(decode_records(reply.body))) == 5, "a burst is answered as one"
-    assert pulling.parked.count == 0
-    assert not pulling.parked.by_queue
+    assert pulling.held.count == 0
+    assert not pulling.held.by_queue
 
 
 def test_a_message_that_does_not_match_leaves_the_pull_held(pulling: Pulling) -> None:
@@ -259,7 +259,7 @@ def test_a_closed_connection_takes_its_held_pulls_along(pulling: Pulling) -> Non
     for each in (connection, other):
         pulling.pull(each, pull_request(flags=SUSPEND | SUBSCRIPTION))
     connection.lose()
-    assert pulling.parked.count == 1
+    assert pulling.held.count == 1
     pulling.send()
     pulling.run_soon()
     assert connection.written == []
@@ -284,8 +284,8 @@ def test_a_reset_reaches_a_held_pull_at_once(pulling: Pulling) -> None:
 def test_everything_held_is_answered_when_the_broker_stops(pulling: Pulling) -> None:
     connection = FakeConnection()
     pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION))
-    pulling.parked.accepting = False
-    pulling.parked.release_all()
+    pulling.held.accepting = False
+    pulling.held.release_all()
     assert [reply.code for reply in connection.replies()] == [19]
     assert pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION)) is not None
 

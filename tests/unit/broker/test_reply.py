@@ -62,7 +62,7 @@ class Replying:
         )
 
     async def reply(self, request: RemotingCommand) -> RemotingCommand:
-        replier: Any = SimpleNamespace(remote_address="127.0.0.1:60006", peer=("127.0.0.1", 60006))
+        replier: Any = SimpleNamespace(address="127.0.0.1:60006", host_port=("127.0.0.1", 60006))
         answer = await self.feature.reply(replier, request)
         assert answer is not None
         return answer
