@@ -6,7 +6,7 @@ comment says otherwise. Times are in seconds when a name ends in `_s`. A value i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -68,16 +68,28 @@ class ClientConfig:
     route_refresh_s: float = 30.0
     heartbeat_s: float = 30.0
     request_timeout_s: float = 3.0  # one call to a nameserver or broker, unless said
-    tls: bool = False
-    tls_ca_file: str = ""  # empty: any certificate is accepted, as RocketMQ's tls.test.mode
-    tls_cert_file: str = ""
+    tls: bool = (
+        False  # brokers and nameservers; the host's name is not compared, for routes name IP addresses
+    )
+    tls_ca_file: str = ""  # PEM; empty: any certificate is accepted, as RocketMQ's tls.test.mode
+    tls_cert_file: str = ""  # PEM, a certificate of our own for servers that ask for one
     tls_key_file: str = ""
+    tls_key_password: str = field(default="", repr=False)
     unit_name: str = ""
 
     def __post_init__(self) -> None:
         for name in ("route_refresh_s", "heartbeat_s", "request_timeout_s"):
             value = getattr(self, name)
             _require(value > 0, f"client.{name}", value, "must be above 0 seconds")
+        for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
+            value = getattr(self, name)
+            _require(self.tls or not value, f"client.{name}", value, "it has no effect without tls=True")
+        _require(
+            bool(self.tls_cert_file) == bool(self.tls_key_file),
+            "client.tls_cert_file",
+            self.tls_cert_file,
+            f"tls_key_file is {self.tls_key_file!r}: give both, or neither",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

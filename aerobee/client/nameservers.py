@@ -26,7 +26,7 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     parts = addresses.replace(",", ";").split(";") if isinstance(addresses, str) else list(addresses)
     parts = [part.strip().removeprefix("http://") for part in parts if part.strip()]
     if not parts:
-        raise UsageError('no nameserver is given; write for example nameservers="127.0.0.1:9876"')
+        raise UsageError("no nameserver is given; write HOST:PORT, for example 127.0.0.1:9876")
     for part in parts:
         split_address(part)
     return tuple(dict.fromkeys(parts))

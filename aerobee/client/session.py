@@ -260,15 +260,19 @@ class Session:
 
 
 def _tls(config: ClientConfig) -> ClientTls | None:
+    """Raises ConfigError for files that cannot be used."""
     if not config.tls:
         return None
     files = TlsFiles(
         key_path=config.tls_key_file,
+        key_password=config.tls_key_password,
         cert_path=config.tls_cert_file,
         trust_cert_path=config.tls_ca_file,
         verify_peer=bool(config.tls_ca_file),
     )
-    return ClientTls(files)
+    tls = ClientTls(files)
+    tls.context()  # a file that cannot be used is said now, not at each connection
+    return tls
 
 
 async def local_ip(nameservers: Sequence[str]) -> str:

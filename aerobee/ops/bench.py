@@ -19,16 +19,15 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from aerobee.client import (
-    Admin,
     ConsumeFrom,
     Producer,
     ProducerConfig,
-    PullConsumer,
     PullConsumerConfig,
     SendResult,
 )
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
+from aerobee.ops.clients import open_admin, open_producer, open_pull_consumer
 from aerobee.ops.consume import GROUPLESS
 from aerobee.ops.failure import UnhealthyError, explain
 from aerobee.ops.latency import LatencyHistogram
@@ -126,10 +125,10 @@ async def _produce(
             meter.body_bytes += size * len(results)
             brokers.add(results[0].queue.broker_name)
 
-    async with Admin(nameserver) as admin:
+    async with open_admin(nameserver) as admin:
         if topic == TOPIC and not await admin.topic_exists(topic):
             await admin.create_topic(topic, queue_count=QUEUE_COUNT)
-    async with Producer(
+    async with open_producer(
         nameserver, "aerobee-bench", config=ProducerConfig(in_flight_max=max(workers, 1))
     ) as producer:
         first = await producer.send(
@@ -159,7 +158,7 @@ async def _consume(
     config = PullConsumerConfig(
         auto_commit=False, consume_from=ConsumeFrom.FIRST if first else ConsumeFrom.LAST
     )
-    async with PullConsumer(nameserver, GROUPLESS, config=config) as consumer:
+    async with open_pull_consumer(nameserver, GROUPLESS, config=config) as consumer:
         queues = await consumer.queues(topic)
         await consumer.assign(queues)
         for queue in queues:

@@ -10,6 +10,7 @@ from aerobee.client import Admin
 from aerobee.client.results import BrokerInfo
 from aerobee.errors import AerobeeError
 from aerobee.ops.ack_level import ack_sentence_of
+from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import explain
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers
 from aerobee.ops.output import Output
@@ -26,7 +27,7 @@ def list_clusters(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             rows = [await _row(admin, info) for info in await admin.brokers(cluster)]
         out.table(
             rows,
@@ -56,7 +57,7 @@ def describe_cluster(
 
     async def command(stop: Stop) -> None:
         documents = []
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             for info in await admin.brokers(cluster):
                 document = await _row(admin, info)
                 if document["state"] == "up":

@@ -18,6 +18,7 @@ import typer.main
 from rich.console import Console
 from typer.core import TyperGroup
 
+from aerobee.ops import shared_options
 from aerobee.ops.failure import ExitCode, Failure, explain
 from aerobee.ops.output import to_json
 from aerobee.ops.run import Interrupted
@@ -44,6 +45,7 @@ COMMANDS = {
     "message": "message",
     "timer": "timer",
     "bench": "bench",
+    "context": "context",
 }
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -73,7 +75,9 @@ def _load(name: str) -> Any:
         module.register(holder)
     else:
         holder.add_typer(module.app, name=name)
-    return typer.main.get_group(holder).commands[name]
+    command = typer.main.get_group(holder).commands[name]
+    shared_options.add_to(command)
+    return command
 
 
 app = typer.Typer(
@@ -94,15 +98,12 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Log everything; show where a failure came from.")
-    ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    if debug:
-        logging.getLogger().setLevel(logging.DEBUG)
+    """What is said before the command; shared_options.py adds more."""
 
 
 def run_cli(arguments: Sequence[str]) -> int:
@@ -113,8 +114,12 @@ def run_cli(arguments: Sequence[str]) -> int:
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger().setLevel(logging.WARNING)
+    shared_options.forget()
     try:
-        result: Any = app(args=list(arguments), prog_name="aerobee", standalone_mode=False)
+        root: Any = typer.main.get_command(app)
+        shared_options.add_own(root)
+        result: Any = root.main(args=list(arguments), prog_name="aerobee", standalone_mode=False)
         return result if isinstance(result, int) else int(ExitCode.DONE)
     except typer.Exit as end:
         return end.exit_code

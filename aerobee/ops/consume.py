@@ -17,7 +17,6 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import (
-    Admin,
     ConsumeFrom,
     PullConsumer,
     PullConsumerConfig,
@@ -28,6 +27,7 @@ from aerobee.client import (
 )
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import MessageQueue
+from aerobee.ops.clients import open_admin, open_pull_consumer, open_simple_consumer
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
 from aerobee.ops.output import Output, body_text, host_text, plural
 from aerobee.ops.run import Stop, run
@@ -109,14 +109,14 @@ def consume(
         config = PullConsumerConfig(
             auto_commit=False, consume_from=_consume_from(begin), consume_timestamp_ms=begin.value
         )
-        async with PullConsumer(nameserver, group or GROUPLESS, config=config, trace=trace) as consumer:
+        async with open_pull_consumer(nameserver, group or GROUPLESS, config=config, trace=trace) as consumer:
             try:
                 if group is None:
                     await _assign(consumer, topic, wanted, queue, begin)
                 else:
                     await consumer.subscribe(topic, wanted)
             except TopicNotExist:
-                async with Admin(nameserver) as admin:
+                async with open_admin(nameserver) as admin:
                     raise await missing_topic(admin, topic) from None
             await stop.or_done(_read(consumer, reader, commit=group is not None, follow=follow))
         reader.end()
@@ -225,12 +225,12 @@ async def _pop(
                 return
 
     try:
-        async with SimpleConsumer(
+        async with open_simple_consumer(
             nameserver, group, subscriptions={topic: wanted}, config=config
         ) as consumer:
             await stop.or_done(receive(consumer))
     except TopicNotExist:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             raise await missing_topic(admin, topic) from None
     reader.end()
 

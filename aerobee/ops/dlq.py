@@ -19,6 +19,7 @@ from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
 from aerobee.clock import SystemClock
 from aerobee.errors import UsageError
 from aerobee.message import MessageQueue, check_group_name
+from aerobee.ops.clients import open_admin
 from aerobee.ops.consume import message_document
 from aerobee.ops.failure import ExitCode, NotFound
 from aerobee.ops.options import (
@@ -73,7 +74,7 @@ def list_groups(nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = 
 
     async def command(stop: Stop) -> None:
         rows = []
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             for group in await admin.dead_letter_groups():
                 for place in await admin.dead_letter_queues(group):
                     newest = None
@@ -128,7 +129,7 @@ def show(
 
     async def command(stop: Stop) -> None:
         letters: list[DeadLetter] = []
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await _require_letters(admin, group)
             async for letter in admin.dead_letters(group, wanted, only_waiting=waiting):
                 letters.append(letter)
@@ -240,7 +241,7 @@ def redrive(
 
     async def command(stop: Stop) -> int:
         clock = SystemClock()
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await _require_letters(admin, group)
             if to not in ("", "origin"):
                 await require_topic(admin, to)

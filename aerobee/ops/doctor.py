@@ -15,15 +15,17 @@ from typing import Annotated
 
 import typer
 
-from aerobee.client import Admin
 from aerobee.client.results import BrokerInfo
 from aerobee.errors import AerobeeError
 from aerobee.ops.ack_level import ack_sentence_of
+from aerobee.ops.clients import open_admin
 from aerobee.ops.cluster import first_rate
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers
 from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
+from aerobee.ops.shared_options import client_config
+from aerobee.ops.tls_probe import tls_advice
 
 DIAL_TIMEOUT_S = 3.0
 SKEW_MAX_S = 5.0  # brokers tell their age in whole seconds, so less cannot be seen
@@ -171,16 +173,18 @@ async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[Broker
             )
         ], None
     try:
-        async with Admin(address) as admin:
+        async with open_admin(address) as admin:
             brokers = await admin.brokers()
     except AerobeeError as error:
+        advice = await tls_advice(address, with_tls=client_config().tls)
         return [
             Finding(
                 part=part,
                 check="request",
                 level="fail",
                 detail=explain(error).sentence,
-                advice="the port is open but no NameServer answers: is it a broker's port, or another program's?",
+                advice=advice
+                or "the port is open but no NameServer answers: is it a broker's port, or another program's?",
             )
         ], None
     detail = f"answers in {dialled.milliseconds:.1f} ms, registered: {plural(len(brokers), 'broker')}"
@@ -201,10 +205,11 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Find
         )
     ]
     try:
-        async with Admin(nameservers) as admin:
+        async with open_admin(nameservers) as admin:
             runtime = await admin.broker_runtime(info.address)
             config = await admin.broker_config(info.address)
     except AerobeeError as error:
+        advice = await tls_advice(info.address, with_tls=client_config().tls)
         return [
             *findings,
             Finding(
@@ -212,7 +217,8 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Find
                 check="request",
                 level="fail",
                 detail=explain(error).sentence,
-                advice="the port is open but no broker answers there: it hangs, or another program listens on its port",
+                advice=advice
+                or "the port is open but no broker answers there: it hangs, or another program listens on its port",
             ),
         ]
     findings += runtime_findings(part, runtime, config, time.time())
@@ -355,7 +361,7 @@ async def _examine_routes(part: str, info: BrokerInfo, nameservers: list[str]) -
     findings = []
     for address in nameservers:
         try:
-            async with Admin(address) as admin:
+            async with open_admin(address) as admin:
                 await admin.topic_route(info.broker_name)
         except AerobeeError as error:
             findings.append(

@@ -94,7 +94,8 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.ConnectFailed,
         ExitCode.UNREACHABLE,
-        "`aerobee up` starts a cluster here; -n or AEROBEE_NAMESRV_ADDR name another; `aerobee doctor` dials every part",
+        "`aerobee up` starts a cluster here; -n or AEROBEE_NAMESRV_ADDR name another; `aerobee doctor` dials every part "
+        "and tells a port that takes TLS only",
     ),
     (
         errors.ConnectionLost,

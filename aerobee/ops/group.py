@@ -13,6 +13,7 @@ from aerobee.client.admin.explain import QueueLock
 from aerobee.client.admin.pops import MODES
 from aerobee.errors import ConsumerNotOnline, UsageError
 from aerobee.message import MessageQueue, check_group_name
+from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import (
     NAMESERVER_DEFAULT,
@@ -47,7 +48,7 @@ def list_groups(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             infos = await admin.groups()
         rows: dict[str, dict[str, Any]] = {}
         for info in infos:
@@ -104,7 +105,7 @@ def describe_group(
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_group(admin, group)
             settings = [info for info in await admin.groups() if info.name == group]
             try:
@@ -217,7 +218,7 @@ def group_lag(
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             if topic is not None:
                 await require_topic(admin, topic)
             await require_group(admin, group)
@@ -271,7 +272,7 @@ def group_pops(
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_group(admin, group)
             invisible = await admin.invisible_messages(group, topic)
             modes = [mode for mode in await admin.request_modes(group) if topic in (None, mode.topic)]
@@ -344,7 +345,7 @@ def group_mode(
         raise UsageError(f"{mode!r} is not known: write pull or pop")
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
             addresses = await admin.set_request_mode(group, topic, mode.upper(), share_queue_num=share)
         out.document(
@@ -376,7 +377,7 @@ def reset_group(
         raise UsageError("--queue goes with --to offset:N; a time holds for all queues")
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
             ask(f"Move group {group} of topic {topic} to {to}?", yes)
             if to.startswith("offset:"):
@@ -457,7 +458,7 @@ def delete_group(
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_group(admin, group)
             ask(f"Delete group {group}{'' if keep_offsets else ' with its offsets'}?", yes)
             await admin.delete_group(group, clean_offsets=not keep_offsets)

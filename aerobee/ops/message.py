@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from aerobee.client import Admin, PullConsumer, ReceivedMessage
+from aerobee.client import PullConsumer, ReceivedMessage
 from aerobee.errors import QueryNotFound, UsageError
 from aerobee.message import MessageQueue
+from aerobee.ops.clients import open_admin, open_pull_consumer
 from aerobee.ops.consume import GROUPLESS, message_document
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
@@ -37,7 +38,7 @@ def by_id(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             try:
                 message = await admin.message(message_id, topic)
             except QueryNotFound:
@@ -82,7 +83,7 @@ def by_key(
     end_ms = time_ms(until, now_ms) if until else now_ms + 86_400_000  # a broker's clock may be ahead
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
             try:
                 messages: Sequence[ReceivedMessage] = await admin.messages_by_key(
@@ -111,7 +112,7 @@ def by_offset(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin, PullConsumer(nameserver, GROUPLESS) as consumer:
+        async with open_admin(nameserver) as admin, open_pull_consumer(nameserver, GROUPLESS) as consumer:
             await require_topic(admin, topic)
             place = find_queue(await consumer.queues(topic), queue, topic)
             first, end = await consumer.begin_offset(place), await consumer.end_offset(place)
@@ -148,7 +149,7 @@ def by_time(
         raise UsageError(f"--since {since} is not before --until {until}")
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin, PullConsumer(nameserver, GROUPLESS) as consumer:
+        async with open_admin(nameserver) as admin, open_pull_consumer(nameserver, GROUPLESS) as consumer:
             await require_topic(admin, topic)
             queues = await consumer.queues(topic)
             chosen = (find_queue(queues, queue, topic),) if queue is not None else queues

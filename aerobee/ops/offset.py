@@ -16,6 +16,7 @@ import typer
 from aerobee.client import Admin, OffsetMove, OffsetTarget
 from aerobee.errors import UsageError
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
+from aerobee.ops.clients import open_admin
 from aerobee.ops.group import require_group
 from aerobee.ops.options import (
     NAMESERVER_DEFAULT,
@@ -89,7 +90,7 @@ def show(
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             topics = await _topics(admin, group, topic)
             rows = [
                 {
@@ -220,7 +221,7 @@ def _change(
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             if topic is not None:
                 await require_topic(admin, topic)
             is_new = create and group not in {info.name for info in await admin.groups()}

@@ -22,12 +22,13 @@ from typing import Any
 
 import typer
 
-from aerobee.client import Admin, Producer, ProducerConfig, SendResult, SendStatus
+from aerobee.client import Producer, ProducerConfig, SendResult, SendStatus
 from aerobee.client.dedup.handler import DEDUP_KEY
 from aerobee.errors import AerobeeError, SendFailed, UsageError
 from aerobee.message import PRIORITY, Message, MessageQueue
 from aerobee.ops import send_options as options
 from aerobee.ops.ack_level import UNKNOWN, ack_sentence_of
+from aerobee.ops.clients import open_admin, open_producer
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.lines import STDIN, open_lines, read_all, read_lines
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms
@@ -154,7 +155,7 @@ def send(
     config = ProducerConfig(send_timeout_s=timeout, in_flight_max=in_flight)
 
     async def command(stop: Stop) -> int:
-        async with Producer(nameserver, group, config=config, trace=trace) as producer:
+        async with open_producer(nameserver, group, config=config, trace=trace) as producer:
             if text is not None and reply_within is not None:
                 return await _ask(producer, shape, text.encode(), reply_within, out)
             if text is not None or whole:
@@ -206,7 +207,7 @@ async def ack_of(nameserver: str, brokers: set[str]) -> str:
     """What the acknowledgements of these brokers mean; never fails, for the messages are sent already."""
     sentences: dict[str, list[str]] = {}
     try:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             for info in await admin.brokers():
                 if info.broker_name in brokers and info.broker_id == 0:
                     sentence = ack_sentence_of(await admin.broker_config(info.address))

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from aerobee.client import Admin
 from aerobee.client.admin.timers import LIST_MAX, TimerInfo
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
+from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import (
     NAMESERVER_DEFAULT,
@@ -94,7 +94,7 @@ def list_timers(
     until_ms = None if within is None else time.time_ns() // 1_000_000 + span_ms(within)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             try:
                 found = await admin.timers(topic=topic, until_ms=until_ms, count_max=count, cluster=cluster)
             except RequestNotSupported as error:
@@ -151,7 +151,7 @@ def recall_timers(
     ask(f"Take back {_these(handles)}? They are then never delivered.", yes)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             for handle in handles:
                 message_id = await admin.recall_timer(handle)
                 out.line(
@@ -181,7 +181,7 @@ def reschedule_timer(
     deliver_ms = time_ms(at, now_ms) if at is not None else now_ms + span_ms(after or "")
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             try:
                 new_handle = await admin.reschedule_timer(handle, deliver_ms / 1000)
             except QueryNotFound as error:
@@ -210,7 +210,7 @@ def timer_stats(
 
     async def command(stop: Stop) -> None:
         rows: list[dict[str, Any]] = []
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             for broker in await admin.brokers(cluster):
                 if broker.broker_id != 0:
                     continue

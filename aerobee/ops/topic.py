@@ -10,6 +10,7 @@ import typer
 from aerobee.client import Admin
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
+from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import (
     NAMESERVER_DEFAULT,
@@ -43,7 +44,7 @@ def list_topics(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             names = await admin.topics(cluster)
             system = set(await admin.system_topics())
             brokers = await admin.brokers(cluster)
@@ -88,7 +89,7 @@ def create_topic(
     check_topic_name(topic)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             addresses = await admin.create_topic(
                 topic,
                 queue_count=queues,
@@ -119,7 +120,7 @@ def delete_topic(
     check_topic_name(topic)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
             ask(f"Delete topic {topic} with all its messages?", yes)
             addresses = await admin.delete_topic(topic, cluster=cluster)
@@ -139,7 +140,7 @@ def describe_topic(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
             infos = await admin.topic_config(topic)
             groups = await admin.topic_groups(topic)
@@ -188,7 +189,7 @@ def topic_stats(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
             stats = await admin.topic_stats(topic)
         rows: list[dict[str, Any]] = [

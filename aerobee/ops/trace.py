@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from aerobee.client import Admin
 from aerobee.client.trace_record import TRACE_TOPIC, ConsumeOutcome, TracedType, TraceEvent, TraceKind
+from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, time_ms, time_text
 from aerobee.ops.output import Output
@@ -40,7 +40,7 @@ def trace(
     begin_ms = time_ms(since, now_ms) if since else 0
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             events = await admin.trace(
                 message_id, trace_topic=trace_topic, begin_ms=begin_ms, end_ms=now_ms + DAY_MS
             )

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from aerobee.client import Admin
 from aerobee.client.admin.transactions import GIVEN_UP, LIST_MAX, OPEN, TransactionInfo
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
+from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask, time_text
 from aerobee.ops.output import Output
@@ -48,7 +48,7 @@ def list_transactions(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             try:
                 found = await admin.transactions(
                     state=GIVEN_UP if given_up else OPEN,
@@ -178,7 +178,7 @@ def _resolve(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             for transaction_id in ids:
                 try:
                     done = await admin.resolve_transaction(

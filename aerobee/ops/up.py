@@ -49,6 +49,8 @@ BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
 HEALTHY_WITHIN_S = 30.0  # recovery of a store after a crash takes part of it
 POLL_S = 0.05
+# Certificates given by --set hold for the NameServer, too. tls.server.mode is the brokers' only: they register in plain.
+NAMESERVER_TOO = ("tls.server.keyP", "tls.server.certPath")
 NOTE_AFTER_S = 3.0
 DRAIN_S = 20.0  # longest that a further broker may take to drain before it is killed
 # A throw-away cluster needs no gigabyte files; one on disk keeps RocketMQ's sizes, so that either product opens it.
@@ -162,6 +164,7 @@ def make_plan(
     local = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     nameserver_address = f"{local}:{nameserver_port}"
     nameserver = nameserver_settings(
+        assignments=[text for text in assignments if text.startswith(NAMESERVER_TOO)],
         flags={
             "listenPort": Setting(str(nameserver_port), "--nameserver-port"),
             "bindAddress": Setting(host, "--host"),

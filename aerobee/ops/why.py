@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from aerobee.client import Admin
 from aerobee.message import check_group_name
+from aerobee.ops.clients import open_admin
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
@@ -37,7 +37,7 @@ def why(
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
-        async with Admin(nameserver) as admin:
+        async with open_admin(nameserver) as admin:
             facts = await gather_group(admin, group, topic)
             message = await gather_message(admin, facts, message_id, topic) if message_id else None
         found = findings(facts, message)

@@ -224,8 +224,10 @@ def checked(response: RemotingCommand, *, address: str, request: str) -> Remotin
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of "host:port" or "[v6]:port". Raises UsageError."""
     host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65_535):
+    if not (colon and host and port.isascii() and port.isdigit()):
         raise UsageError(f"address {address!r} must look like host:port")
+    if not 0 < int(port[:6]) <= 65_535:
+        raise UsageError(f"address {address!r}: a port is 1 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

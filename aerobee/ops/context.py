@@ -1,0 +1,154 @@
+"""`aerobee context`: named clusters in a file, so that no command has to say where they are and how to reach them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from aerobee.client.contexts import (
+    Context,
+    ContextFile,
+    cluster,
+    contexts_path,
+    read_contexts,
+    write_contexts,
+)
+from aerobee.client.nameservers import parse_addresses
+from aerobee.errors import UsageError
+from aerobee.ops.failure import LocalRefused
+from aerobee.ops.options import AsJson
+from aerobee.ops.output import Output
+
+app = typer.Typer(
+    help="Named clusters: where they are and how to reach them.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _names() -> list[str]:
+    return sorted(read_contexts(contexts_path()).contexts)
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", autocompletion=_names)]
+
+
+@app.command("list")
+def list_contexts(as_json: AsJson = False) -> None:
+    """Show all contexts; the current one is marked."""
+    out = Output(as_json)
+    file = read_contexts(contexts_path())
+    rows = [
+        {"current": name == file.current, "context": name, **_shown(context)}
+        for name, context in sorted(file.contexts.items())
+    ]
+    shown = [{**row, "current": "*" if row["current"] else ""} for row in rows] if not as_json else rows
+    columns = {
+        "current": "",
+        "context": "context",
+        "nameserver": "nameserver",
+        "tls": "tls",
+        "files": "TLS files",
+    }
+    out.table(
+        shown,
+        columns,
+        empty=f"{file.path} has no context; `aerobee context set NAME --nameserver HOST:PORT` makes one",
+    )
+
+
+@app.command("show")
+def show(as_json: AsJson = False) -> None:
+    """Show what a command that is run here and now would use."""
+    found = cluster()
+    Output(as_json).facts(
+        {
+            "context": found.context or None,
+            "nameserver": found.nameservers,
+            "tls": found.client.tls,
+            "tls_ca_file": found.client.tls_ca_file or None,
+            "tls_cert_file": found.client.tls_cert_file or None,
+            "file": str(contexts_path()),
+        }
+    )
+
+
+@app.command("set")
+def set_context(
+    name: Name,
+    nameserver: Annotated[
+        str | None, typer.Option("--nameserver", "-n", metavar="HOST:PORT[;…]", help="Its NameServers.")
+    ] = None,
+    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="Encrypt.")] = None,
+    ca_file: Annotated[
+        str | None,
+        typer.Option("--tls-ca-file", metavar="PEM", help="Authorities whose servers are accepted."),
+    ] = None,
+    cert_file: Annotated[
+        str | None, typer.Option("--tls-cert-file", metavar="PEM", help="A certificate of our own.")
+    ] = None,
+    key_file: Annotated[str | None, typer.Option("--tls-key-file", metavar="PEM", help="Its key.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a context, or change what is named. The first one becomes the current one."""
+    if nameserver is not None:
+        parse_addresses(nameserver)
+    file = read_contexts(contexts_path())
+    paths = [
+        None if path is None else os.path.abspath(os.path.expanduser(path))
+        for path in (ca_file, cert_file, key_file)
+    ]
+    given = Context(
+        nameserver=nameserver,
+        tls=True if tls is None and any(paths) else tls,
+        tls_ca_file=paths[0],
+        tls_cert_file=paths[1],
+        tls_key_file=paths[2],
+    )
+    context = given.over(file.contexts.get(name, Context()))
+    if context.nameserver is None:
+        raise UsageError(f"context {name} is new: say where it is, --nameserver HOST:PORT")
+    file = replace(file, current=file.current or name, contexts={**file.contexts, name: context})
+    _write(file)
+    Output(as_json).document(
+        {"context": name, "current": file.current, **context.as_document()},
+        f"context {name} is kept in {file.path}"
+        + ("" if file.current != name else "; it is the current one"),
+    )
+
+
+@app.command("use")
+def use(name: Name, as_json: AsJson = False) -> None:
+    """Make a context the current one."""
+    file = read_contexts(contexts_path())
+    context = file.get(name)
+    _write(replace(file, current=name))
+    Output(as_json).document(
+        {"current": name, "nameserver": context.nameserver},
+        f"commands without -n now use context {name}: {context.nameserver}",
+    )
+
+
+@app.command("delete")
+def delete(name: Name, as_json: AsJson = False) -> None:
+    """Forget a context."""
+    file = read_contexts(contexts_path())
+    file.get(name)
+    left = {other: context for other, context in file.contexts.items() if other != name}
+    _write(replace(file, current="" if file.current == name else file.current, contexts=left))
+    Output(as_json).document({"deleted": name}, f"context {name} is deleted")
+
+
+def _shown(context: Context) -> dict[str, object]:
+    files = [path for path in (context.tls_ca_file, context.tls_cert_file, context.tls_key_file) if path]
+    return {"nameserver": context.nameserver, "tls": bool(context.tls), "files": files}
+
+
+def _write(file: ContextFile) -> None:
+    try:
+        write_contexts(file)
+    except OSError as error:
+        raise LocalRefused(f"{file.path} cannot be written ({error.strerror})") from error

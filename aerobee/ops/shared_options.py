@@ -1,0 +1,163 @@
+"""Options that every command takes, wherever they stand in the line, and the cluster that they choose.
+
+`--debug` belongs to all commands; `--context` and `--tls…` to all that talk to a cluster, beside their `--nameserver`.
+They are added when a command is loaded, so that no command names them, and none can forget them. What was said is kept
+here for the one command line that a process runs; clients.py makes its clients from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+import typer.main
+
+from aerobee.client.config import ClientConfig
+from aerobee.client.contexts import Cluster, Context, cluster
+
+PANEL = "Connection"
+_said: dict[str, Any] = {}
+_cluster: list[Cluster] = []
+
+
+def forget() -> None:
+    """A new command line begins."""
+    _said.clear()
+    _cluster.clear()
+
+
+def client_config() -> ClientConfig:
+    """How this command line wants to connect."""
+    return _cluster[-1].client if _cluster else ClientConfig()
+
+
+def chosen_context() -> str:
+    """The name of the context that this command line uses; "" for none."""
+    return _cluster[-1].context if _cluster else ""
+
+
+def is_debug() -> bool:
+    return bool(_said.get("debug"))
+
+
+def _note(name: str) -> Callable[[Any], Any]:
+    def note(value: Any) -> Any:
+        if value or (value is False and name == "tls"):
+            _said[name] = value
+        if value and name == "debug":
+            logging.getLogger().setLevel(logging.DEBUG)
+        return value
+
+    return note
+
+
+def _template(
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug",
+            callback=_note("debug"),
+            is_eager=True,
+            help="Log everything; show where a failure came from.",
+        ),
+    ] = False,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            callback=_note("context"),
+            is_eager=True,
+            rich_help_panel=PANEL,
+            help="Connect as this context says (`aerobee context list`, AEROBEE_CONTEXT).",
+        ),
+    ] = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option(
+            "--tls/--no-tls",
+            callback=_note("tls"),
+            is_eager=True,
+            rich_help_panel=PANEL,
+            help="Encrypt (AEROBEE_TLS); without --tls-ca-file any certificate is accepted.",
+        ),
+    ] = None,
+    ca_file: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-ca-file",
+            metavar="PEM",
+            callback=_note("tls_ca_file"),
+            is_eager=True,
+            rich_help_panel=PANEL,
+            help="Accept certificates of these authorities only (AEROBEE_TLS_CA_FILE).",
+        ),
+    ] = None,
+    cert_file: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-cert-file",
+            metavar="PEM",
+            callback=_note("tls_cert_file"),
+            is_eager=True,
+            rich_help_panel=PANEL,
+            help="Show this certificate to servers that ask (AEROBEE_TLS_CERT_FILE).",
+        ),
+    ] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-key-file",
+            metavar="PEM",
+            callback=_note("tls_key_file"),
+            is_eager=True,
+            rich_help_panel=PANEL,
+            help="Its key (AEROBEE_TLS_KEY_FILE; a password in AEROBEE_TLS_KEY_PASSWORD).",
+        ),
+    ] = None,
+) -> None:
+    """The options as typer makes them; never called."""
+
+
+def _made() -> list[Any]:
+    holder = typer.Typer(add_completion=False)
+    holder.command()(_template)
+    parameters: list[Any] = [each for each in typer.main.get_command(holder).params if each.name != "help"]
+    for each in parameters:
+        each.expose_value = False
+    return parameters
+
+
+def add_to(command: Any) -> None:
+    """Give a command, or a group and all its commands, the shared options."""
+    add_own(command, hidden=hasattr(command, "commands"))
+    for below in getattr(command, "commands", {}).values():
+        add_to(below)
+
+
+def add_own(command: Any, *, hidden: bool = False) -> None:
+    """Give one command or group the shared options. `hidden`: its help is silent about those of the connection."""
+    known = {each.name: each for each in command.params}
+    talks = hasattr(command, "commands") or "nameserver" in known
+    for option in _made():
+        if option.name == "debug" or (talks and option.name not in known):
+            option.hidden = hidden
+            command.params.append(option)
+    if "nameserver" in known:
+        known["nameserver"].callback = _choose
+
+
+def _choose(context: Any, parameter: Any, value: str | None) -> str:
+    """The nameservers of this command line. All other options of the connection are eager, and so known by now."""
+    source = context.get_parameter_source(parameter.name)
+    is_given = source is not None and source.name == "COMMANDLINE"
+    tls = {
+        name: _said[name] for name in ("tls", "tls_ca_file", "tls_cert_file", "tls_key_file") if name in _said
+    }
+    found = cluster(
+        context=_said.get("context"), given=Context(nameserver=value if is_given else None, **tls)
+    )
+    _cluster.append(found)
+    return found.nameservers

@@ -1,0 +1,45 @@
+"""Does a port speak TLS? For the advice after a request that nobody answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+
+PROBE_TIMEOUT_S = 3.0
+
+
+async def speaks_tls(address: str) -> bool:
+    """Whether a TLS handshake succeeds there, whoever signed its certificate and whether or not it wants ours."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+    except ssl.SSLError as error:
+        return "CERTIFICATE" in str(error.reason)  # it wants ours, and so speaks TLS
+    except (OSError, ValueError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):  # the peer may be quicker; the answer is known
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await writer.wait_closed()
+    return True
+
+
+async def tls_advice(address: str, *, with_tls: bool) -> str:
+    """What to change about TLS after a request to an open port failed; "" when it is not TLS."""
+    there = await speaks_tls(address)
+    if there and not with_tls:
+        return (
+            "the port takes TLS connections only: give --tls (AEROBEE_TLS=true), with --tls-ca-file to check who "
+            "answers, or keep both in a context (`aerobee context set`)"
+        )
+    if there:
+        return (
+            "it speaks TLS, but not with these settings: its certificate is none of --tls-ca-file's authorities, or it "
+            "asks for a client certificate (--tls-cert-file, --tls-key-file) of an authority that it knows"
+        )
+    return "it does not speak TLS: leave out --tls, or set tls.server.mode there" if with_tls else ""

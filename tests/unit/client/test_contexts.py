@@ -1,0 +1,91 @@
+"""Where a client's connection comes from: option, named context, environment, current context, default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aerobee.client.contexts import (
+    Context,
+    ContextFile,
+    cluster,
+    contexts_path,
+    read_contexts,
+    write_contexts,
+)
+from aerobee.errors import ConfigError
+
+PROD = Context(nameserver="prod:9876", tls=True)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    path = tmp_path / "below" / "client.toml"
+    write_contexts(ContextFile(path, "prod", {"prod": PROD, 'a "b"': Context(nameserver="ab:9876")}))
+    return {"AEROBEE_CLIENT_CONFIG": str(path)}
+
+
+def test_without_anything_it_is_this_machine_in_plain(tmp_path: Path) -> None:
+    found = cluster(environ={"AEROBEE_CLIENT_CONFIG": str(tmp_path / "none")})
+    assert (found.nameservers, found.client.tls, found.context) == ("127.0.0.1:9876", False, "")
+
+
+def test_current_context_is_taken_whole(environ: dict[str, str]) -> None:
+    found = cluster(environ=environ)
+    assert (found.nameservers, found.client.tls, found.context) == ("prod:9876", True, "prod")
+
+
+@pytest.mark.parametrize("variable", ["AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR"])
+def test_another_cluster_does_not_get_the_tls_of_the_current_context(
+    environ: dict[str, str], variable: str
+) -> None:
+    found = cluster(environ={**environ, variable: "here:9876"})
+    assert (found.nameservers, found.client.tls, found.context) == ("here:9876", False, "")
+    found = cluster(given=Context(nameserver="there:9876"), environ={**environ, variable: "here:9876"})
+    assert (found.nameservers, found.client.tls) == ("there:9876", False)
+
+
+def test_context_named_by_an_option_wins_over_the_environment(environ: dict[str, str]) -> None:
+    environ |= {"AEROBEE_NAMESRV_ADDR": "here:9876", "AEROBEE_TLS": "true", "AEROBEE_CONTEXT": "prod"}
+    assert cluster(context='a "b"', environ=environ).nameservers == "ab:9876"
+    assert cluster(context="prod", given=Context(tls=False), environ=environ).client.tls is False
+
+
+def test_environment_wins_over_the_context_that_it_names(environ: dict[str, str]) -> None:
+    environ |= {"AEROBEE_CONTEXT": "prod", "AEROBEE_TLS": "off"}
+    found = cluster(environ=environ)
+    assert (found.nameservers, found.client.tls) == ("prod:9876", False)
+
+
+def test_file_survives_reading_and_writing_and_is_private(environ: dict[str, str]) -> None:
+    path = contexts_path(environ)
+    file = read_contexts(path)
+    assert (file.current, set(file.contexts)) == ("prod", {"prod", 'a "b"'})
+    assert file.contexts["prod"] == PROD
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("current = ", "cannot be read as TOML"),
+        ("nope = 1", "unknown key nope"),
+        ("[context.a]\nnope = 1", "context a: unknown key nope"),
+        ("[context.a]\ntls = 'yes'", "tls is 'yes', must be true or false"),
+        ("[context.a]\nnameserver = 9876", "nameserver is 9876, must be text"),
+        ("context = 1", "is a name and"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "client.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_contexts(path)
+
+
+def test_a_context_that_is_not_there_is_said_with_those_that_are(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"no context .nope..*prod"):
+        cluster(context="nope", environ=environ)
+    with pytest.raises(ConfigError, match="AEROBEE_TLS is 'maybe'"):
+        cluster(environ={**environ, "AEROBEE_TLS": "maybe"})
