@@ -402,8 +402,9 @@ async def test_a_pull_consumer_commits_where_the_broker_moved_it(cluster):
         queues = await consumer.queues("orders")
         await consumer.assign(queues)
         assert len(await drain(consumer, 1)) == 1
+        # A peer cannot commit behind the end; a broker that lost the end of its log has such offsets.
         for queue in queues:
-            await consumer.commit({queue: 99})
+            cluster.broker().offsets.commit("G", "orders", queue.queue_id, 99)
         await consumer.assign(())
         await consumer.assign(queues)
         ends = {queue: await consumer.end_offset(queue) for queue in queues}
