@@ -36,7 +36,7 @@ from aerobee.broker.overload import Overload
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
-from aerobee.broker.pull.pull import PullCalls
+from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.registration import Registration
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.durable_replies import DurableReplies
@@ -332,6 +332,7 @@ class Broker:
             durable=parts.durable,
             overload=self.overload,
             held=self.held,
+            resume_pull=self._pulls.resume,
             live=self.live,
             identity=identity,
             clock=self.clock,

@@ -20,11 +20,13 @@ from aerobee.broker.consumer.request_mode import FILE_NAME as REQUEST_MODE_FILE
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.heartbeat import HeartbeatCalls
 from aerobee.broker.parts import BrokerParts
-from aerobee.broker.pull.pull import PullCalls
+from aerobee.broker.pull.pull_calls import PullCalls
+from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
-from aerobee.broker.send.send import SendCalls
 from aerobee.broker.send.send_back import SendBackCalls
+from aerobee.broker.send.send_calls import SendCalls
+from aerobee.broker.send.send_service import SendService
 from aerobee.broker.topic_queues import TopicQueues
 from aerobee.remoting.peer import Handler
 
@@ -35,23 +37,33 @@ class CallPart(Protocol):
     def handlers(self) -> Mapping[int, Handler]: ...
 
 
+def send_service(parts: BrokerParts) -> SendService:
+    """What every way to send stores with."""
+    return SendService(
+        store=parts.store,
+        writer=parts.writer,
+        topics=parts.topics,
+        groups=parts.groups,
+        locks=parts.locks,
+        stats=parts.stats,
+        live=parts.live,
+        identity=parts.identity,
+        overload=parts.overload,
+        unique_keys=parts.unique_keys,
+        duplicates=parts.duplicates,
+        clock=parts.clock,
+    )
+
+
 def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
     """Producers' sends and what consumers give back."""
     return (
         SendCalls(
+            service=send_service(parts),
             store=parts.store,
-            writer=parts.writer,
-            topics=parts.topics,
-            groups=parts.groups,
-            locks=parts.locks,
-            stats=parts.stats,
             live=parts.live,
             identity=parts.identity,
             durable=parts.durable,
-            overload=parts.overload,
-            unique_keys=parts.unique_keys,
-            duplicates=parts.duplicates,
-            clock=parts.clock,
         ),
         SendBackCalls(
             store=parts.store,
@@ -68,7 +80,7 @@ def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
 
 def pull_calls(parts: BrokerParts) -> PullCalls:
     """Pulls."""
-    return PullCalls(
+    service = PullService(
         store=parts.store,
         topics=parts.topics,
         groups=parts.groups,
@@ -80,8 +92,8 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
         filters=parts.filters,
         live=parts.live,
         identity=parts.identity,
-        spawn=parts.spawn,
     )
+    return PullCalls(service=service, held=parts.held, spawn=parts.spawn)
 
 
 def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPart, ...]:

@@ -40,7 +40,7 @@ class Sink:
     """Stands for a connection; what is written to it is counted."""
 
     lane: Any = None
-    peer = PEER
+    host_port = PEER
     address = "127.0.0.1:40000"
     congested = False
 

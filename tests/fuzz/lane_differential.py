@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.lane.pull import PullGrant
+from aerobee.broker.pull.held_pulls import HeldPull
 from aerobee.message import pack_host
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
@@ -38,7 +39,8 @@ from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.message_store import MessageStore
 from tests.captures import capture_names, captured
-from tests.unit.broker.sending import FakeConnection, Sending, batch_body
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import Sending, batch_body
 
 CHECK_EVERY = 500
 LONG_POLL_SHARE = 0.2  # of the bursts begin with one
@@ -83,12 +85,14 @@ class Twin(Sending):
             self.groups.find_or_create_all((group,))
         subscriptions = (SubscriptionData.parse("TopicNormal", "TagA", sub_version=5),)
         data = ConsumerData("group", subscription_data_set=subscriptions)
-        member = FakeConnection()
+        member = FakePeer()
         member.is_open = False  # not to be told of others
         self.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
-        self.connection = FakeConnection()
-        self.held.resume = lambda pull: self.connection.write(b"for the handler: " + pull.frame)
+        self.connection = FakePeer()
         self.seen_end = 0
+
+    def resume(self, pull: HeldPull) -> None:
+        self.connection.write(b"for the handler: " + pull.frame)
 
     def burst(self, data: bytes | bytearray, position: int, born_host: bytes) -> tuple[Any, ...]:
         """Serve through the shell's core, and let the shell's accounts follow."""

@@ -7,7 +7,7 @@ writable buffers, does no IO and owns no memory. Its seam is
 
     replies   encoded frames to be sent now
     used      position of the first byte that was not served
-    slow      whether a whole frame stands there that is for the handlers (send.py, consumer/pull.py and all others)
+    slow      whether a whole frame stands there that is for the handlers (send/, pull/ and all others)
     held      encoded frames to be sent when the log is durable up to its present end
     puts      what was stored, by topic: (topic, messages, bytes of their records, requests)
     gets      what was pulled, in order: Got of lane/pull.py
@@ -22,7 +22,7 @@ handlers, which know every error: no frame is refused here. Numbers stand as JSO
 are what they are in both twins: nothing that only Python would read as a number is ordinary. Nothing is changed before
 a message is known to be ordinary, and nothing can fail after its first byte is written.
 
-Records and replies are what send.py makes. A stored text is the client's own text with the broker's properties at
+Records and replies are what send_service.py makes. A stored text is the client's own text with the broker's properties at
 its end; RocketMQ writes it again in the order of a hash map, which has no meaning.
 """
 

@@ -1,6 +1,6 @@
 """The hot path of messages with a delay level or a time, as Java and Go send them (310, JSON header).
 
-DelayedLane is the definition of what the native twin (native/src/delayed.rs) does. The outcome is that of send.py with the
+DelayedLane is the definition of what the native twin (native/src/delayed.rs) does. The outcome is that of send_service.py with the
 hooks of delay_level.py and timer/timer_hook.py: the message in its level's queue of SCHEDULE_TOPIC_XXXX, or in queue 0
 of rmq_sys_wheel_timer with the handle by which it can be recalled in the reply. Whatever is not quite ordinary is left for
 the handlers, as in lane/core.py, whose writing of records, queue and index entries is used: two wishes, a number that

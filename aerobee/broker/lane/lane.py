@@ -2,7 +2,7 @@
 
 RemotingServer gives each read to Lane.burst first. Replies of a burst leave in one write; with sync flush those whose
 senders wait for the disk leave together when it has them. While the broker may not take messages (a slave, overload, a
-store that refuses, a start time that lies ahead) nothing is served here, and send.py says why.
+store that refuses, a start time that lies ahead) nothing is served here, and send_service.py says why.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Lane:
         durable: DurableReplies,
         overload: Overload,
         held: HeldPulls,
+        resume_pull: Callable[[HeldPull], None],
         live: LiveConfig,
         identity: BrokerIdentity,
         clock: Clock,
@@ -72,11 +73,14 @@ class Lane:
         second: Callable[..., SecondLane] | None = None,
         expressions: Expressions | None = None,
     ) -> None:
-        """`second` makes what is asked about the frames that the lane leaves, before they go to the handlers."""
+        """`second` makes what is asked about the frames that the lane leaves, before they go to the handlers.
+
+        `resume_pull` answers a held pull that the lane cannot answer.
+        """
         self.choice = choice or choose_lane()
         self._store = store
         self._held = held
-        self._polls = LanePolls(store, held)
+        self._polls = LanePolls(store, held, resume_pull)
         self._topics = topics
         self._offsets = offsets
         self._stats = stats
@@ -105,7 +109,7 @@ class Lane:
         consumers.on_change(lambda: self._core.forget_grants())
         offsets.on_reset(lambda *_: self._core.forget_grants())
         live.on_change(lambda _: self._settings_changed())
-        held.answer = self.answer
+        held.answer_first(self.answer)
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
@@ -182,7 +186,7 @@ class Lane:
         return others
 
     def _is_open(self) -> bool:
-        """Whether messages can be taken; while not, send.py says why."""
+        """Whether messages can be taken; while not, send_service.py says why."""
         return not (
             self._is_slave
             or self._overload.reason

@@ -28,8 +28,9 @@ Answered = tuple[HeldPull, Got, bytes]  # and its encoded reply
 class LanePolls:
     """Parks what the lane's cores leave waiting."""
 
-    def __init__(self, store: MessageStore, held: HeldPulls) -> None:
+    def __init__(self, store: MessageStore, held: HeldPulls, resume: Callable[[HeldPull], None]) -> None:
         self._store = store
+        self._resume = resume
         self._held = held
 
     def hold(
@@ -37,9 +38,11 @@ class LanePolls:
     ) -> None:
         """Hold a pull for a message at `offset`; with no room for it, or while the broker stops, answer it at once."""
         held, topic = self._held, grant.topic
-        pull = HeldPull(connection, frame, grant.group, topic, queue_id, grant.tag_codes, grant.accept)
+        pull = HeldPull(
+            connection, frame, grant.group, topic, queue_id, grant.tag_codes, grant.accept, self._resume
+        )
         if held.is_full:
-            held.resume(pull)
+            pull.resume(pull)
             return
         held.hold(pull, hold_ms / 1000)
         queue = self._store.queues.get((topic, queue_id))

@@ -6,8 +6,8 @@ it, and in a heap by deadline. It costs no task and no timer of its own.
 What always holds: each held pull is released exactly once (arrival, reset, deadline, close of its connection,
 shutdown), and then leaves both tables. A pull whose filter refuses a new message stays held. Releases of one pass
 of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
-its first message. Those that a message releases go to the lane first (`answer`), RELEASED_AT_ONCE at a time; what it
-leaves, and every other release, is for `resume`.
+its first message. Those that a message releases go to the lane first (`answer_first`), RELEASED_AT_ONCE at a time; what it
+leaves, and every other release, is resumed by whoever held the pull.
 
 Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
 releases its held pulls at once.
@@ -17,14 +17,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Callable
 
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.peer import Peer
-
-log = logging.getLogger(__name__)
 
 PARKED_MAX = 200_000  # beyond it a pull is answered at once; each takes about 1 KiB with its request
 HOLD_MS_MAX = 300_000
@@ -35,7 +32,7 @@ RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others
 class HeldPull:
     """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
-    `frame` is the encoded request. `has_news`: a message released it.
+    `frame` is the encoded request; `resume` runs it again, not to be held. `has_news`: a message released it.
     """
 
     __slots__ = (
@@ -46,6 +43,7 @@ class HeldPull:
         "is_held",
         "peer",
         "queue_id",
+        "resume",
         "tag_codes",
         "topic",
     )
@@ -58,7 +56,8 @@ class HeldPull:
         topic: str,
         queue_id: int,
         tag_codes: frozenset[int] | None,
-        accept: Callable[[bytes], bool] | None = None,
+        accept: Callable[[bytes], bool] | None,
+        resume: Callable[[HeldPull], None],
     ) -> None:
         self.peer = peer
         self.frame = frame
@@ -67,6 +66,7 @@ class HeldPull:
         self.queue_id = queue_id
         self.tag_codes = tag_codes
         self.accept = accept
+        self.resume = resume
         self.is_held = True
         self.has_news = False
 
@@ -100,10 +100,11 @@ class HeldPulls:
         self.count = 0
         self.frames_bytes = 0
         self.accepting = True  # false while the broker stops: nothing is held any more
-        # Answers what it can of pulls that a message has released, and returns the others: the lane.
-        self.answer: Callable[[list[HeldPull]], list[HeldPull]] = list
-        # Runs a pull again, not to suspend: PullCalls.
-        self.resume: Callable[[HeldPull], None] = _nobody
+        self._answer: Callable[[list[HeldPull]], list[HeldPull]] = list
+
+    def answer_first(self, answer: Callable[[list[HeldPull]], list[HeldPull]]) -> None:
+        """Let `answer` serve what it can of the pulls that messages release; those it returns are resumed."""
+        self._answer = answer
 
     def watch(self, topic: str, queue_id: int) -> None:
         """Have messages of a queue announced although no pull waits there: others do. Counted."""
@@ -199,11 +200,11 @@ class HeldPulls:
         released, self._released = self._released[:RELEASED_AT_ONCE], self._released[RELEASED_AT_ONCE:]
         if self._released:
             self._call_soon(self._run_released)
-        others = self.answer([pull for pull in released if pull.has_news and pull.peer.is_open])
+        others = self._answer([pull for pull in released if pull.has_news and pull.peer.is_open])
         others += [pull for pull in released if not pull.has_news and pull.peer.is_open]
         for pull in others:
             try:
-                self.resume(pull)
+                pull.resume(pull)
             except Exception as error:
                 pull.peer.failed(error)  # the other pulls are answered all the same
 
@@ -253,7 +254,3 @@ class HeldPulls:
             if pull.is_held:
                 self._release(pull)
         self._arm()
-
-
-def _nobody(pull: HeldPull) -> None:
-    log.error("nobody answers the pulls of topic %s that waited", pull.topic)

@@ -1,18 +1,16 @@
-"""PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 (PullMessageProcessor).
+"""What a pull does, by every way: checks, filter, the read, and where to go on (PullMessageProcessor).
 
-A pull is checked, its filter is found (in the request, or in what the group's heartbeats said), the store is read,
-and the reply says where to go on. With nothing new and leave to suspend it is held. Data that is not in memory is
-read in the store's executor, so that a consumer far behind never delays a producer.
-
-The reply's four offsets are in every reply of code 0, 19, 20 and 21: clients fail without them.
+The filter is found in the request, or in what the group's heartbeats said. With nothing new and leave to wait the outcome
+says to hold the pull. Data that is not in memory is read in the store's executor, so that a consumer far behind never delays
+a producer.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
@@ -22,29 +20,21 @@ from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, HeldPull, HeldPulls
+from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, HeldPulls
 from aerobee.broker.refusal import FAQ
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
-from aerobee.errors import AerobeeError, RemoteError
+from aerobee.errors import RemoteError
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.remoting.codes import RequestCode, ResponseCode
-from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import decode_frame, encode_frame
-from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.peer import Peer
 from aerobee.store.config import StoreConfig
 from aerobee.store.extended_queue import BitmapAccept
 from aerobee.store.stored_message import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
-
-# sysFlag bits of a pull (PullSysFlag)
-COMMIT_OFFSET = 1
-SUSPEND = 2
-SUBSCRIPTION = 4
-CLASS_FILTER = 8
 
 FOUND_CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -98,19 +88,50 @@ class MessageReader(Protocol):
 
 
 @dataclass(slots=True)
-class _Pull:
-    """One pull after its checks."""
+class PullRequest:
+    """What a consumer asks for, as it said it.
 
-    peer: Peer
-    request: RemotingCommand
-    group: SubscriptionGroupConfig
-    topic: TopicConfig
+    `expression` None: what its group's heartbeats said, at least of `subscription_version`. `commit_offset` is committed on
+    the way. `hold_ms`: how long to wait for a message when there is none; None: not at all.
+    """
+
+    group: str
+    topic: str
     queue_id: int
     offset: int
     count_max: int
-    flags: int
+    expression: str | None = None
+    expression_type: str = TYPE_TAG
+    subscription_version: int = 0
+    commit_offset: int | None = None
+    hold_ms: int | None = None
+    is_lite: bool = False
+
+
+@dataclass(slots=True)
+class Pull:
+    """One pull after its checks."""
+
+    peer: Peer
+    request: PullRequest
+    group: SubscriptionGroupConfig
+    topic: TopicConfig
     tag_codes: frozenset[int] | None
     accept: Callable[[bytes], bool] | None
+
+
+@dataclass(slots=True)
+class PullOutcome:
+    """What one pull found. `hold_ms` is set when it is to wait for a message instead: nothing else counts then."""
+
+    code: int  # of ResponseCode: 0, 19, 20, 21
+    remark: str
+    next_offset: int
+    min_offset: int = 0
+    max_offset: int = 0
+    suggested_broker_id: int = 0
+    body: bytes = b""
+    hold_ms: int | None = None
 
 
 class PullRefused(RemoteError):
@@ -121,8 +142,8 @@ class PullRefused(RemoteError):
         self.forbidden_type = forbidden_type
 
 
-class PullCalls:
-    """Handlers of both pull requests. A hot pull is a plain function; a cold one is a coroutine."""
+class PullService:
+    """Checks pulls and reads for them. Knows no protocol: pull_calls.py asks and answers by remoting."""
 
     def __init__(
         self,
@@ -138,7 +159,6 @@ class PullCalls:
         filters: FilterTable | None = None,
         live: LiveConfig,
         identity: BrokerIdentity,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -149,90 +169,61 @@ class PullCalls:
         self._held = held
         self._live = live
         self._identity = identity
-        self._spawn = spawn
         self._expressions = expressions
         self._filters = filters
-        held.resume = self.resume
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+    def is_cold(self, pull: Pull) -> bool:
+        """Whether its data is not in memory: read_cold() is for it then."""
+        request = pull.request
+        return self._store.is_cold(request.topic, request.queue_id, request.offset)
 
-    def pull(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
-        """Serve a pull that just came in: it may be held, and it commits the offset in its header."""
-        try:
-            pull = self._check(peer, request)
-        except PullRefused as refusal:
-            ext = {"forbiddenType": str(refusal.forbidden_type)} if refusal.forbidden_type else {}
-            return request.reply(refusal.code, remark=refusal.remark, ext=ext)
-        if self._offsets.has_resets:
-            moved = self._answer_reset(pull)
-            if moved is not None:
-                return moved
-        if self._store.is_cold(pull.topic.topic_name, pull.queue_id, pull.offset):
-            return self._pull_cold(pull, may_suspend=True)
-        return self._answer(pull, self._read(pull), may_suspend=True)
+    def read(self, pull: Pull, *, may_hold: bool) -> PullOutcome:
+        """Read at once. Counts the pull, notes and commits its offsets. Raises StoreError."""
+        return self._reset(pull) or self._outcome(pull, self._read(pull), may_hold=may_hold)
 
-    def resume(self, held: HeldPull) -> None:
-        """Serve a pull that was held; it is answered now, whatever there is."""
-        request = decode_frame(held.frame)
-        try:
-            pull = self._check(held.peer, request)
-            reply = self._answer_reset(pull) if self._offsets.has_resets else None
-            if reply is None:
-                if self._store.is_cold(pull.topic.topic_name, pull.queue_id, pull.offset):
-                    self._spawn(self._resume_cold(pull))
-                    return
-                reply = self._answer(pull, self._read(pull), may_suspend=False)
-        except AerobeeError as error:
-            code = error.code if isinstance(error, RemoteError) else int(ResponseCode.SYSTEM_ERROR)
-            reply = request.reply(code, remark=str(error), ext={})
-        if reply is not None:
-            held.peer.send(reply)
-
-    def _read(self, pull: _Pull) -> GetResult:
-        return self._store.get_messages(
-            pull.topic.topic_name,
-            pull.queue_id,
-            pull.offset,
-            count_max=pull.count_max,
-            tag_codes=pull.tag_codes,
-            accept=pull.accept,
-        )
-
-    async def _pull_cold(self, pull: _Pull, *, may_suspend: bool) -> Reply:
+    async def read_cold(self, pull: Pull, *, may_hold: bool) -> PullOutcome:
+        """As read(), with what is on the disk brought into memory first, in the store's executor."""
+        moved = self._reset(pull)
+        if moved is not None:
+            return moved
+        request = pull.request
         result = await self._store.get_messages_cold(
-            pull.topic.topic_name,
-            pull.queue_id,
-            pull.offset,
-            count_max=pull.count_max,
+            request.topic,
+            request.queue_id,
+            request.offset,
+            count_max=request.count_max,
             tag_codes=pull.tag_codes,
             accept=pull.accept,
         )
         if result.status is GetStatus.OFFSET_OVERFLOW_ONE:
             # A message may have come in while this waited, and its notice found nothing held: look again.
             result = self._read(pull)
-        return self._answer(pull, result, may_suspend=may_suspend)
+        return self._outcome(pull, result, may_hold=may_hold)
 
-    async def _resume_cold(self, pull: _Pull) -> None:
-        try:
-            reply = await self._pull_cold(pull, may_suspend=False)
-        except AerobeeError as error:
-            reply = pull.request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext={})
-        if reply is not None and pull.peer.is_open:
-            pull.peer.send(reply)
+    def _read(self, pull: Pull) -> GetResult:
+        request = pull.request
+        return self._store.get_messages(
+            request.topic,
+            request.queue_id,
+            request.offset,
+            count_max=request.count_max,
+            tag_codes=pull.tag_codes,
+            accept=pull.accept,
+        )
 
     # --- checks
 
-    def _check(self, peer: Peer, request: RemotingCommand) -> _Pull:
+    def check(self, peer: Peer, request: PullRequest) -> Pull:
+        """Whether the peer may pull this, and with which filter. Raises PullRefused."""
         config = self._live.value
-        group_name, topic_name = request.text("consumerGroup"), request.text("topic")
+        group_name, topic_name = request.group, request.topic
         if not config.broker_permission & PERM_READ:
             raise PullRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._identity.address}] pulling message is forbidden",
                 FORBIDDEN_BROKER,
             )
-        if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
+        if request.is_lite and not config.lite_pull_message_enable:
             raise PullRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._identity.address}] for lite pull consumer is forbidden (litePullMessageEnable)",
@@ -273,46 +264,32 @@ class PullCalls:
                 f"the consumer group [{group_name}] is forbidden for topic[{topic_name}]",
                 FORBIDDEN_SUBSCRIPTION,
             )
-        queue_id = request.integer("queueId")
+        queue_id = request.queue_id
         if not 0 <= queue_id < topic.read_queue_nums:
             raise PullRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:"
                 f"[{topic.read_queue_nums}] consumer:[{peer.address}]",
             )
-        flags = request.integer("sysFlag", 0)
-        tag_codes, accept = self._filter(peer, request, group, topic_name, flags, config)
-        return _Pull(
-            peer,
-            request,
-            group,
-            topic,
-            queue_id,
-            request.integer("queueOffset"),
-            min(max(1, request.integer("maxMsgNums")), COUNT_MAX),
-            flags,
-            tag_codes,
-            accept,
-        )
+        tag_codes, accept = self._filter(peer, request, group, config)
+        return Pull(peer, request, group, topic, tag_codes, accept)
 
     def _filter(
         self,
         peer: Peer,
-        request: RemotingCommand,
+        request: PullRequest,
         group: SubscriptionGroupConfig,
-        topic: str,
-        flags: int,
         config: BrokerConfig,
     ) -> tuple[frozenset[int] | None, Callable[[bytes], bool] | None]:
         """Return (tag hashes or None for all, test of a record or None). Raises PullRefused."""
         members = self._consumers.group(group.group_name)
         if members is not None and members.refused and peer in members.refused:
             raise PullRefused(ResponseCode.NO_PERMISSION, str(members.refused[peer]), FORBIDDEN_SUBSCRIPTION)
-        if flags & SUBSCRIPTION:
-            expression = request.text("subscription", "")
-            if (request.field("expressionType") or TYPE_TAG) == TYPE_TAG:
+        topic, expression = request.topic, request.expression
+        if expression is not None:
+            if request.expression_type == TYPE_TAG:
                 return SubscriptionData.parse(topic, expression).tag_codes, None
-            found = self._sql(expression, request.text("expressionType"), config)
+            found = self._sql(expression, request.expression_type, config)
             return found.tag_codes, found.test.record
         if members is None:
             raise PullRefused(
@@ -332,7 +309,7 @@ class PullCalls:
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's subscription not exist: group {group.group_name} has not subscribed to {topic}\n{FAQ}",
             )
-        if subscription.sub_version < request.integer("subVersion", 0):
+        if subscription.sub_version < request.subscription_version:
             raise PullRefused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the consumer's subscription not latest: version {subscription.sub_version} is known",
@@ -359,22 +336,26 @@ class PullCalls:
         except FilterSyntaxError as error:
             raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 
-    # --- answers
+    # --- outcomes
 
-    def _answer_reset(self, pull: _Pull) -> RemotingCommand | None:
-        offset = self._offsets.take_reset(pull.group.group_name, pull.topic.topic_name, pull.queue_id)
-        if offset is None or offset == pull.offset:
+    def _reset(self, pull: Pull) -> PullOutcome | None:
+        """Where the group was told to go on; None when it was not, or is there already."""
+        if not self._offsets.has_resets:
+            return None
+        request = pull.request
+        offset = self._offsets.take_reset(request.group, request.topic, request.queue_id)
+        if offset is None or offset == request.offset:
             return None  # a member that has just started asks for the new offset already
-        ext = self._offset_fields(pull, offset, 0, 0, suggested=0)
-        return pull.request.reply(ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET", ext=ext)
+        return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset)
 
-    def _answer(self, pull: _Pull, result: GetResult, *, may_suspend: bool) -> Reply:
+    def _outcome(self, pull: Pull, result: GetResult, *, may_hold: bool) -> PullOutcome:
         config = self._live.value
         master = self._identity.is_master
+        request = pull.request
         group_name, topic_name = pull.group.group_name, pull.topic.topic_name
         status, next_offset = result.status, result.next_offset
         if status in EMPTY_QUEUE:
-            code = ResponseCode.PULL_OFFSET_MOVED if pull.offset != 0 else ResponseCode.PULL_NOT_FOUND
+            code = ResponseCode.PULL_OFFSET_MOVED if request.offset != 0 else ResponseCode.PULL_NOT_FOUND
         else:
             code = FOUND_CODES[status]
         if (
@@ -382,60 +363,36 @@ class PullCalls:
             and code == ResponseCode.PULL_OFFSET_MOVED
             and not self._store.config.offset_check_in_slave
         ):
-            code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
-        if may_suspend and master and pull.flags & COMMIT_OFFSET:
+            code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, request.offset
+        if may_hold and master and request.commit_offset is not None:
             # One that is not taken is no reason to withhold the messages.
             self._offsets.commit_by_client(
-                group_name,
-                topic_name,
-                pull.queue_id,
-                pull.request.integer("commitOffset"),
-                pull.peer.address,
+                group_name, topic_name, request.queue_id, request.commit_offset, pull.peer.address
             )
+        outcome = PullOutcome(code, status.name, next_offset, result.min_offset, result.max_offset)
         if code == ResponseCode.SUCCESS:
             self._stats.group_get(group_name, topic_name, result.count, len(result.body))
         else:
             self._stats.get_miss()
-            if code == ResponseCode.PULL_NOT_FOUND and may_suspend and self._hold(pull, config):
-                return None
-        self._offsets.note_pull(group_name, topic_name, pull.queue_id, next_offset)
-        suggested = 0
+            if code == ResponseCode.PULL_NOT_FOUND and may_hold:
+                outcome.hold_ms = self._hold_ms(request, config)
+                if outcome.hold_ms is not None:
+                    return outcome
+        self._offsets.note_pull(group_name, topic_name, request.queue_id, next_offset)
         if config.slave_read_enable:
-            suggested = (
+            outcome.suggested_broker_id = (
                 pull.group.which_broker_when_consume_slowly if result.suggest_slave else pull.group.broker_id
             )
         # RocketMQ tells that a batch queue that never had a message begins at -1.
-        low = -1 if not result.max_offset and pull.topic.is_batch else result.min_offset
-        ext = self._offset_fields(pull, next_offset, low, result.max_offset, suggested=suggested)
-        return pull.request.reply(code, remark=status.name, ext=ext, body=result.body)
+        if not result.max_offset and pull.topic.is_batch:
+            outcome.min_offset = -1
+        outcome.body = result.body
+        return outcome
 
-    def _hold(self, pull: _Pull, config: BrokerConfig) -> bool:
-        """Hold the pull if it asked for that. Returns whether it is held."""
-        if not pull.flags & SUSPEND or self._held.is_full or pull.request.is_oneway:
-            return False
-        hold_ms = config.short_polling_time_mills
-        if config.long_polling_enable:
-            hold_ms = min(max(0, pull.request.integer("suspendTimeoutMillis", 0)), HOLD_MS_MAX)
-        held = HeldPull(
-            pull.peer,
-            encode_frame(pull.request),
-            pull.group.group_name,
-            pull.topic.topic_name,
-            pull.queue_id,
-            pull.tag_codes,
-            pull.accept,
-        )
-        self._held.hold(held, hold_ms / 1000)
-        return True
-
-    def _offset_fields(
-        self, pull: _Pull, next_offset: int, min_offset: int, max_offset: int, *, suggested: int
-    ) -> dict[str, str]:
-        return {
-            "suggestWhichBrokerId": str(suggested),
-            "nextBeginOffset": str(next_offset),
-            "minOffset": str(min_offset),
-            "maxOffset": str(max_offset),
-            "topicSysFlag": str(pull.topic.topic_sys_flag),
-            "groupSysFlag": str(pull.group.group_sys_flag),
-        }
+    def _hold_ms(self, request: PullRequest, config: BrokerConfig) -> int | None:
+        """How long the pull is held; None when it did not ask for that, or nothing more is held."""
+        if request.hold_ms is None or self._held.is_full:
+            return None
+        if not config.long_polling_enable:
+            return config.short_polling_time_mills
+        return min(max(0, request.hold_ms), HOLD_MS_MAX)

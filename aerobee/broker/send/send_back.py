@@ -27,7 +27,7 @@ from aerobee.broker.refusal import FAQ, store_refusal
 from aerobee.broker.send.dead_letter import note_death, note_error, tries_failed
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.send.send import VERSION_WITH_MAX_RECONSUME
+from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import MalformedRecord, StoreError

@@ -16,6 +16,7 @@ from aerobee.message import PROPERTIES_BYTES_MAX
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
+VERSION_WITH_MAX_RECONSUME = 121  # clients from 3.4.9 on: their maxReconsumeTimes counts
 _LETTERS = tuple("abcdefghijklm")
 _NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
@@ -43,8 +44,6 @@ class SendHeader:
     unit_mode: bool
     max_reconsume_times: int | None
     batch: bool
-    recall_handle: str = ""  # for the answer, when the message waits in the timer
-    inner_batch: bool = False  # for the answer, when the batch became one record
 
 
 def parse_send_header(request: RemotingCommand) -> SendHeader:
@@ -64,7 +63,9 @@ def parse_send_header(request: RemotingCommand) -> SendHeader:
         properties=request.text(properties, ""),
         reconsume_times=request.int32(tries, 0),
         unit_mode=request.boolean(unit, False),
-        max_reconsume_times=request.int32(tries_max) if request.field(tries_max) else None,
+        max_reconsume_times=request.int32(tries_max)
+        if request.version >= VERSION_WITH_MAX_RECONSUME and request.field(tries_max)
+        else None,
         batch=request.code == RequestCode.SEND_BATCH_MESSAGE or request.boolean(batch, False),
     )
 

@@ -1,8 +1,8 @@
-"""The send family, every message that the lane does not take: SEND_MESSAGE 10, 310, 320 (SendMessageProcessor).
+"""What a send does, of every kind and by every way (SendMessageProcessor): checks, forms, the store.
 
-This is the definition of what a send does; the lane serves the ordinary ones of them with the same outcome. Here:
-automatic creation of topics, direct sends to %RETRY% and their way to the dead letters, delay levels, every refusal
-with RocketMQ's code and a remark that says what is allowed.
+This is the definition; the lane serves the ordinary ones of them with the same outcome. Here: automatic creation of
+topics, direct sends to %RETRY% and their way to the dead letters, delay levels, every refusal with RocketMQ's code and a
+remark that says what is allowed.
 
 Differences from RocketMQ: a C++ client's batch (code 10 with batch "1") is stored as the messages it holds, not as
 one message with the packed batch as its body.
@@ -11,7 +11,8 @@ one message with the packed batch as its body.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
@@ -20,14 +21,13 @@ from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.property_names import DELAY, PRODUCER_GROUP, TIMER_DELETE_KEY, TIMER_OUT_MS, TRAN_MSG
-from aerobee.broker.refusal import FAQ, store_refusal
+from aerobee.broker.refusal import FAQ
 from aerobee.broker.send.batch_queue import as_inner_batch
 from aerobee.broker.send.dead_letter import note_death, tries_failed
-from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_type import check_type, priority_queue
 from aerobee.broker.send.message_writer import MessageLog, MessageWriter
-from aerobee.broker.send.send_duplicates import AlreadyStored, FirstSend, SendDuplicates
-from aerobee.broker.send.send_header import SendHeader, parse_batch, parse_send_header
+from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
+from aerobee.broker.send.send_header import SendHeader, parse_batch
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, TopicTable, takes_client_sends
@@ -53,19 +53,33 @@ from aerobee.message import (
     pack_host,
 )
 from aerobee.remoting.body.topic_config import MULTI_TAG, SYS_FLAG_UNIT, TopicConfig
-from aerobee.remoting.codes import RequestCode, ResponseCode
-from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.frame import encode_frame
-from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.command import boolean_text
+from aerobee.remoting.peer import Peer
 from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.config import BrokerRole
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
-VERSION_WITH_MAX_RECONSUME = 121  # clients from 3.4.9 on: their maxReconsumeTimes counts
+
+@dataclass(slots=True)
+class SendOutcome:
+    """What became of one send that the store has.
+
+    `append` says where: of the first one when `is_repeated`. `waits_for_disk`: the sender wants its answer when that is
+    durable, where the broker is set to that.
+    """
+
+    append: AppendResult
+    queue_id: int
+    unique_key: str
+    recall_handle: str = ""  # of a message that waits in the timer
+    is_inner_batch: bool = False  # the batch became one record
+    is_repeated: bool = False
+    waits_for_disk: bool = True
 
 
-class SendCalls:
-    """Handlers of the send family. Plain functions; a reply that waits for the disk leaves by DurableReplies."""
+class SendService:
+    """Stores what senders send, or refuses it. Knows no protocol: send_calls.py answers by remoting."""
 
     def __init__(
         self,
@@ -78,7 +92,6 @@ class SendCalls:
         stats: BrokerStats,
         live: LiveConfig,
         identity: BrokerIdentity,
-        durable: DurableReplies,
         overload: Overload,
         unique_keys: UniqueKeys,
         duplicates: SendDuplicates,
@@ -93,80 +106,36 @@ class SendCalls:
         self._stats = stats
         self._live = live
         self._identity = identity
-        self._durable = durable
         self._overload = overload
         self._unique_keys = unique_keys
         self._duplicates = duplicates
         self._clock = clock
         self._pick_queue = pick_queue
-        self._store_host_hex = identity.store_host.hex().upper()
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.SEND_MESSAGE: self.send,
-            RequestCode.SEND_MESSAGE_V2: self.send,
-            RequestCode.SEND_BATCH_MESSAGE: self.send,
-        }
+    def store(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
+        """Store one message or batch, readable on return. Raises RemoteError (a refusal) and StoreError; both are counted.
 
-    def send(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """Serve one send request of any form."""
+        `header` is changed on the way: topic and queue become those where the message lies.
+        """
         config = self._live.value
         try:
-            header = parse_send_header(request)
             self._check_open(config)
-            topic = self._find_topic(header, peer, config)
+            topic = self._find_topic(header, sender, config)
             if header.batch:
-                result, unique_key = self._store_batch(peer, request, header)
+                outcome = self._store_batch(header, body, sender)
             else:
-                result, unique_key = self._store_one(peer, request, header, topic)
+                outcome = self._store_one(header, body, sender, topic)
         except AlreadyStored as repeated:
-            return self._answer_first(peer, request, repeated.first)
-        except RemoteError as error:
+            first = repeated.first
+            return SendOutcome(first.result, first.queue_id, first.unique_key, is_repeated=True)
+        except (RemoteError, StoreError):
             self._stats.put_failed()
-            return request.reply(error.code, remark=error.remark, ext=self._trace_fields(config))
-        except StoreError as error:
-            self._stats.put_failed()
-            refusal = store_refusal(error)
-            return request.reply(refusal.code, remark=refusal.remark, ext=self._trace_fields(config))
+            raise
         # A half message counts for its topic when it is committed.
         counted = HALF_TOPIC if header.sys_flag & TRANSACTION_MASK else header.topic
+        result = outcome.append
         self._stats.topic_put(counted, result.count, result.size, 1)
-        if request.is_oneway:
-            return None
-        ext = self._trace_fields(config)
-        ext["msgId"] = ",".join(f"{self._store_host_hex}{offset:016X}" for offset in result.record_offsets)
-        ext["queueId"] = str(header.queue_id)
-        ext["queueOffset"] = str(result.queue_offset)
-        if unique_key:
-            ext["transactionId"] = unique_key
-        if header.recall_handle:
-            ext["recallHandle"] = header.recall_handle
-        if header.inner_batch:
-            ext["batchUniqId"] = unique_key
-        reply = request.reply(ext=ext)
-        if self._store.config.is_sync_flush and "WAIT\x01false" not in header.properties:
-            self._durable.hold(peer, result.end, encode_frame(reply))
-            return None
-        return reply
-
-    def _answer_first(self, peer: Peer, request: RemotingCommand, first: FirstSend) -> Reply:
-        """Answer a repeated message with the place of the first one; durable when that is."""
-        if request.is_oneway:
-            return None
-        ext = self._trace_fields(self._live.value)
-        ext["msgId"] = f"{self._store_host_hex}{first.result.physical_offset:016X}"
-        ext["queueId"] = str(first.queue_id)
-        ext["queueOffset"] = str(first.result.queue_offset)
-        ext["transactionId"] = first.unique_key
-        ext["duplicate"] = "true"
-        reply = request.reply(ext=ext)
-        if self._store.config.is_sync_flush:
-            self._durable.hold(peer, first.result.end, encode_frame(reply))
-            return None
-        return reply
-
-    def _trace_fields(self, config: BrokerConfig) -> dict[str, str]:
-        return {"MSG_REGION": config.region_id, "TRACE_ON": boolean_text(config.trace_on)}
+        return outcome
 
     # --- checks
 
@@ -185,8 +154,8 @@ class SendCalls:
             self._overload.refused_count += 1
             raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)
 
-    def _find_topic(self, header: SendHeader, peer: Peer, config: BrokerConfig) -> TopicConfig:
-        """Return the topic's config, created if that is allowed; settle the queue. Raises RemoteError."""
+    def _find_topic(self, header: SendHeader, sender: Peer, config: BrokerConfig) -> TopicConfig:
+        """Return the topic's config, created if that is allowed; pick a queue where none is asked for. Raises RemoteError."""
         name = header.topic
         try:
             check_topic_name(name)
@@ -209,7 +178,7 @@ class SendCalls:
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{header.queue_id}] is illegal, topic {name} takes 0 to {queue_count - 1} "
                 f"(readQueueNums={topic.read_queue_nums}, writeQueueNums={topic.write_queue_nums}) "
-                f"Producer: {peer.address}",
+                f"Producer: {sender.address}",
             )
         if header.queue_id < 0:
             header.queue_id = self._pick_queue(max(1, topic.write_queue_nums))
@@ -257,20 +226,18 @@ class SendCalls:
 
     # --- one message
 
-    def _store_one(
-        self, peer: Peer, request: RemotingCommand, header: SendHeader, topic: TopicConfig
-    ) -> tuple[AppendResult, str]:
+    def _store_one(self, header: SendHeader, body: bytes, sender: Peer, topic: TopicConfig) -> SendOutcome:
         config = self._live.value
         properties = decode_properties(header.properties)
-        header.sys_flag = self._settle_transaction(header, properties)
+        header.sys_flag = self._transaction_bits(header, properties)
         if config.enable_topic_message_type_check:
             check_type(topic, properties)
         queue_id = priority_queue(properties, topic.write_queue_nums)
         if queue_id is not None:
             header.queue_id = queue_id
-        self._check_size(request.body)
+        self._check_size(body)
         if header.topic.startswith(RETRY_PREFIX):
-            topic = self._retry_or_dead_letter(request, header, properties, topic)
+            topic = self._retry_or_dead_letter(header, properties, topic)
         dedup_key = self._duplicates.check(header.topic, properties, header.sys_flag)
         unique_key = self._add_own_properties(properties, config)
         text = encode_properties(properties).encode(errors="surrogateescape")
@@ -283,9 +250,9 @@ class SendCalls:
         message = StoredMessage(
             topic=header.topic,
             queue_id=header.queue_id,
-            body=request.body,
+            body=body,
             properties=text,
-            born_host=pack_host(*peer.host_port),
+            born_host=pack_host(*sender.host_port),
             flag=header.flag,
             sys_flag=_sys_flag(header.sys_flag, topic),
             born_timestamp=header.born_timestamp,
@@ -293,15 +260,22 @@ class SendCalls:
         )
         has_waited = TIMER_OUT_MS in properties
         result = self._writer.put(message, properties)
+        recall_handle = ""
         if not has_waited and TIMER_OUT_MS in properties and TIMER_DELETE_KEY not in properties:
-            header.recall_handle = RecallHandle(
+            recall_handle = RecallHandle(
                 header.topic, self._identity.name, int(properties[TIMER_OUT_MS]) + 1, unique_key
             ).encode()
         if dedup_key:
             self._duplicates.note(header.topic, dedup_key, result, header.queue_id, unique_key)
-        return result, unique_key
+        return SendOutcome(
+            result,
+            header.queue_id,
+            unique_key,
+            recall_handle=recall_handle,
+            waits_for_disk=waits_for_disk(properties),
+        )
 
-    def _settle_transaction(self, header: SendHeader, properties: dict[str, str]) -> int:
+    def _transaction_bits(self, header: SendHeader, properties: dict[str, str]) -> int:
         """Return the sys_flag with the prepared bits for a half message and no transaction bits for all others."""
         sys_flag = header.sys_flag & ~TRANSACTION_MASK
         is_prepared = header.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED
@@ -330,7 +304,7 @@ class SendCalls:
         return sys_flag | TRANSACTION_PREPARED
 
     def _retry_or_dead_letter(
-        self, request: RemotingCommand, header: SendHeader, properties: dict[str, str], topic: TopicConfig
+        self, header: SendHeader, properties: dict[str, str], topic: TopicConfig
     ) -> TopicConfig:
         """A consumer's own retry: on to the dead letters when its tries are used up (handleRetryAndDLQ)."""
         group_name = header.topic[len(RETRY_PREFIX) :]
@@ -342,7 +316,7 @@ class SendCalls:
         if group is None:
             raise self._group_unknown(group_name)
         tries_max = group.retry_max_times
-        if request.version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
+        if header.max_reconsume_times is not None:
             tries_max = header.max_reconsume_times
         # A group that holds orderly locks retries in place; what it sends here has used up its tries. A message that
         # was not tried before comes from an operator who sends dead letters again.
@@ -373,9 +347,7 @@ class SendCalls:
 
     # --- a batch
 
-    def _store_batch(
-        self, peer: Peer, request: RemotingCommand, header: SendHeader
-    ) -> tuple[AppendResult, str]:
+    def _store_batch(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
         if header.topic.startswith(RETRY_PREFIX):
             raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
         if len(header.topic) > TOPIC_BYTES_MAX:
@@ -388,17 +360,17 @@ class SendCalls:
             raise RemoteError(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch takes neither delay levels nor transaction messages"
             )
-        self._check_size(request.body, "batch body")
+        self._check_size(body, "batch body")
         try:
-            entries = parse_batch(request.body)
+            entries = parse_batch(body)
         except MalformedRecord as error:
             raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
         topic = self._topics.get(header.topic)
         if topic is not None and self._live.value.enable_topic_message_type_check:
             check_type(topic, outer)
-        born_host = pack_host(*peer.host_port)
+        born_host = pack_host(*sender.host_port)
         if topic is not None and topic.is_batch:
-            return self._store_inner_batch(request, header, outer, len(entries), born_host)
+            return self._store_inner_batch(header, body, outer, len(entries), born_host)
         result = self._store.append_batch(
             [
                 StoredMessage(
@@ -415,22 +387,18 @@ class SendCalls:
                 for entry in entries
             ]
         )
-        return result, outer.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
+        unique_key = outer.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
+        return SendOutcome(result, header.queue_id, unique_key, waits_for_disk=waits_for_disk(outer))
 
     def _store_inner_batch(
-        self,
-        request: RemotingCommand,
-        header: SendHeader,
-        outer: dict[str, str],
-        count: int,
-        born_host: bytes,
-    ) -> tuple[AppendResult, str]:
+        self, header: SendHeader, body: bytes, outer: dict[str, str], count: int, born_host: bytes
+    ) -> SendOutcome:
         """The batch as one record of a batch queue."""
         unique_key = self._add_own_properties(outer, self._live.value)
         message = StoredMessage(
             topic=header.topic,
             queue_id=header.queue_id,
-            body=request.body,
+            body=body,
             properties=b"",
             born_host=born_host,
             flag=header.flag,
@@ -438,10 +406,20 @@ class SendCalls:
             born_timestamp=header.born_timestamp,
             reconsume_times=header.reconsume_times,
         )
-        header.inner_batch = True
         first = self._store.next_offset(header.topic, header.queue_id)
         result = self._store.append(as_inner_batch(message, outer, count=count, first_offset=first))
-        return result, unique_key
+        return SendOutcome(
+            result,
+            header.queue_id,
+            unique_key,
+            is_inner_batch=True,
+            waits_for_disk=waits_for_disk(outer),
+        )
+
+
+def waits_for_disk(properties: Mapping[str, str]) -> bool:
+    """Whether a sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
+    return properties.get("WAIT", "true").lower() == "true"
 
 
 def _sys_flag(sys_flag: int, topic: TopicConfig) -> int:

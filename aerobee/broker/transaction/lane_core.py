@@ -1,6 +1,6 @@
 """The hot path of transactions: half messages (310) and one-way END_TRANSACTION (37) as Java and Go send them.
 
-What the lane leaves is offered here before it goes to the handlers. The outcome is that of send.py with the half
+What the lane leaves is offered here before it goes to the handlers. The outcome is that of send_service.py with the half
 message hook, and of end.py; whatever is not quite ordinary is left for them, as in broker/lane/core.py, whose writing of
 records, queue and index entries is used. What makes it cheap: no RemotingCommand, the committed record is cut out of
 the half record's bytes (a half text of ours ends with REAL_TOPIC and REAL_QID), index entries are written once a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,20 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import PYTHON, LaneChoice, choose_lane
 from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
-from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.pull.pull_calls import PullCalls
+from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.send.send import SendCalls
+from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_duplicates import SendDuplicates
+from aerobee.broker.send.send_service import SendService
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
@@ -33,11 +37,12 @@ from aerobee.errors import ConfigError
 from aerobee.message import Record, decode_record, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import FrameDecoder, decode_frame, encode_frame
+from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import RealDisk
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reader import record_reader
+from tests.fakes import FakePeer
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -58,44 +63,6 @@ def use_lane(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     except ConfigError as error:
         pytest.skip(str(error))
     monkeypatch.setattr(sys.modules[__name__], "_chosen", [choice])
-
-
-class FakeConnection:
-    """What handlers and the lane use of a connection."""
-
-    def __init__(self, peer: tuple[str, int] = ("10.0.0.1", 43_664)) -> None:
-        self.host_port = peer
-        self.address = f"{peer[0]}:{peer[1]}"
-        self.is_open = True
-        self.lane: Any = None
-        self.written: list[bytes] = []
-        self.callbacks: list[Callable[[Any], None]] = []
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    write_now = write
-
-    def send(self, command: RemotingCommand) -> None:
-        self.write(encode_frame(command))
-
-    def on_close(self, callback: Callable[[Any], None]) -> None:
-        self.callbacks.append(callback)
-
-    def lose(self) -> None:
-        self.is_open = False
-        for callback in self.callbacks:
-            callback(self)
-
-    def replies(self) -> list[RemotingCommand]:
-        """Every reply so far, decoded."""
-        decoder = FrameDecoder()
-        decoder.feed(b"".join(self.written))
-        found = []
-        while (command := decoder.next_frame()) is not None:
-            found.append(command)
-        assert not decoder.unused
-        return found
 
 
 class Sending:
@@ -145,7 +112,7 @@ class Sending:
         self.writer = MessageWriter(self.store)
         self.writer.add_hook(delay_level_hook(len(self.store_config.delay_levels_ms())))
         self.duplicates = SendDuplicates(live=self.live, clock=self.clock)
-        self.sends = SendCalls(
+        service = SendService(
             store=self.store,
             writer=self.writer,
             topics=self.topics,
@@ -154,16 +121,36 @@ class Sending:
             stats=self.stats,
             live=self.live,
             identity=self.identity,
-            durable=self.durable,
             overload=self.overload,
             unique_keys=UniqueKeys(ip=b"\x7f\0\0\2", process_id=1, salt=2),
             duplicates=self.duplicates,
             clock=self.clock,
             pick_queue=lambda count: 0,
         )
+        self.sends = SendCalls(
+            service=service,
+            store=self.store,
+            live=self.live,
+            identity=self.identity,
+            durable=self.durable,
+        )
         self.offsets = ConsumerOffsets(clock=self.clock)
         self.offsets.on_reset(self.held.reset)
         self.consumers = ConsumerRegistry(clock=self.clock)
+        self.spawned: list[Coroutine[Any, Any, None]] = []
+        reading = PullService(
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            consumers=self.consumers,
+            offsets=self.offsets,
+            stats=self.stats,
+            held=self.held,
+            expressions=Expressions(),
+            live=self.live,
+            identity=self.identity,
+        )
+        self.pulls = PullCalls(service=reading, held=self.held, spawn=self.spawned.append)
         self.lane = Lane(
             store=self.store,
             topics=self.topics,
@@ -174,11 +161,16 @@ class Sending:
             durable=self.durable,
             overload=self.overload,
             held=self.held,
+            resume_pull=lambda pull: self.resume(pull),
             live=self.live,
             identity=self.identity,
             clock=self.clock,
             choice=choice or _chosen[-1],
         )
+
+    def resume(self, pull: HeldPull) -> None:
+        """What the lane calls for a held pull that it cannot answer."""
+        self.pulls.resume(pull)
 
     def close(self) -> None:
         asyncio.run(self.store.stop())
@@ -187,7 +179,7 @@ class Sending:
         while self.soon:
             self.soon.pop(0)()
 
-    def handle(self, connection: FakeConnection, frame: bytes) -> RemotingCommand | None:
+    def handle(self, connection: FakePeer, frame: bytes) -> RemotingCommand | None:
         """Give a frame to the handler, as if there were no lane."""
         request = decode_frame(frame)
         reply = self.sends.handlers()[request.code](connection, request)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError
 from aerobee.remoting import fastjson
-from tests.unit.broker.fakes import MemoryFile
+from tests.fakes import MemoryFile
 
 
 def make(file: MemoryFile | None = None) -> ConsumerOffsets:

@@ -12,7 +12,7 @@ from aerobee.broker.consumer.group_table import SYSTEM_GROUPS, GroupTable
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError, UsageError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
-from tests.unit.broker.fakes import MemoryFile
+from tests.fakes import MemoryFile
 
 
 def make(file: MemoryFile | None = None, *, auto_create: bool = True) -> GroupTable:

@@ -22,7 +22,7 @@ from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame
 from tests.captures import captured
-from tests.unit.broker.fakes import FakeConnection
+from tests.fakes import FakePeer
 
 
 class Clients:
@@ -44,20 +44,20 @@ class Clients:
             expressions=Expressions(),
         )
 
-    def call(self, connection: FakeConnection, request: RemotingCommand) -> RemotingCommand:
+    def call(self, connection: FakePeer, request: RemotingCommand) -> RemotingCommand:
         reply = self.calls.handlers()[request.code](connection, request)  # type: ignore[arg-type]
         if not isinstance(reply, RemotingCommand):  # the first heartbeat of a group waits for its retry topic
             reply = asyncio.run(reply)  # type: ignore[arg-type]
         assert isinstance(reply, RemotingCommand)
         return reply
 
-    def beat(self, connection: FakeConnection, data: HeartbeatData) -> dict[str, str]:
+    def beat(self, connection: FakePeer, data: HeartbeatData) -> dict[str, str]:
         reply = self.call(connection, RemotingCommand(34, {}, data.encode(), version=513))
         assert reply.code == 0
         return reply.ext or {}
 
     def members(self, group: str) -> list[str]:
-        reply = self.call(FakeConnection(), RemotingCommand(38, {"consumerGroup": group}))
+        reply = self.call(FakePeer(), RemotingCommand(38, {"consumerGroup": group}))
         return list(fastjson.loads(reply.body)["consumerIdList"]) if reply.code == 0 else []
 
 
@@ -74,7 +74,7 @@ def consumer(
     return HeartbeatData(client_id, (), (data,), **fields)
 
 
-def notices(connection: FakeConnection) -> list[tuple[int, dict[str, str] | None]]:
+def notices(connection: FakePeer) -> list[tuple[int, dict[str, str] | None]]:
     found = [(command.code, command.ext) for command in connection.sent]
     connection.sent.clear()
     return found
@@ -84,7 +84,7 @@ NOTICE = (40, {"consumerGroup": "g"})
 
 
 def test_members_are_told_when_somebody_joins_or_leaves(clients: Clients) -> None:
-    first, second = FakeConnection(), FakeConnection()
+    first, second = FakePeer(), FakePeer()
     clients.beat(first, consumer("c1", "T"))
     assert notices(first) == [NOTICE]
     clients.beat(second, consumer("c2", "T"))
@@ -101,7 +101,7 @@ def test_members_are_told_when_somebody_joins_or_leaves(clients: Clients) -> Non
 
 
 def test_a_closed_connection_takes_its_members_along_at_once(clients: Clients) -> None:
-    first, second = FakeConnection(), FakeConnection()
+    first, second = FakePeer(), FakePeer()
     clients.beat(first, consumer("c1", "T"))
     clients.beat(second, consumer("c2", "T"))
     notices(first)
@@ -113,7 +113,7 @@ def test_a_closed_connection_takes_its_members_along_at_once(clients: Clients) -
 
 
 def test_a_member_without_heartbeat_for_120_s_is_removed(clients: Clients) -> None:
-    silent, alive = FakeConnection(), FakeConnection()
+    silent, alive = FakePeer(), FakePeer()
     clients.beat(silent, consumer("c1", "T"))
     clients.beat(alive, consumer("c2", "T"))
     for _ in range(12):
@@ -130,13 +130,13 @@ def test_a_member_without_heartbeat_for_120_s_is_removed(clients: Clients) -> No
 
 
 def test_broadcasting_members_are_not_told_of_each_other(clients: Clients) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     clients.beat(connection, consumer("c1", "T", model="BROADCASTING"))
     assert notices(connection) == []
 
 
 def test_the_newer_subscription_wins_and_unnamed_topics_are_dropped(clients: Clients) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     clients.beat(connection, consumer("c1", "T", "U", version=5))
     notices(connection)
     newer = SubscriptionData.parse("T", "TagA", sub_version=6)
@@ -150,7 +150,7 @@ def test_the_newer_subscription_wins_and_unnamed_topics_are_dropped(clients: Cli
 
 
 def test_a_heartbeat_makes_the_group_and_its_retry_topic(clients: Clients) -> None:
-    clients.beat(FakeConnection(), consumer("c1", "T"))
+    clients.beat(FakePeer(), consumer("c1", "T"))
     assert clients.groups.get("g") is not None
     retry = clients.topics.get("%RETRY%g")
     assert retry is not None
@@ -160,7 +160,7 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic(clients: Clients) -> No
 def test_many_new_groups_in_one_heartbeat_cost_one_write(clients: Clients) -> None:
     data = HeartbeatData("c1", (), tuple(ConsumerData(f"g{number}") for number in range(500)))
     topics_before, groups_before = clients.topics.data_version.counter, clients.groups.data_version.counter
-    clients.beat(FakeConnection(), data)
+    clients.beat(FakePeer(), data)
     assert clients.topics.data_version.counter == topics_before + 1
     assert clients.groups.data_version.counter == groups_before + 1
     assert clients.topics.get("%RETRY%g499") is not None
@@ -169,7 +169,7 @@ def test_many_new_groups_in_one_heartbeat_cost_one_write(clients: Clients) -> No
 
 def test_an_unknown_group_is_skipped_when_none_may_be_made() -> None:
     clients = Clients(auto_create_subscription_group=False)
-    ext = clients.beat(FakeConnection(), consumer("c1", "T"))
+    ext = clients.beat(FakePeer(), consumer("c1", "T"))
     assert ext["IS_SUPPORT_HEART_BEAT_V2"] == "true"
     assert clients.consumers.group("g") is None
     assert clients.topics.get("%RETRY%g") is None
@@ -187,7 +187,7 @@ async def test_the_first_heartbeat_is_answered_when_the_nameservers_know_the_ret
         expressions=Expressions(),
         registered=registered.wait,  # type: ignore[arg-type]
     )
-    connection = FakeConnection()
+    connection = FakePeer()
     request = RemotingCommand(34, {}, consumer("c1", "T").encode())
     work = calls.heartbeat(connection, request)  # type: ignore[arg-type]
     assert asyncio.iscoroutine(work)
@@ -205,7 +205,7 @@ async def test_the_first_heartbeat_is_answered_when_the_nameservers_know_the_ret
 
 
 def test_version_2_asks_for_subscriptions_only_when_they_changed(clients: Clients) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     full = consumer("c1", "T", heartbeat_fingerprint=11)
     bare = consumer("c1", heartbeat_fingerprint=11, without_sub=True)
     assert clients.beat(connection, full)["IS_SUB_CHANGE"] == "false"
@@ -217,7 +217,7 @@ def test_version_2_asks_for_subscriptions_only_when_they_changed(clients: Client
 
 def test_a_fingerprint_of_subscriptions_that_are_not_known_asks_for_them(clients: Clients) -> None:
     bare = consumer("c1", heartbeat_fingerprint=11, without_sub=True)
-    assert clients.beat(FakeConnection(), bare)["IS_SUB_CHANGE"] == "true"
+    assert clients.beat(FakePeer(), bare)["IS_SUB_CHANGE"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -225,14 +225,14 @@ def test_a_fingerprint_of_subscriptions_that_are_not_known_asks_for_them(clients
 )
 def test_captured_heartbeats_get_the_captured_answers(name: str) -> None:
     clients = Clients(enable_property_filter=True)
-    connections: dict[int, FakeConnection] = {}
+    connections: dict[int, FakePeer] = {}
     questions: dict[tuple[int, int], RemotingCommand] = {}
     compared = 0
     for frame in captured(name):
         if frame.tap != "broker" or (frame.request_code not in (34, 35, 38)):
             continue
         command = decode_frame(frame.data)
-        connection = connections.setdefault(frame.connection, FakeConnection())
+        connection = connections.setdefault(frame.connection, FakePeer())
         if not frame.is_reply:
             questions[(frame.connection, command.opaque)] = command
             continue
@@ -247,7 +247,7 @@ def test_captured_heartbeats_get_the_captured_answers(name: str) -> None:
 
 
 def test_producers_are_known_by_group_and_found_in_turn(clients: Clients) -> None:
-    first, second = FakeConnection("10.0.0.1:1"), FakeConnection("10.0.0.2:2")
+    first, second = FakePeer(("10.0.0.1", 1)), FakePeer(("10.0.0.2", 2))
     clients.beat(first, HeartbeatData("p1", (ProducerData("p"),)))
     clients.beat(second, HeartbeatData("p2", (ProducerData("p"), ProducerData("q"))))
     found = {clients.producers.channel_of("p").client_id for _ in range(4)}  # type: ignore[union-attr]
@@ -267,7 +267,7 @@ def test_producers_are_known_by_group_and_found_in_turn(clients: Clients) -> Non
 )
 def test_a_heartbeat_that_is_none_changes_nothing(clients: Clients, body: bytes) -> None:
     with pytest.raises(MalformedFrame):
-        clients.call(FakeConnection(), RemotingCommand(34, {}, body))
+        clients.call(FakePeer(), RemotingCommand(34, {}, body))
     assert clients.consumers.groups() == []
 
 
@@ -286,6 +286,6 @@ def test_a_subscription_is_checked_before_a_consumer_starts(
     clients = Clients(enable_property_filter=enabled)
     subscription = SubscriptionData("T", text, expression_type=expression_type)
     body = fastjson.dumps({"clientId": "c", "group": "g", "subscriptionData": subscription.to_dict()})
-    reply = clients.call(FakeConnection(), RemotingCommand(46, None, body))
+    reply = clients.call(FakePeer(), RemotingCommand(46, None, body))
     assert reply.code == code
     assert bool(reply.remark) == (code != 0)

@@ -15,7 +15,8 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
 from tests.captures import CapturedFrame, captured
-from tests.unit.broker.sending import FakeConnection, Sending, batch_body, send_frame, use_lane
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import Sending, batch_body, send_frame, use_lane
 
 BROKER_PROPERTIES = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 SEND_CODES = (10, 310, 320)
@@ -60,7 +61,7 @@ def sends_of(name: str) -> list[tuple[CapturedFrame, CapturedFrame | None]]:
 @pytest.mark.parametrize("name", ["java-produce-send", "java-produce-order", "java-produce-batch"])
 def test_captured_java_sends_are_served_with_the_captured_reply_fields(sending: Sending, name: str) -> None:
     for request, reply in sends_of(name):
-        connection = FakeConnection()
+        connection = FakePeer()
         used = sending.lane.burst(connection, request.data, 0)  # type: ignore[arg-type]
         assert used == len(request.data)
         if reply is None:
@@ -82,7 +83,7 @@ def test_captured_java_sends_are_served_with_the_captured_reply_fields(sending: 
 
 def test_captured_sends_are_stored_with_every_field_of_the_request(sending: Sending) -> None:
     requests = [request for request, _ in sends_of("java-produce-send")]
-    connection = FakeConnection(("10.0.0.1", 55_396))
+    connection = FakePeer(("10.0.0.1", 55_396))
     data = b"".join(request.data for request in requests)
     assert sending.lane.burst(connection, data, 0) == len(data)  # type: ignore[arg-type]
     records = sending.stored()
@@ -105,7 +106,7 @@ def test_captured_sends_are_stored_with_every_field_of_the_request(sending: Send
 
 def test_records_of_a_batch_keep_the_property_text_of_the_client(sending: Sending) -> None:
     ((request, _),) = sends_of("java-produce-batch")
-    sending.lane.burst(FakeConnection(), request.data, 0)  # type: ignore[arg-type]
+    sending.lane.burst(FakePeer(), request.data, 0)  # type: ignore[arg-type]
     records = sending.stored()
     assert len(records) == 3
     assert [record.queue_offset for record in records] == [0, 1, 2]
@@ -118,7 +119,7 @@ def test_records_of_a_batch_keep_the_property_text_of_the_client(sending: Sendin
 def test_ordinary_cpp_sends_are_served_and_batches_and_delays_are_left(sending: Sending, name: str) -> None:
     served, left = [], []
     for request, _ in sends_of(name):
-        connection = FakeConnection()
+        connection = FakePeer()
         used = sending.lane.burst(connection, request.data, 0)  # type: ignore[arg-type]
         (served if used else left).append(decode_frame(request.data))
         if used and not request.is_oneway:
@@ -138,7 +139,7 @@ def test_binary_headers_are_served_and_answered_in_binary(sending: Sending, name
         assert command.serialize_type == SerializeType.ROCKETMQ
         assert command.ext is not None
         sending.topics.put(TopicConfig(command.ext["b"], 8, 8))
-        connection = FakeConnection()
+        connection = FakePeer()
         assert sending.lane.burst(connection, request.data, 0) == len(request.data)  # type: ignore[arg-type]
         if request.is_oneway:
             continue
@@ -154,7 +155,7 @@ def test_lane_and_handler_store_the_same_message(tmp_path: Path) -> None:
     frames = [request.data for request, _ in sends_of("java-produce-send") + sends_of("java-produce-batch")]
     replies = []
     for sending in (lane, handler):
-        connection = FakeConnection()
+        connection = FakePeer()
         for frame in frames:
             if sending is lane:
                 assert sending.lane.burst(connection, frame, 0) == len(frame)  # type: ignore[arg-type]
@@ -180,7 +181,7 @@ def test_lane_and_handler_store_the_same_message(tmp_path: Path) -> None:
 
 def test_frames_may_be_cut_at_any_byte(sending: Sending) -> None:
     frames = b"".join(send_frame(opaque=n, properties=f"UNIQ_KEY\x01U{n}\x02") for n in range(3))
-    connection = FakeConnection()
+    connection = FakePeer()
     buffer = bytearray()
     for byte in frames:
         buffer.append(byte)
@@ -193,7 +194,7 @@ def test_frames_may_be_cut_at_any_byte(sending: Sending) -> None:
 
 def test_a_burst_begins_at_its_position(sending: Sending) -> None:
     junk, frame = b"\xff" * 5, send_frame()
-    assert sending.lane.burst(FakeConnection(), junk + frame, 5) == 5 + len(frame)  # type: ignore[arg-type]
+    assert sending.lane.burst(FakePeer(), junk + frame, 5) == 5 + len(frame)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_a_burst_begins_at_its_position(sending: Sending) -> None:
 )  # fmt: skip
 def test_what_is_not_ordinary_is_left_and_changes_nothing(tmp_path: Path, what: str, frame: bytes) -> None:
     sending = Sending(tmp_path, max_message_size=4_096)
-    connection = FakeConnection()
+    connection = FakePeer()
     ordinary = send_frame()
     data = ordinary + frame + ordinary
     assert sending.lane.burst(connection, data, 0) == len(ordinary), what  # type: ignore[arg-type]
@@ -243,7 +244,7 @@ def test_any_bytes_are_left_or_served_but_never_raise(sending: Sending) -> None:
         frame = bytearray(dice.choice(frames))
         for _ in range(dice.randrange(1, 4)):
             frame[dice.randrange(len(frame))] = dice.randrange(256)
-        connection = FakeConnection()
+        connection = FakePeer()
         used = sending.lane.burst(connection, bytes(frame), 0)  # type: ignore[arg-type]
         assert 0 <= used <= len(frame)
         connection.replies()
@@ -251,14 +252,14 @@ def test_any_bytes_are_left_or_served_but_never_raise(sending: Sending) -> None:
 
 
 def test_oneway_sends_are_stored_and_not_answered(sending: Sending) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     sending.lane.burst(connection, send_frame(flag=FLAG_ONEWAY), 0)  # type: ignore[arg-type]
     assert connection.written == []
     assert len(sending.stored()) == 1
 
 
 def test_a_sender_over_ipv6_is_recorded(sending: Sending) -> None:
-    connection = FakeConnection(("::1", 5_000))
+    connection = FakePeer(("::1", 5_000))
     sending.lane.burst(connection, send_frame(), 0)  # type: ignore[arg-type]
     (record,) = sending.stored()
     assert record.born_host == ("::1", 5_000)
@@ -268,7 +269,7 @@ def test_a_sender_over_ipv6_is_recorded(sending: Sending) -> None:
 def test_a_message_fills_queues_files_and_segments_without_a_gap(sending: Sending) -> None:
     """Queue files of 200 entries, segments of 1 MiB: both roll inside bursts."""
     count, body = 1_500, bytes(900)
-    connection = FakeConnection()
+    connection = FakePeer()
     frames = [
         send_frame(body=body, opaque=n, properties=f"UNIQ_KEY\x01U{n}\x02", queue="0") for n in range(count)
     ]
@@ -290,7 +291,7 @@ def test_a_message_fills_queues_files_and_segments_without_a_gap(sending: Sendin
 
 def test_tags_and_keys_are_what_the_queue_and_the_index_hold(sending: Sending) -> None:
     properties = "KEYS\x01k1 k2\x02UNIQ_KEY\x01U9\x02TAGS\x01标签\x02"
-    sending.lane.burst(FakeConnection(), send_frame(properties=properties), 0)  # type: ignore[arg-type]
+    sending.lane.burst(FakePeer(), send_frame(properties=properties), 0)  # type: ignore[arg-type]
     entry = sending.store.queues["TopicNormal", 1].entry(0)  # type: ignore[union-attr]
     assert entry is not None
     assert entry[2] == tags_code("标签")
@@ -300,27 +301,27 @@ def test_tags_and_keys_are_what_the_queue_and_the_index_hold(sending: Sending) -
 
 def test_a_deleted_topic_is_not_served_any_more(sending: Sending) -> None:
     frame = send_frame()
-    assert sending.lane.burst(FakeConnection(), frame, 0)  # type: ignore[arg-type]
+    assert sending.lane.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
     sending.topics.delete("TopicNormal")
-    assert sending.lane.burst(FakeConnection(), frame, 0) == 0  # type: ignore[arg-type]
+    assert sending.lane.burst(FakePeer(), frame, 0) == 0  # type: ignore[arg-type]
 
 
 def test_nothing_is_served_while_overloaded_or_as_a_slave(tmp_path: Path) -> None:
     sending = Sending(tmp_path / "master")
     sending.overload.observe(1_000, 0)
     sending.overload.observe(1_000, 0)
-    assert sending.lane.burst(FakeConnection(), send_frame(), 0) == 0  # type: ignore[arg-type]
+    assert sending.lane.burst(FakePeer(), send_frame(), 0) == 0  # type: ignore[arg-type]
     sending.overload.observe(0, 0)
-    assert sending.lane.burst(FakeConnection(), send_frame(), 0)  # type: ignore[arg-type]
+    assert sending.lane.burst(FakePeer(), send_frame(), 0)  # type: ignore[arg-type]
     slave = Sending(tmp_path / "slave", BrokerConfig(broker_name="broker-a", broker_id=1))
-    assert slave.lane.burst(FakeConnection(), send_frame(), 0) == 0  # type: ignore[arg-type]
+    assert slave.lane.burst(FakePeer(), send_frame(), 0) == 0  # type: ignore[arg-type]
     sending.close()
     slave.close()
 
 
 def test_statistics_count_messages_and_requests(sending: Sending) -> None:
     data = send_frame() * 3 + send_frame("TopicBatch", batch_body((b"a", ""), (b"b", "")), code=320)
-    assert sending.lane.burst(FakeConnection(), data, 0) == len(data)  # type: ignore[arg-type]
+    assert sending.lane.burst(FakePeer(), data, 0) == len(data)  # type: ignore[arg-type]
     counters = dict(sending.stats.counters("TOPIC_PUT_NUMS"))
     assert (counters["TopicNormal"].count, counters["TopicNormal"].times) == (3, 3)
     assert (counters["TopicBatch"].count, counters["TopicBatch"].times) == (2, 1)
@@ -328,7 +329,7 @@ def test_statistics_count_messages_and_requests(sending: Sending) -> None:
 
 def test_a_region_of_any_text_stays_json(tmp_path: Path) -> None:
     sending = Sending(tmp_path, BrokerConfig(broker_name="broker-a", region_id='r"é'))
-    connection = FakeConnection()
+    connection = FakePeer()
     sending.lane.burst(connection, send_frame(), 0)  # type: ignore[arg-type]
     (reply,) = connection.replies()
     assert reply.ext is not None
@@ -338,7 +339,7 @@ def test_a_region_of_any_text_stays_json(tmp_path: Path) -> None:
 
 def test_with_sync_flush_replies_wait_for_the_disk_but_those_that_asked_not_to(tmp_path: Path) -> None:
     sending = Sending(tmp_path, flush_disk_type="SYNC_FLUSH")
-    connection = FakeConnection()
+    connection = FakePeer()
     data = send_frame(opaque=1) + send_frame(opaque=2, properties="UNIQ_KEY\x01V\x02WAIT\x01false\x02")
     assert sending.lane.burst(connection, data, 0) == len(data)  # type: ignore[arg-type]
     assert [reply.opaque for reply in connection.replies()] == [2]
@@ -351,7 +352,7 @@ def test_with_sync_flush_replies_wait_for_the_disk_but_those_that_asked_not_to(t
 
 def test_with_sync_flush_a_reply_that_waited_too_long_says_so_once(tmp_path: Path) -> None:
     sending = Sending(tmp_path, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=5_000)
-    connection = FakeConnection()
+    connection = FakePeer()
     sending.lane.burst(connection, send_frame(opaque=1) + send_frame(opaque=2), 0)  # type: ignore[arg-type]
     sending.clock.advance(4.9)
     assert connection.replies() == []
@@ -368,7 +369,7 @@ def test_a_failed_sync_is_an_error_and_closes_the_lane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sending = Sending(tmp_path, flush_disk_type="SYNC_FLUSH")
-    connection = FakeConnection()
+    connection = FakePeer()
     sending.lane.burst(connection, send_frame(), 0)  # type: ignore[arg-type]
 
     def fail(start: int, end: int) -> None:

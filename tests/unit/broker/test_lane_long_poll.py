@@ -11,13 +11,14 @@ from aerobee.broker.config import BrokerConfig
 from aerobee.broker.lane import long_poll
 from aerobee.broker.lane.choice import NATIVE, PYTHON
 from aerobee.broker.pull import held_pulls
-from aerobee.broker.pull.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
+from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.errors import StoreError
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.frame import encode_frame
-from tests.unit.broker.sending import FakeConnection, batch_body, send_frame, use_lane
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import batch_body, send_frame, use_lane
 from tests.unit.broker.test_pull import Pulling, pull_request
 
 WAITS = SUSPEND | SUBSCRIPTION
@@ -38,11 +39,9 @@ def pulling(tmp_path: Path) -> Iterator[Pulling]:
     pulling.close()
 
 
-def poll(
-    pulling: Pulling, *requests: RemotingCommand, connection: FakeConnection | None = None
-) -> FakeConnection:
+def poll(pulling: Pulling, *requests: RemotingCommand, connection: FakePeer | None = None) -> FakePeer:
     """Give pulls to the lane in one read; all of them are for it."""
-    connection = connection or FakeConnection()
+    connection = connection or FakePeer()
     data = b"".join(map(encode_frame, requests))
     assert pulling.lane.burst(connection, data, 0) == len(data)  # type: ignore[arg-type]
     return connection
@@ -55,18 +54,18 @@ def test_a_released_pull_is_answered_as_the_handler_does(
 ) -> None:
     request = pull_request(3, flags=WAITS, opaque=77)
     request.serialize_type, request.code = kind, code
-    connection, other = poll(pulling, request), FakeConnection()
+    connection, other = poll(pulling, request), FakePeer()
     assert pulling.pull(other, request) is None
     assert (pulling.held.count, connection.written) == (2, [])
     pulling.send(2)
     pulling.run_soon()
-    expected = pulling.pull(FakeConnection(), request)
+    expected = pulling.pull(FakePeer(), request)
     assert connection.replies() == other.replies() == [expected]
     assert (pulling.held.count, pulling.held.frames_bytes, pulling.held.by_queue) == (0, 0, {})
 
 
 def test_a_message_behind_the_pull_in_one_read_answers_it(pulling: Pulling) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     data = encode_frame(pull_request(3, flags=WAITS, opaque=77)) + send_frame(opaque=78)
     assert pulling.lane.burst(connection, data, 0) == len(data)  # type: ignore[arg-type]
     pulling.run_soon()
@@ -80,7 +79,7 @@ def test_a_message_behind_the_pull_in_one_read_answers_it(pulling: Pulling) -> N
 )
 def test_only_a_message_that_matches_releases_it(pulling: Pulling, filtered: dict[str, str]) -> None:
     first = poll(pulling, pull_request(3, flags=WAITS, **filtered))
-    second = FakeConnection()
+    second = FakePeer()
     data = encode_frame(pull_request(3, flags=WAITS, **filtered)) + send_frame(
         properties="UNIQ_KEY\x01U\x02TAGS\x01TagA\x02", flag=2
     )
@@ -100,7 +99,7 @@ def test_each_message_of_a_batch_is_looked_at(pulling: Pulling) -> None:
     connection = poll(pulling, pull_request(3, flags=WAITS, **filtered))
     texts = [f"UNIQ_KEY\x01U{tag}\x02TAGS\x01{tag}\x02" for tag in ("TagC", "TagA")]
     frame = send_frame(body=batch_body(*((b"x", text) for text in texts)), code=320)
-    assert pulling.lane.burst(FakeConnection(), frame, 0) == len(frame)  # type: ignore[arg-type]
+    assert pulling.lane.burst(FakePeer(), frame, 0) == len(frame)  # type: ignore[arg-type]
     pulling.run_soon()
     (reply,) = connection.replies()
     assert [record.tag for record in decode_records(reply.body)] == ["TagC"]
@@ -144,7 +143,7 @@ def test_what_the_lane_does_not_answer_is_for_the_handler(
     connection = poll(pulling, *(pull_request(3, flags=WAITS, opaque=opaque) for opaque in range(3)))
     pulling.groups.put(SubscriptionGroupConfig("group", consume_enable=False))
     pulling.groups.put(SubscriptionGroupConfig("other"))
-    large = poll(pulling, pull_request(3, flags=WAITS, consumerGroup="other"), connection=FakeConnection())
+    large = poll(pulling, pull_request(3, flags=WAITS, consumerGroup="other"), connection=FakePeer())
     monkeypatch.setattr(long_poll, "FRAME_BYTES_MAX", 10)
     pulling.send()
     pulling.run_soon()
@@ -168,7 +167,7 @@ def test_without_long_polling_the_handler_says_how_long(tmp_path: Path) -> None:
     pulling.groups.put(SubscriptionGroupConfig("group"))
     pulling.send()
     frame = encode_frame(pull_request(1, flags=WAITS))
-    assert pulling.lane.burst(FakeConnection(), frame, 0) == 0  # type: ignore[arg-type]
+    assert pulling.lane.burst(FakePeer(), frame, 0) == 0  # type: ignore[arg-type]
     pulling.close()
 
 
@@ -192,15 +191,15 @@ def test_a_pull_that_cannot_be_answered_costs_its_own_connection_only(
     bad, good = (poll(pulling, pull_request(3, flags=WAITS, opaque=opaque)) for opaque in (7, 8))
     failures: list[BaseException] = []
     monkeypatch.setattr(bad, "failed", failures.append, raising=False)
-    resume = pulling.held.resume
+    resume = pulling.pulls.resume
 
     def resume_good(pull: held_pulls.HeldPull) -> None:
         if pull.peer is bad:
             raise OSError("the mapping is gone")
         resume(pull)
 
-    monkeypatch.setattr(pulling.held, "resume", resume_good)
-    monkeypatch.setattr(pulling.held, "answer", list)
+    monkeypatch.setattr(pulling, "resume", resume_good)
+    pulling.held.answer_first(list)
     pulling.send(1)
     pulling.run_soon()
     assert [type(failure) for failure in failures] == [OSError]
@@ -215,7 +214,7 @@ def test_a_store_that_cannot_be_read_is_an_answer_to_what_waited(
     def fail(*_: object, **__: object) -> None:
         raise StoreError("the entry has no record")
 
-    monkeypatch.setattr(pulling.held, "answer", list)
+    pulling.held.answer_first(list)
     pulling.send(1)
     monkeypatch.setattr(pulling.store, "get_messages", fail)
     pulling.run_soon()

@@ -10,7 +10,7 @@ import pytest
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.lane.choice import NATIVE, PYTHON
 from aerobee.broker.lane.core import REPLY_BYTES_MAX
-from aerobee.broker.pull.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
+from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.message import decode_records
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
@@ -19,7 +19,8 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand, SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
 from tests.captures import captured
-from tests.unit.broker.sending import FakeConnection, send_frame, use_lane
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import send_frame, use_lane
 from tests.unit.broker.test_pull import Pulling, pull_request
 
 
@@ -39,7 +40,7 @@ def pulling(tmp_path: Path) -> Iterator[Pulling]:
 
 def serve(pulling: Pulling, request: RemotingCommand) -> list[RemotingCommand]:
     """What the lane answers; nothing when it leaves the pull to the handler."""
-    connection = FakeConnection()
+    connection = FakePeer()
     frame = encode_frame(request)
     used = pulling.lane.burst(connection, frame, 0)  # type: ignore[arg-type]
     assert used == (len(frame) if connection.written else 0)
@@ -58,7 +59,7 @@ def test_a_pull_that_finds_messages_is_answered_as_the_handler_does(
         for count in ("0", "1", "32", "5000"):
             request = pull_request(offset, subscription=subscription, maxMsgNums=count)
             request.serialize_type, request.code = kind, code
-            expected = pulling.pull(FakeConnection(), request)
+            expected = pulling.pull(FakePeer(), request)
             assert expected is not None
             served = serve(pulling, request)
             assert served == ([expected] if expected.code == 0 else [])
@@ -83,7 +84,7 @@ def test_a_pull_through_sql92_is_answered_as_the_handler_does(
         for count in ("1", "32"):
             request = pull_request(offset, subscription=expression, maxMsgNums=count, expressionType="SQL92")
             request.code = code
-            expected = pulling.pull(FakeConnection(), request)
+            expected = pulling.pull(FakePeer(), request)
             assert expected is not None
             served = serve(pulling, request)
             if is_native and "TRUE" in expression:
@@ -97,7 +98,7 @@ def test_a_groups_sql92_subscription_is_heeded_whatever_the_pull_calls_it(tmp_pa
     pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
     subscription = SubscriptionData("TopicNormal", "TAGS = 'TagB'", expression_type="SQL92")
     data = ConsumerData("group", subscription_data_set=(subscription,))
-    member = FakeConnection()
+    member = FakePeer()
     member.is_open = False  # not to be told of others
     pulling.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
     pulling.groups.put(SubscriptionGroupConfig("group"))
@@ -110,7 +111,7 @@ def test_a_groups_sql92_subscription_is_heeded_whatever_the_pull_calls_it(tmp_pa
 
 
 def test_a_pull_sees_the_messages_before_it_in_the_same_read(pulling: Pulling) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     data = send_frame() + encode_frame(pull_request(0)) + send_frame() + encode_frame(pull_request(0))
     assert pulling.lane.burst(connection, data, 0) == len(data)  # type: ignore[arg-type]
     _, first, _, second = connection.replies()
@@ -184,14 +185,14 @@ def test_a_pending_reset_is_answered_once_and_then_the_lane_serves_again(pulling
     pulling.send(3)
     pulling.offsets.assign_reset("group", "TopicNormal", {1: 2})
     assert serve(pulling, pull_request(0)) == []
-    moved = pulling.pull(FakeConnection(), pull_request(0))
+    moved = pulling.pull(FakePeer(), pull_request(0))
     assert moved is not None
     assert (moved.code, moved.remark) == (21, "OFFSET_RESET")
     assert serve(pulling, pull_request(2))
 
 
 def test_the_groups_subscription_counts_when_the_pull_has_none(pulling: Pulling) -> None:
-    member = FakeConnection()
+    member = FakePeer()
     member.is_open = False
 
     def heartbeat(expression: str, version: int, model: str = "CLUSTERING") -> None:
@@ -226,13 +227,13 @@ def test_a_slow_group_is_sent_to_the_slave_it_has_settled_on(tmp_path: Path) -> 
     pulling.send(50)
     replies = [serve(pulling, pull_request(offset))[0] for offset in (0, 49)]
     assert [reply.ext and reply.ext["suggestWhichBrokerId"] for reply in replies] == ["7", "0"]
-    assert [pulling.pull(FakeConnection(), pull_request(offset)) for offset in (0, 49)] == replies
+    assert [pulling.pull(FakePeer(), pull_request(offset)) for offset in (0, 49)] == replies
     pulling.close()
 
 
 def test_a_burst_of_many_large_pulls_ends_early(pulling: Pulling) -> None:
-    pulling.lane.burst(FakeConnection(), send_frame(body=bytes(100_000)) * 4, 0)  # type: ignore[arg-type]
-    connection = FakeConnection()
+    pulling.lane.burst(FakePeer(), send_frame(body=bytes(100_000)) * 4, 0)  # type: ignore[arg-type]
+    connection = FakePeer()
     data = encode_frame(pull_request(0)) * 20
     used = pulling.lane.burst(connection, data, 0)  # type: ignore[arg-type]
     assert 0 < used < len(data)
@@ -250,11 +251,11 @@ def test_captured_pulls_are_served(pulling: Pulling, name: str) -> None:
         queue = str(fields["queueId"])
         pulling.topics.put(TopicConfig(fields["topic"], 16, 16))
         pulling.groups.find_or_create(fields["consumerGroup"])
-        pulling.lane.burst(FakeConnection(), send_frame(fields["topic"], queue=queue), 0)  # type: ignore[arg-type]
-        expected = pulling.pull(FakeConnection(), decode_frame(frame.data))
+        pulling.lane.burst(FakePeer(), send_frame(fields["topic"], queue=queue), 0)  # type: ignore[arg-type]
+        expected = pulling.pull(FakePeer(), decode_frame(frame.data))
         if expected is None or expected.code != 0:
             continue
-        connection = FakeConnection()
+        connection = FakePeer()
         assert pulling.lane.burst(connection, frame.data, 0) == len(frame.data)  # type: ignore[arg-type]
         assert connection.replies() == [expected]
         served += 1
@@ -268,6 +269,6 @@ def test_a_pull_that_only_python_can_test_waits_with_the_handler(tmp_path: Path)
     request = pull_request(
         1, flags=SUBSCRIPTION | SUSPEND, subscription="(TAGS = 'TagA') = TRUE", expressionType="SQL92"
     )
-    used = pulling.lane.burst(FakeConnection(), encode_frame(request), 0)  # type: ignore[arg-type]
+    used = pulling.lane.burst(FakePeer(), encode_frame(request), 0)  # type: ignore[arg-type]
     assert used == 0, "the twins leave the same pulls to the handler"
     pulling.close()

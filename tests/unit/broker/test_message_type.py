@@ -12,7 +12,8 @@ from aerobee.broker.send.message_type import priority_queue, type_of
 from aerobee.message import decode_record
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
-from tests.unit.broker.sending import FakeConnection, Sending, batch_body, send_frame
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import Sending, batch_body, send_frame
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def sending(tmp_path: Path) -> Iterator[Sending]:
 
 def send(sending: Sending, frame: bytes) -> dict[str, str | int]:
     """Through the lane and, what it leaves, through the handler: code and queueId."""
-    connection = FakeConnection()
+    connection = FakePeer()
     used = sending.lane.burst(connection, frame, 0)  # type: ignore[arg-type]
     if used:
         (reply,) = connection.replies()
@@ -131,7 +132,7 @@ def test_any_topic_takes_any_kind_when_kinds_are_not_checked(sending: Sending, k
 def test_a_plain_message_of_a_plain_topic_stays_on_the_hot_path_while_kinds_are_checked(
     checking: Sending,
 ) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     frame = send_frame("TopicNORMAL")
     assert checking.lane.burst(connection, frame, 0) == len(frame)  # type: ignore[arg-type]
     record = checking.store.read_record(0)

@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.pull.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullCalls
+from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from tests.unit.broker.sending import FakeConnection, Sending, send_frame
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import Sending, send_frame
 
 
 class Pulling(Sending):
-    """Sending, and the parts that pulling needs."""
-
-    def __init__(self, path: Path, config: BrokerConfig | None = None, **store_settings: Any) -> None:
-        super().__init__(path, config, **store_settings)
-        self.spawned: list[Coroutine[Any, Any, None]] = []
-        self.pulls = PullCalls(
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            consumers=self.consumers,
-            offsets=self.offsets,
-            stats=self.stats,
-            held=self.held,
-            expressions=Expressions(),
-            live=self.live,
-            identity=self.identity,
-            spawn=self.spawned.append,
-        )
+    """Sending, and pulls of it."""
 
     def send(self, count: int = 1, tag: str = "", queue: str = "1") -> None:
         for _ in range(count):
             properties = "UNIQ_KEY\x01U\x02" + (f"TAGS\x01{tag}\x02" if tag else "")
             frame = send_frame(queue=queue, properties=properties)
-            assert self.lane.burst(FakeConnection(), frame, 0)  # type: ignore[arg-type]
+            assert self.lane.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
 
-    def pull(self, connection: FakeConnection, request: RemotingCommand) -> RemotingCommand | None:
+    def pull(self, connection: FakePeer, request: RemotingCommand) -> RemotingCommand | None:
         reply = self.pulls.pull(connection, request)  # type: ignore[arg-type]
         assert reply is None or isinstance(reply, RemotingCommand)
         return reply
@@ -88,7 +70,7 @@ def test_where_a_pull_asks_decides_its_code(
     pulling: Pulling, offset: int, code: int, remark: str, offsets: tuple[int, int, int]
 ) -> None:
     pulling.send(3)
-    reply = pulling.pull(FakeConnection(), pull_request(offset))
+    reply = pulling.pull(FakePeer(), pull_request(offset))
     assert reply is not None
     assert (reply.code, reply.remark) == (code, remark)
     assert offsets_of(reply) == offsets
@@ -99,7 +81,7 @@ def test_where_a_pull_asks_decides_its_code(
 def test_a_queue_never_written_waits_at_0_and_corrects_other_offsets(
     pulling: Pulling, offset: int, code: int
 ) -> None:
-    reply = pulling.pull(FakeConnection(), pull_request(offset))
+    reply = pulling.pull(FakePeer(), pull_request(offset))
     assert reply is not None
     assert reply.code == code
     assert offsets_of(reply) == (0, 0, 0)
@@ -116,7 +98,7 @@ def test_a_queue_never_written_waits_at_0_and_corrects_other_offsets(
     ],
 )
 def test_refusals_have_rocketmqs_codes(pulling: Pulling, fields: dict[str, str], code: int) -> None:
-    reply = pulling.pull(FakeConnection(), pull_request(**fields))
+    reply = pulling.pull(FakePeer(), pull_request(**fields))
     assert reply is not None
     assert reply.code == code
     assert reply.remark
@@ -126,18 +108,18 @@ def test_permissions_of_broker_group_and_topic_are_told_apart(pulling: Pulling) 
     pulling.groups.put(SubscriptionGroupConfig("closed", consume_enable=False))
     pulling.topics.put(TopicConfig("TopicWriteOnly", 4, 4, 2))
     replies = [
-        pulling.pull(FakeConnection(), pull_request(consumerGroup="closed")),
-        pulling.pull(FakeConnection(), pull_request(topic="TopicWriteOnly")),
+        pulling.pull(FakePeer(), pull_request(consumerGroup="closed")),
+        pulling.pull(FakePeer(), pull_request(topic="TopicWriteOnly")),
     ]
     pulling.live.replace(broker_permission=2)
-    replies.append(pulling.pull(FakeConnection(), pull_request()))
+    replies.append(pulling.pull(FakePeer(), pull_request()))
     assert [reply.ext["forbiddenType"] for reply in replies if reply and reply.ext] == ["2", "3", "1"]
     assert all(reply and reply.code == ResponseCode.NO_PERMISSION for reply in replies)
 
 
 def test_an_unknown_group_is_refused_when_groups_are_not_created(tmp_path: Path) -> None:
     pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", auto_create_subscription_group=False))
-    reply = pulling.pull(FakeConnection(), pull_request())
+    reply = pulling.pull(FakePeer(), pull_request())
     assert reply is not None
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     pulling.close()
@@ -146,12 +128,12 @@ def test_an_unknown_group_is_refused_when_groups_are_not_created(tmp_path: Path)
 def test_a_tag_filter_skips_the_others(pulling: Pulling) -> None:
     for tag in ("TagA", "TagB", "TagA"):
         pulling.send(tag=tag)
-    reply = pulling.pull(FakeConnection(), pull_request(subscription="TagB || TagX"))
+    reply = pulling.pull(FakePeer(), pull_request(subscription="TagB || TagX"))
     assert reply is not None
     assert reply.code == 0
     assert [record.tag for record in decode_records(reply.body)] == ["TagB"]
     assert offsets_of(reply)[0] == 3
-    nothing = pulling.pull(FakeConnection(), pull_request(subscription="NoSuchTag"))
+    nothing = pulling.pull(FakePeer(), pull_request(subscription="NoSuchTag"))
     assert nothing is not None
     assert (nothing.code, nothing.remark, nothing.body) == (20, "NO_MATCHED_MESSAGE", b"")
 
@@ -160,10 +142,10 @@ def test_sql_filters_when_the_broker_allows_them(tmp_path: Path) -> None:
     pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
     pulling.send(tag="TagA")
     pulling.send(tag="TagB")
-    reply = pulling.pull(FakeConnection(), pull_request(expressionType="SQL92", subscription="TAGS = 'TagB'"))
+    reply = pulling.pull(FakePeer(), pull_request(expressionType="SQL92", subscription="TAGS = 'TagB'"))
     assert reply is not None
     assert [record.tag for record in decode_records(reply.body)] == ["TagB"]
-    refused = pulling.pull(FakeConnection(), pull_request(expressionType="SQL92", subscription="TAGS = = "))
+    refused = pulling.pull(FakePeer(), pull_request(expressionType="SQL92", subscription="TAGS = = "))
     assert refused is not None
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "column 8" in str(refused.remark)
@@ -172,7 +154,7 @@ def test_sql_filters_when_the_broker_allows_them(tmp_path: Path) -> None:
 
 def test_a_held_sql_pull_is_answered_by_the_first_message_that_matches(tmp_path: Path) -> None:
     pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
-    connection = FakeConnection()
+    connection = FakePeer()
     request = pull_request(
         flags=SUSPEND | SUBSCRIPTION, opaque=78, expressionType="SQL92", subscription="TAGS = 'TagB'"
     )
@@ -190,9 +172,7 @@ def test_a_held_sql_pull_is_answered_by_the_first_message_that_matches(tmp_path:
 
 def test_the_offset_in_the_header_is_committed_once(pulling: Pulling) -> None:
     pulling.send(3)
-    pulling.pull(
-        FakeConnection(), pull_request(3, flags=COMMIT_OFFSET | SUBSCRIPTION | SUSPEND, commitOffset="2")
-    )
+    pulling.pull(FakePeer(), pull_request(3, flags=COMMIT_OFFSET | SUBSCRIPTION | SUSPEND, commitOffset="2"))
     assert pulling.offsets.query("group", "TopicNormal", 1) == 2
     pulling.offsets.commit("group", "TopicNormal", 1, 3)
     pulling.send()
@@ -201,7 +181,7 @@ def test_the_offset_in_the_header_is_committed_once(pulling: Pulling) -> None:
 
 
 def test_a_held_pull_is_answered_by_the_message_it_waits_for(pulling: Pulling) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     assert pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION, opaque=77)) is None
     assert pulling.held.count == 1
     pulling.send(5)
@@ -214,7 +194,7 @@ def test_a_held_pull_is_answered_by_the_message_it_waits_for(pulling: Pulling) -
 
 
 def test_a_message_that_does_not_match_leaves_the_pull_held(pulling: Pulling) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION, subscription="TagC"))
     pulling.send(tag="TagA")
     pulling.run_soon()
@@ -226,7 +206,7 @@ def test_a_message_that_does_not_match_leaves_the_pull_held(pulling: Pulling) ->
 
 
 def test_a_held_pull_ends_at_its_own_time(pulling: Pulling) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     pulling.pull(
         connection, pull_request(flags=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis="15000", opaque=1)
     )
@@ -246,7 +226,7 @@ def test_a_held_pull_ends_at_its_own_time(pulling: Pulling) -> None:
 
 def test_without_long_polling_the_hold_is_the_brokers(tmp_path: Path) -> None:
     pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", long_polling_enable=False))
-    connection = FakeConnection()
+    connection = FakePeer()
     pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION))
     pulling.clock.advance(1.0)
     pulling.run_soon()
@@ -255,10 +235,10 @@ def test_without_long_polling_the_hold_is_the_brokers(tmp_path: Path) -> None:
 
 
 def test_a_closed_connection_takes_its_held_pulls_along(pulling: Pulling) -> None:
-    connection, other = FakeConnection(), FakeConnection()
+    connection, other = FakePeer(), FakePeer()
     for each in (connection, other):
         pulling.pull(each, pull_request(flags=SUSPEND | SUBSCRIPTION))
-    connection.lose()
+    connection.close()
     assert pulling.held.count == 1
     pulling.send()
     pulling.run_soon()
@@ -268,7 +248,7 @@ def test_a_closed_connection_takes_its_held_pulls_along(pulling: Pulling) -> Non
 
 def test_a_reset_reaches_a_held_pull_at_once(pulling: Pulling) -> None:
     pulling.send(3)
-    connection = FakeConnection()
+    connection = FakePeer()
     assert pulling.pull(connection, pull_request(3, flags=SUSPEND | SUBSCRIPTION)) is None
     pulling.offsets.assign_reset("group", "TopicNormal", {1: 1})
     pulling.run_soon()
@@ -282,7 +262,7 @@ def test_a_reset_reaches_a_held_pull_at_once(pulling: Pulling) -> None:
 
 
 def test_everything_held_is_answered_when_the_broker_stops(pulling: Pulling) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION))
     pulling.held.accepting = False
     pulling.held.release_all()
@@ -292,14 +272,14 @@ def test_everything_held_is_answered_when_the_broker_stops(pulling: Pulling) -> 
 
 def test_a_slave_answers_pulls_only_when_it_may(tmp_path: Path) -> None:
     pulling = Pulling(tmp_path / "no", BrokerConfig(broker_name="b", broker_id=1))
-    reply = pulling.pull(FakeConnection(), pull_request())
+    reply = pulling.pull(FakePeer(), pull_request())
     assert reply is not None
     assert reply.code == ResponseCode.SYSTEM_BUSY
     assert reply.remark
     assert reply.remark.startswith("[REJECTREQUEST]")
     pulling.close()
     reader = Pulling(tmp_path / "yes", BrokerConfig(broker_name="b", broker_id=1, slave_read_enable=True))
-    reply = reader.pull(FakeConnection(), pull_request(7))
+    reply = reader.pull(FakePeer(), pull_request(7))
     assert reply is not None
     assert (reply.code, reply.ext and reply.ext["nextBeginOffset"]) == (20, "7")
     reader.close()
@@ -307,6 +287,6 @@ def test_a_slave_answers_pulls_only_when_it_may(tmp_path: Path) -> None:
 
 def test_statistics_count_what_was_pulled(pulling: Pulling) -> None:
     pulling.send(3)
-    pulling.pull(FakeConnection(), pull_request())
+    pulling.pull(FakePeer(), pull_request())
     counters = dict(pulling.stats.counters("GROUP_GET_NUMS"))
     assert counters["TopicNormal@group"].count == 3

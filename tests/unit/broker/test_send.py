@@ -14,7 +14,8 @@ from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.frame import decode_frame
 from tests.captures import captured
-from tests.unit.broker.sending import FakeConnection, Sending, batch_body, send_frame
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import Sending, batch_body, send_frame
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def sending(tmp_path: Path) -> Iterator[Sending]:
 
 
 def answer(sending: Sending, frame: bytes) -> RemotingCommand:
-    reply = sending.handle(FakeConnection(), frame)
+    reply = sending.handle(FakePeer(), frame)
     assert reply is not None
     assert reply.ext is not None
     assert reply.ext["MSG_REGION"] == "DefaultRegion"
@@ -133,10 +134,10 @@ def test_nothing_is_taken_before_the_time_set_for_it(tmp_path: Path) -> None:
         tmp_path / "store", BrokerConfig(broker_name="broker-a", start_accept_send_request_time_stamp=opens)
     )
     frame = send_frame()
-    assert sending.lane.burst(FakeConnection(), frame, 0) == 0  # type: ignore[arg-type]
+    assert sending.lane.burst(FakePeer(), frame, 0) == 0  # type: ignore[arg-type]
     assert answer(sending, frame).code == ResponseCode.SYSTEM_ERROR
     sending.clock.advance(10)
-    assert sending.lane.burst(FakeConnection(), frame, 0)  # type: ignore[arg-type]
+    assert sending.lane.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
     assert answer(sending, frame).code == 0
     sending.close()
 
@@ -214,7 +215,7 @@ def test_a_batch_of_the_cpp_client_is_stored_as_its_messages(sending: Sending) -
 
 
 def test_oneway_errors_and_successes_are_not_answered(sending: Sending) -> None:
-    assert sending.handle(FakeConnection(), send_frame(flag=FLAG_ONEWAY, queue="-1")) is None
+    assert sending.handle(FakePeer(), send_frame(flag=FLAG_ONEWAY, queue="-1")) is None
     assert len(sending.stored()) == 1
 
 

@@ -13,7 +13,8 @@ from aerobee.broker.send.send_duplicates import KEY_CHARS_MAX
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.config import FlushDiskType
-from tests.unit.broker.sending import FakeConnection, Sending, batch_body, send_frame
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import Sending, batch_body, send_frame
 
 WINDOW_MS = 60_000
 
@@ -34,7 +35,7 @@ def keyed(key: str, unique_key: str = "U1", more: str = "", **fields: Any) -> by
 
 
 def send(sending: Sending, frame: bytes) -> RemotingCommand:
-    reply = sending.handle(FakeConnection(), frame)
+    reply = sending.handle(FakePeer(), frame)
     assert reply is not None
     return reply
 
@@ -89,7 +90,7 @@ def test_off_by_default_the_key_means_nothing(tmp_path: Path) -> None:
 
 
 def test_the_lane_leaves_keyed_messages_to_the_handler(sending: Sending) -> None:
-    connection = FakeConnection()
+    connection = FakePeer()
     frame = send_frame() + keyed("order-1") + send_frame()
     used = sending.lane.burst(connection, frame, 0)  # type: ignore[arg-type]
     assert used == len(send_frame())
@@ -167,7 +168,7 @@ def test_a_key_that_is_too_long_is_refused(sending: Sending) -> None:
 
 def test_with_sync_flush_a_repetition_waits_for_the_first_to_be_durable(tmp_path: Path) -> None:
     sending = Sending(tmp_path, config(), flush_disk_type=FlushDiskType.SYNC_FLUSH)
-    first, second = FakeConnection(), FakeConnection()
+    first, second = FakePeer(), FakePeer()
     assert sending.handle(first, keyed("order-1")) is None
     assert sending.handle(second, keyed("order-1")) is None
     assert first.replies() == second.replies() == []

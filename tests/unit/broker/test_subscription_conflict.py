@@ -11,11 +11,11 @@ from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from tests.unit.broker.fakes import FakeConnection
+from tests.fakes import FakePeer
 from tests.unit.broker.test_heartbeat import Clients
 
 
-def beat(clients: Clients, connection: FakeConnection, client_id: str, **topics: str) -> RemotingCommand:
+def beat(clients: Clients, connection: FakePeer, client_id: str, **topics: str) -> RemotingCommand:
     subscriptions = [SubscriptionData.parse("%RETRY%g", "*", sub_version=1)]
     for topic, text in topics.items():
         kind, _, rest = text.rpartition(":")
@@ -41,8 +41,8 @@ def beat(clients: Clients, connection: FakeConnection, client_id: str, **topics:
 )
 def test_texts_are_compared_by_what_they_ask_for(mine: str, theirs: str, differ: bool) -> None:
     clients = Clients()
-    beat(clients, FakeConnection(), "c1", T=mine)
-    beat(clients, FakeConnection(), "c2", T=theirs)
+    beat(clients, FakePeer(), "c1", T=mine)
+    beat(clients, FakePeer(), "c2", T=theirs)
     group = clients.consumers.group("g")
     assert group is not None
     assert bool(group.conflicts) is differ
@@ -50,7 +50,7 @@ def test_texts_are_compared_by_what_they_ask_for(mine: str, theirs: str, differ:
 
 def test_a_conflict_names_both_clients_once(caplog: pytest.LogCaptureFixture) -> None:
     clients = Clients()
-    first, second = FakeConnection(), FakeConnection()
+    first, second = FakePeer(), FakePeer()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert beat(clients, first, "c1", T="A").code == 0
@@ -65,7 +65,7 @@ def test_a_conflict_names_both_clients_once(caplog: pytest.LogCaptureFixture) ->
 
 def test_the_policy_refuse_keeps_out_who_differs_until_the_others_are_gone() -> None:
     clients = Clients(subscription_conflict_policy="refuse")
-    first, second = FakeConnection(), FakeConnection()
+    first, second = FakePeer(), FakePeer()
     beat(clients, first, "c1", T="A")
     refused = beat(clients, second, "c2", T="B")
     assert refused.code == ResponseCode.NO_PERMISSION
@@ -82,7 +82,7 @@ def test_the_policy_refuse_keeps_out_who_differs_until_the_others_are_gone() -> 
 
 def test_a_member_may_change_what_it_asks_for_when_it_is_alone() -> None:
     clients = Clients(subscription_conflict_policy="refuse")
-    connection = FakeConnection()
+    connection = FakePeer()
     assert beat(clients, connection, "c1", T="A").code == 0
     assert beat(clients, connection, "c1", T="B").code == 0
 
@@ -97,7 +97,7 @@ def test_a_topic_that_only_one_asks_for_is_a_difference() -> None:
 
 def test_a_heartbeat_with_a_bad_expression_says_where_the_fault_is() -> None:
     clients = Clients(enable_property_filter=True)
-    reply = beat(clients, FakeConnection(), "c1", T="SQL92:a > ")
+    reply = beat(clients, FakePeer(), "c1", T="SQL92:a > ")
     assert reply.code == ResponseCode.SUCCESS
     assert "column 5" in str(reply.remark)
     assert clients.members("g") == ["c1"], "its other topics are served"

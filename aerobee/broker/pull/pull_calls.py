@@ -1,0 +1,132 @@
+"""PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 by remoting: requests in, outcomes of PullService out.
+
+The reply's four offsets are in every reply of code 0, 19, 20 and 21: clients fail without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.pull.pull_service import (
+    COUNT_MAX,
+    Pull,
+    PullOutcome,
+    PullRefused,
+    PullRequest,
+    PullService,
+)
+from aerobee.errors import AerobeeError, RemoteError
+from aerobee.remoting.body.subscription import TYPE_TAG
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.peer import Handler, Peer, Reply
+
+# sysFlag bits of a pull (PullSysFlag)
+COMMIT_OFFSET = 1
+SUSPEND = 2
+SUBSCRIPTION = 4
+CLASS_FILTER = 8
+
+
+def parse_pull(request: RemotingCommand) -> PullRequest:
+    """Read the fields of a pull. Raises MalformedFrame for one that is missing or not a number."""
+    flags = request.integer("sysFlag", 0)
+    suspends = flags & SUSPEND and not request.is_oneway
+    return PullRequest(
+        group=request.text("consumerGroup"),
+        topic=request.text("topic"),
+        queue_id=request.integer("queueId"),
+        offset=request.integer("queueOffset"),
+        count_max=min(max(1, request.integer("maxMsgNums")), COUNT_MAX),
+        expression=request.text("subscription", "") if flags & SUBSCRIPTION else None,
+        expression_type=request.field("expressionType") or TYPE_TAG,
+        subscription_version=request.integer("subVersion", 0),
+        commit_offset=request.integer("commitOffset") if flags & COMMIT_OFFSET else None,
+        hold_ms=request.integer("suspendTimeoutMillis", 0) if suspends else None,
+        is_lite=request.code == RequestCode.LITE_PULL_MESSAGE,
+    )
+
+
+class PullCalls:
+    """Handlers of both pull requests. A hot pull is a plain function; a cold one is a coroutine."""
+
+    def __init__(
+        self,
+        *,
+        service: PullService,
+        held: HeldPulls,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """`spawn` makes a task that ends with the broker, for a held pull whose data is cold."""
+        self._service = service
+        self._held = held
+        self._spawn = spawn
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
+        """Serve a pull that just came in: it may be held, and it commits the offset in its header."""
+        try:
+            pull = self._service.check(peer, parse_pull(request))
+        except PullRefused as refusal:
+            ext = {"forbiddenType": str(refusal.forbidden_type)} if refusal.forbidden_type else {}
+            return request.reply(refusal.code, remark=refusal.remark, ext=ext)
+        if self._service.is_cold(pull):
+            return self._pull_cold(pull, request)
+        return self._answer(pull, request, self._service.read(pull, may_hold=True))
+
+    async def _pull_cold(self, pull: Pull, request: RemotingCommand) -> Reply:
+        return self._answer(pull, request, await self._service.read_cold(pull, may_hold=True))
+
+    def resume(self, held: HeldPull) -> None:
+        """Serve a pull that was held; it is answered now, whatever there is."""
+        request = decode_frame(held.frame)
+        try:
+            pull = self._service.check(held.peer, parse_pull(request))
+            if self._service.is_cold(pull):
+                self._spawn(self._resume_cold(pull, request))
+                return
+            reply = self._answer(pull, request, self._service.read(pull, may_hold=False))
+        except AerobeeError as error:
+            code = error.code if isinstance(error, RemoteError) else int(ResponseCode.SYSTEM_ERROR)
+            reply = request.reply(code, remark=str(error), ext={})
+        if reply is not None:
+            held.peer.send(reply)
+
+    async def _resume_cold(self, pull: Pull, request: RemotingCommand) -> None:
+        try:
+            reply = self._answer(pull, request, await self._service.read_cold(pull, may_hold=False))
+        except AerobeeError as error:
+            reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext={})
+        if reply is not None and pull.peer.is_open:
+            pull.peer.send(reply)
+
+    def _answer(self, pull: Pull, request: RemotingCommand, outcome: PullOutcome) -> Reply:
+        """The reply, or None when the pull is held from now on."""
+        if outcome.hold_ms is not None:
+            asked = pull.request
+            held = HeldPull(
+                pull.peer,
+                encode_frame(request),
+                asked.group,
+                asked.topic,
+                asked.queue_id,
+                pull.tag_codes,
+                pull.accept,
+                self.resume,
+            )
+            self._held.hold(held, outcome.hold_ms / 1000)
+            return None
+        ext = {
+            "suggestWhichBrokerId": str(outcome.suggested_broker_id),
+            "nextBeginOffset": str(outcome.next_offset),
+            "minOffset": str(outcome.min_offset),
+            "maxOffset": str(outcome.max_offset),
+            "topicSysFlag": str(pull.topic.topic_sys_flag),
+            "groupSysFlag": str(pull.group.group_sys_flag),
+        }
+        return request.reply(outcome.code, remark=outcome.remark, ext=ext, body=outcome.body)
