@@ -55,8 +55,9 @@ from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, ConnectionLimits
 from aerobee.remoting.direct import DirectNetwork
+from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.remoting.server import Listener, RemotingServer
+from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import ServerTls
 from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.config import BrokerRole, StoreConfig
@@ -124,6 +125,7 @@ class Broker:
         is_real = type(self._network) is AsyncioNetwork
         make_sockets = self.lane_choice.make_sockets if is_real else None
         self._direct = DirectNetwork(make_sockets) if make_sockets is not None else None
+        self._watch = LoopWatch(self.clock.monotonic)
         self._server = self._make_server(tls)
         self._vip_server = self._make_server(tls)
         self._client = RemotingClient(clock=self.clock, network=self._network)
@@ -394,6 +396,9 @@ class Broker:
             "lane": self.lane_choice.name,
             "loopWaitMaxMs": str(self.overload.wait_max_ms),
             "refusedSends": str(self.overload.refused_count),
+            "refusedConnections": str(self._server.refused_count + self._vip_server.refused_count),
+            "slowPeersClosed": str(self._server.too_slow_count + self._vip_server.too_slow_count),
+            **self._watch.runtime_info(),
             "dedupKeys": str(len(self._duplicates)),
             "dedupDroppedSends": str(self._duplicates.dropped_count),
             "dedupForgottenKeys": str(self._duplicates.forgotten_count),
@@ -413,8 +418,19 @@ class Broker:
             handlers=self._handlers,
             default=self._unknown,
             tls=tls,
-            limits=ConnectionLimits(idle_close_s=self.config.server_channel_max_idle_time_seconds),
+            limits=ConnectionLimits(
+                idle_close_s=self.config.server_channel_max_idle_time_seconds,
+                handshake_s=self.config.tls_handshake_timeout_millis / 1000,
+                frame_s=self.config.frame_receive_timeout_millis / 1000,
+            ),
+            admits=self._admits,
+            watch=self._watch,
         )
+
+    def _admits(self) -> bool:
+        """Whether one more connection may stay: the store and the nameservers need descriptors too."""
+        count = len(self._server.connections) + len(self._vip_server.connections)
+        return count < connections_max(self.config.server_connections_max)
 
     def _unknown(self, peer: Peer, request: RemotingCommand) -> Reply:
         if self._lane is None:

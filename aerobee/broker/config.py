@@ -83,6 +83,9 @@ class BrokerConfig:
     broker_permission: int = PERM_READ | PERM_WRITE
     start_accept_send_request_time_stamp: int = 0
     server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
+    server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
+    tls_handshake_timeout_millis: int = 10_000  # then a connection without a finished handshake is closed
+    frame_receive_timeout_millis: int = 30_000  # for a frame that has begun, and 1 s more for each 8 KiB
     # topics and groups
     default_topic_queue_nums: int = 8
     auto_create_topic_enable: bool = True
@@ -190,6 +193,8 @@ class BrokerConfig:
             ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
             ("registerNameServerPeriod", self.register_name_server_period),
             ("registerBrokerTimeoutMills", self.register_broker_timeout_mills),
+            ("tlsHandshakeTimeoutMillis", self.tls_handshake_timeout_millis),
+            ("frameReceiveTimeoutMillis", self.frame_receive_timeout_millis),
             ("splitRegistrationSize", self.split_registration_size),
             ("shortPollingTimeMills", self.short_polling_time_mills),
             ("flushConsumerOffsetInterval", self.flush_consumer_offset_interval),
@@ -201,6 +206,7 @@ class BrokerConfig:
         ):
             if value <= 0:
                 raise ConfigError(f"{key} is {value}, must be above 0")
+        _between("serverConnectionsMax", self.server_connections_max, 0, 2**31 - 1)
         _between("maxErrorRateOfBloomFilter", self.max_error_rate_of_bloom_filter, 1, 99)
         if self.subscription_conflict_policy not in POLICIES:
             raise ConfigError(

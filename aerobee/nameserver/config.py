@@ -40,8 +40,11 @@ IGNORED_KEYS = frozenset(
 
 # Changing these in a running NameServer would have no effect.
 START_ONLY_KEYS = frozenset(
-    {"listenPort", "bindAddress", "listeners", "pendingReplyBytesMax", "serverChannelMaxIdleTimeSeconds"}
-)
+    {
+        "listenPort", "bindAddress", "listeners", "pendingReplyBytesMax", "serverChannelMaxIdleTimeSeconds",
+        "tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,9 @@ class NameServerConfig:
     wait_seconds_for_service: int = 45
     scan_not_active_broker_interval: int = 5_000  # ms between looks for brokers that fell silent
     server_channel_max_idle_time_seconds: int = 120
+    server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
+    tls_handshake_timeout_millis: int = 10_000  # then a connection without a finished handshake is closed
+    frame_receive_timeout_millis: int = 30_000  # for a frame that has begun, and 1 s more for each 8 KiB
     pending_reply_bytes_max: int = 256 * 1024 * 1024  # answers that peers have not read yet, all connections
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
 
@@ -76,6 +82,7 @@ class NameServerConfig:
         for key, value in (
             ("waitSecondsForService", self.wait_seconds_for_service),
             ("shutdownWaitTimeSeconds", self.shutdown_wait_time_seconds),
+            ("serverConnectionsMax", self.server_connections_max),
         ):
             if value < 0:
                 raise ConfigError(f"{key} is {value}, must not be negative")
@@ -83,6 +90,8 @@ class NameServerConfig:
             ("scanNotActiveBrokerInterval", self.scan_not_active_broker_interval),
             ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
             ("pendingReplyBytesMax", self.pending_reply_bytes_max),
+            ("tlsHandshakeTimeoutMillis", self.tls_handshake_timeout_millis),
+            ("frameReceiveTimeoutMillis", self.frame_receive_timeout_millis),
         ):
             if value <= 0:
                 raise ConfigError(f"{key} is {value}, must be above 0")

@@ -25,7 +25,7 @@ from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.connection import Connection, ConnectionLimits
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.remoting.server import Listener, RemotingServer, parse_listeners
+from aerobee.remoting.server import Listener, RemotingServer, connections_max, parse_listeners
 from aerobee.remoting.tls import ServerTls
 from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.disk import Disk, RealDisk
@@ -64,7 +64,12 @@ class NameServer:
             network=network,
             handlers=self._handlers,
             tls=tls,
-            limits=ConnectionLimits(idle_close_s=self._config.value.server_channel_max_idle_time_seconds),
+            limits=ConnectionLimits(
+                idle_close_s=self._config.value.server_channel_max_idle_time_seconds,
+                handshake_s=self._config.value.tls_handshake_timeout_millis / 1000,
+                frame_s=self._config.value.frame_receive_timeout_millis / 1000,
+            ),
+            admits=lambda: self.connection_count < connections_max(self.config.server_connections_max),
         )
         self._unread = UnreadReplies(
             lambda: self._server.connections, limit_bytes=self._config.value.pending_reply_bytes_max

@@ -26,6 +26,7 @@ from aerobee.ops.serving import (
     write_config,
 )
 from aerobee.ops.settings import NameServerSettings, nameserver_settings
+from aerobee.store.descriptors import raise_limit
 
 
 def register(app: typer.Typer) -> None:
@@ -50,6 +51,7 @@ def nameserver(
         write_config(out, to_properties(settings.server, settings.tls))
         return
     set_log_level(log_level)
+    raise_limit()  # of open files: half of it is for connections
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)

@@ -50,7 +50,7 @@ class RemotingClient:
         burst: Burst | None = None,
     ) -> None:
         limits = limits or ConnectionLimits()
-        self._set = ConnectionSet(clock, limits.idle_close_s)
+        self._set = ConnectionSet(clock, limits)
         self.connections = self._set.connections
         self._network = network
         self._tls = tls

@@ -32,6 +32,7 @@ from aerobee.errors import (
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
+from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch, Watched
 from aerobee.remoting.peer import Handler, Reply
 from aerobee.remoting.pending_calls import PendingCalls
 from aerobee.remoting.tls import FIRST_BYTE, ServerTls, TlsMode, TlsPump
@@ -67,6 +68,9 @@ class ConnectionLimits:
     idle_close_s: float = (
         120.0  # no byte in either direction for so long: closed (serverChannelMaxIdleTimeSeconds)
     )
+    handshake_s: float = 10.0  # for a TLS handshake, from the connection's first moment
+    frame_s: float = 30.0  # for a frame that has begun, and a second more for each
+    frame_bytes_per_s: int = 8_192  # of its length: who is slower than that is closed
 
 
 @dataclass(slots=True)
@@ -82,6 +86,7 @@ class Endpoint:
     leaves_deaf_peers: bool = (
         False  # a peer that was silent while a call waited is left: see pending_calls.py
     )
+    watch: LoopWatch = field(default_factory=LoopWatch)
     on_made: Callable[[Connection], None] | None = None
     on_lost: Callable[[Connection], None] | None = None
 
@@ -110,6 +115,9 @@ class Connection(asyncio.Protocol):
         self.lane: Any = None
         self.touched = False  # a byte moved since the last sweep for idle connections
         self.idle_since = 0.0  # the clock's monotonic time of that sweep
+        self.begun: tuple[tuple[int, int], float] | None = (
+            None  # a frame that was not whole at a look, and when
+        )
         self.ready: asyncio.Future[None] | None = None  # set by a client that waits for the TLS handshake
         # Set by a transport that gives reads to the burst hook itself: from this call on they all come here again.
         self.end_bursts: Callable[[], None] | None = None
@@ -320,6 +328,18 @@ class Connection(asyncio.Protocol):
         transport.close()
         self._fail_pending(None)
 
+    @property
+    def shakes_hands(self) -> bool:
+        """Whether a TLS handshake has begun and is not done."""
+        return self._tls is not None and not self._tls.is_ready
+
+    def frame_begun(self) -> tuple[tuple[int, int], int] | None:
+        """A mark of the frame that has begun to arrive, and how long it says it is; None when none has."""
+        if self.end_bursts is not None and self.takes_bursts:
+            self.end_bursts()  # native code may keep the beginning of a frame
+        mark = None if self._reading_paused else self._decoder.beginning()
+        return None if mark is None else (mark, self._decoder.announced_bytes())
+
     def close_when_answered(self, wait_s: float) -> None:
         """Close as soon as no call of ours waits for an answer, after `wait_s` in any case."""
         now = self._loop.time()
@@ -458,7 +478,7 @@ class Connection(asyncio.Protocol):
                 if self._write_paused or self._has_enough_tasks():
                     break
             if not decoder.unused:
-                decoder.buffer, decoder.position = b"", 0
+                decoder.drop_used()
         except WireError as error:
             self._refuse(error)
         except Exception:
@@ -493,11 +513,17 @@ class Connection(asyncio.Protocol):
             remark = f" request type {command.code} not supported"
             self._reply(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
             return
+        watch = endpoint.watch
+        started = watch.monotonic()
         try:
             outcome = handler(self, command)
         except Exception as error:
             self._reply(command, self._error_reply(command, error))
             return
+        finally:
+            held_s = watch.monotonic() - started
+            if held_s > HELD_LIMIT_S:
+                watch.note(command.code, self.address, held_s)
         if outcome is None or type(outcome) is RemotingCommand:
             self._reply(command, outcome)
         else:
@@ -541,7 +567,7 @@ class Connection(asyncio.Protocol):
 
     async def _run(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
         try:
-            reply = await work
+            reply = await Watched(work, self._endpoint.watch, command.code, self)
         except Exception as error:
             reply = self._error_reply(command, error)
         self._reply(command, reply)

@@ -1,28 +1,39 @@
 """The open connections of one server or client: closing those on which nothing moves, and closing all.
 
 One sweep serves them all, no timer for each. A connection is closed between `idle_close_s` and a quarter more after its
-last byte in either direction; one that does not even take the close is aborted by the next sweep. Source:
-IdleStateHandler with serverChannelMaxIdleTimeSeconds (RocketMQ).
+last byte in either direction; one that does not even take the close is aborted by the next sweep. Another sweep looks for
+peers that send too slowly to be served (progress.py). Source: IdleStateHandler with
+serverChannelMaxIdleTimeSeconds (RocketMQ), which has nothing like the second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from aerobee.clock import Clock, Timer
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.progress import Progress
 
+_LOG = logging.getLogger("aerobee.remoting")
 SWEEPS_PER_IDLE_TIME = 4
+LOOK_S_MAX = 5.0  # between looks for slow peers
+LOOKED_AT_ONCE = 2_000  # connections in one piece of the event loop
 CLOSE_WAIT_S = 0.5  # what connections get to close by themselves before they are aborted
 
 
 class ConnectionSet:
     """`connections` holds the open ones; `made` and `lost` are the callbacks of their Endpoint."""
 
-    def __init__(self, clock: Clock, idle_close_s: float) -> None:
+    def __init__(self, clock: Clock, limits: ConnectionLimits) -> None:
         self.connections: set[Connection] = set()
+        self.too_slow_count = 0
+        self._limits = limits
+        self._look_s = min(limits.handshake_s / 2, limits.frame_s / 2, LOOK_S_MAX)
+        self._look_timer: Timer | None = None
+        self._progress: dict[Connection, Progress] = {}
         self._clock = clock
-        self._idle_close_s = idle_close_s
+        self._idle_close_s = limits.idle_close_s
         self._timer: Timer | None = None
         self._closing: set[Connection] = set()
         self._all_lost: asyncio.Event | None = None
@@ -30,10 +41,12 @@ class ConnectionSet:
     def made(self, connection: Connection) -> None:
         self.connections.add(connection)
         connection.idle_since = self._clock.monotonic()
+        self._progress[connection] = Progress(connection.idle_since)
 
     def lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._closing.discard(connection)
+        self._progress.pop(connection, None)
         if not self.connections and self._all_lost is not None:
             self._all_lost.set()
 
@@ -41,8 +54,13 @@ class ConnectionSet:
         """Close idle connections from now on; starting twice is the same as once."""
         if self._timer is None:
             self._timer = self._clock.call_later(self._idle_close_s / SWEEPS_PER_IDLE_TIME, self._sweep)
+        if self._look_timer is None:
+            self._look_timer = self._clock.call_later(self._look_s, self._look, [])
 
     def stop_sweeping(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -79,3 +97,18 @@ class ConnectionSet:
                 self._closing.add(connection)
                 connection.close(f"nothing moved for {now - connection.idle_since:.0f} s")
         self.start_sweeping()
+
+    def _look(self, left: list[Connection]) -> None:
+        """Close peers that are too slow; a few thousand connections at a time, `left` of those of this round."""
+        now = self._clock.monotonic()
+        left = left or list(self.connections)
+        for connection in left[-LOOKED_AT_ONCE:]:
+            progress = self._progress.get(connection)
+            if connection.is_open and progress is not None:
+                reason = progress.look(connection, self._limits, now)
+                if reason:
+                    self.too_slow_count += 1
+                    _LOG.warning("%s is disconnected: %s", connection.address, reason)
+                    connection.abort(reason)
+        del left[-LOOKED_AT_ONCE:]
+        self._look_timer = self._clock.call_later(0.0 if left else self._look_s, self._look, left)

@@ -33,12 +33,13 @@ class FrameDecoder:
     and moves `position`. A read that finds nothing buffered becomes the buffer itself, without a copy.
     """
 
-    __slots__ = ("_frame_bytes_max", "buffer", "position")
+    __slots__ = ("_frame_bytes_max", "buffer", "passed", "position")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
         self.buffer: bytes | bytearray = _EMPTY
         self.position = 0
+        self.passed = 0  # grows whenever bytes of whole frames are dropped: see beginning()
 
     @property
     def unused(self) -> int:
@@ -50,14 +51,32 @@ class FrameDecoder:
         if self.position == len(self.buffer):
             self.buffer = data
         elif type(self.buffer) is bytearray:
+            self.passed += self.position > 0
             del self.buffer[: self.position]
             self.buffer += data
         else:
             # A frame is cut in two: from here until it is whole, bytes are appended in place.
+            self.passed += self.position > 0
             buffer = bytearray(memoryview(self.buffer)[self.position :])
             buffer += data
             self.buffer = buffer
         self.position = 0
+
+    def drop_used(self) -> None:
+        """Everything was used: begin with an empty buffer."""
+        self.buffer, self.position = _EMPTY, 0
+        self.passed += 1
+
+    def beginning(self) -> tuple[int, int] | None:
+        """A mark of the frame that has begun and is not whole, None when there is none. While it stays, no frame ended."""
+        return (self.passed, self.position) if self.position < len(self.buffer) else None
+
+    def announced_bytes(self) -> int:
+        """How long the frame that has begun says that it is; 0 before its length has come."""
+        if self.unused < LENGTH_BYTES:
+            return 0
+        (length,) = _LENGTH.unpack_from(self.buffer, self.position)
+        return int(length) + LENGTH_BYTES
 
     def next_frame(self) -> RemotingCommand | None:
         """Return the next whole frame, or None when more bytes are needed.

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import resource
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aerobee.clock import Clock
 from aerobee.errors import ConfigError
+from aerobee.log_throttle import LogThrottle
 from aerobee.network import Network, NetworkServer
 from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint
 from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ServerTls
 
@@ -51,11 +54,15 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
     return tuple(found.values())
 
 
+def connections_max(wanted: int) -> int:
+    """How many connections a process may have open: what is set, or half of its limit of open files."""
+    return wanted or max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+
+
 class RemotingServer:
     """`handlers` answer requests by code, `default` those of other codes, `burst` sees all bytes first.
 
-    `connections` holds the open ones. There is no bound on their number but the process's file descriptors; what each
-    may cost is bounded by `limits`.
+    `connections` holds the open ones. Their number is bounded by `admits`; what each may cost is bounded by `limits`.
     """
 
     def __init__(
@@ -68,15 +75,54 @@ class RemotingServer:
         default: Handler | None = None,
         tls: ServerTls | None = None,
         limits: ConnectionLimits | None = None,
+        admits: Callable[[], bool] | None = None,
+        watch: LoopWatch | None = None,
     ) -> None:
+        """`admits` is asked for each new connection, which is closed at once when the answer is no."""
         limits = limits or ConnectionLimits()
-        self._set = ConnectionSet(clock, limits.idle_close_s)
+        self._admits = admits
+        self._refused = LogThrottle(_LOG, clock.monotonic)
+        self._set = ConnectionSet(clock, limits)
         self.connections = self._set.connections
         self._network = network
         self._endpoint = Endpoint(
-            handlers, default, burst, limits, tls, on_made=self._set.made, on_lost=self._set.lost
+            handlers,
+            default,
+            burst,
+            limits,
+            tls,
+            watch=watch or LoopWatch(clock.monotonic),
+            on_made=self._made,
+            on_lost=self._set.lost,
         )
         self._listening: dict[str, NetworkServer] = {}
+
+    @property
+    def watch(self) -> LoopWatch:
+        """Which requests held the event loop."""
+        return self._endpoint.watch
+
+    @property
+    def refused_count(self) -> int:
+        """Connections that were closed because there were too many."""
+        return self._refused.count
+
+    @property
+    def too_slow_count(self) -> int:
+        """Connections that were closed because they sent too slowly."""
+        return self._set.too_slow_count
+
+    def _made(self, connection: Connection) -> None:
+        if self._admits is not None and not self._admits():
+            self._refused.warn(
+                "full",
+                "%s is refused: %d connections are open, no more are taken (serverConnectionsMax)",
+                connection.address,
+                len(self.connections),
+            )
+            connection.abort("too many connections")
+            return
+        self._set.made(connection)
 
     def use_burst(self, burst: Burst) -> None:
         """Let this hook see all bytes first, from now on."""

@@ -29,6 +29,7 @@ FLOORS: dict[str, int] = {
     "network": 0,
     "config": 0,
     "quick_init": 0,
+    "log_throttle": 0,
     "remoting": 1,
     "store": 1,
     "client": 2,

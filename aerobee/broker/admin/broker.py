@@ -41,6 +41,7 @@ RESTART_KEYS = frozenset(
         "advertisedListeners", "bindAddress", "brokerClusterName", "brokerIP1", "brokerIP2", "brokerId",
         "brokerName", "brokerRole", "enableVipListener", "listenPort",
         "listeners", "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
+        "frameReceiveTimeoutMillis", "tlsHandshakeTimeoutMillis",
     }
 )  # fmt: skip
 LIVE_STORE_KEYS = frozenset(

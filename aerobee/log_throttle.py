@@ -1,0 +1,40 @@
+"""Warnings that a peer can cause as often as it likes, written now and then with their number.
+
+A bounded number of kinds; the text is that of the newest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+INTERVAL_S = 10.0
+KINDS_MAX = 256  # beyond it all begin anew
+
+
+class LogThrottle:
+    """`warn(kind, …)` writes the first warning of a kind at once, then one each `interval_s` that counts the others."""
+
+    def __init__(
+        self, log: logging.Logger, monotonic: Callable[[], float], interval_s: float = INTERVAL_S
+    ) -> None:
+        self.count = 0  # of all warnings, written or not
+        self._log = log
+        self._monotonic = monotonic
+        self._interval_s = interval_s
+        self._kinds: dict[str, tuple[float, int]] = {}  # when the next may be written, how many were not
+
+    def warn(self, kind: str, text: str, *args: object) -> bool:
+        """Returns whether it was written."""
+        self.count += 1
+        now = self._monotonic()
+        due, left_out = self._kinds.get(kind, (now, 0))
+        if now < due:
+            self._kinds[kind] = (due, left_out + 1)
+            return False
+        if len(self._kinds) >= KINDS_MAX:
+            self._kinds.clear()
+        self._kinds[kind] = (now + self._interval_s, 0)
+        more = f" ({left_out} more like it before)" if left_out else ""
+        self._log.warning(text + more.replace("%", "%%"), *args)
+        return True

@@ -1,0 +1,90 @@
+"""Who held the event loop: requests whose handling took longer than HELD_LIMIT_S in one piece.
+
+Everybody else waits meanwhile. The request's code and its peer are in the log, now and then, and the counters in the
+broker's runtime information.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar
+
+from aerobee.log_throttle import LogThrottle
+from aerobee.remoting.codes import request_name
+from aerobee.remoting.peer import Peer
+
+T = TypeVar("T")
+HELD_LIMIT_S = 0.05
+_LOG = logging.getLogger("aerobee.remoting")
+
+
+class LoopWatch:
+    """Counts of one process part. Belongs to its event loop."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.monotonic = monotonic
+        self.held_count = 0
+        self.longest_s = 0.0
+        self.longest = ""  # request and peer
+        self._throttle = LogThrottle(_LOG, monotonic)
+
+    def note(self, code: int, address: str, held_s: float) -> None:
+        """A request was handled for `held_s` without a pause; nothing is noted below HELD_LIMIT_S."""
+        if held_s < HELD_LIMIT_S:
+            return
+        self.held_count += 1
+        if held_s > self.longest_s:
+            self.longest_s, self.longest = held_s, f"{request_name(code)} of {address}"
+        self._throttle.warn(
+            request_name(code),
+            "%s of %s held the event loop for %.0f ms",
+            request_name(code),
+            address,
+            held_s * 1000,
+        )
+
+    def runtime_info(self) -> dict[str, str]:
+        return {
+            "loopHeldCount": str(self.held_count),
+            "loopHeldMaxMs": str(round(self.longest_s * 1000)),
+            "loopHeldLongest": self.longest,
+        }
+
+
+class Watched:
+    """Awaits a handler's coroutine and notes each of its steps that holds the loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], watch: LoopWatch, code: int, peer: Peer) -> None:
+        self._work = work
+        self._watch = watch
+        self._code = code
+        self._peer = peer
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        work, watch, monotonic = self._work, self._watch, self._watch.monotonic
+        step: Callable[[], Any] = lambda: work.send(None)  # noqa: E731
+        while True:
+            started = monotonic()
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value
+            finally:
+                watch.note(self._code, self._peer.address, monotonic() - started)
+            try:
+                answer = yield waits_for
+            except BaseException as error:
+                failure = error
+
+                def throw(failure: BaseException = failure) -> Any:
+                    return work.throw(failure)
+
+                step = throw
+            else:
+
+                def send(answer: Any = answer) -> Any:
+                    return work.send(answer)
+
+                step = send

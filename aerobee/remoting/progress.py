@@ -1,0 +1,35 @@
+"""Whether a peer sends fast enough to be kept.
+
+Who sends a byte now and then is never idle, and would hold its place for ever: a TLS handshake has a time, and a frame
+that has begun has one that grows with its length.
+"""
+
+from __future__ import annotations
+
+from aerobee.remoting.connection import Connection, ConnectionLimits
+
+
+class Progress:
+    """What was seen of one connection, which is looked at every few seconds."""
+
+    __slots__ = ("_begun", "_made_at", "_seen_at")
+
+    def __init__(self, made_at: float) -> None:
+        self._made_at = made_at
+        self._begun: tuple[int, int] | None = None  # the frame that was under way at the last look
+        self._seen_at = 0.0  # the first look that found it so
+
+    def look(self, connection: Connection, limits: ConnectionLimits, now: float) -> str:
+        """Return why the peer is too slow, or ""."""
+        if connection.shakes_hands:
+            late = now - self._made_at > limits.handshake_s
+            return f"no TLS handshake in {limits.handshake_s:.0f} s" if late else ""
+        found = connection.frame_begun()
+        mark, size = found if found is not None else (None, 0)
+        if mark is None or mark != self._begun:
+            self._begun, self._seen_at = mark, now
+            return ""
+        allowed_s = limits.frame_s + size / limits.frame_bytes_per_s
+        if now - self._seen_at <= allowed_s:
+            return ""
+        return f"a frame of {size} bytes was not whole after {allowed_s:.0f} s"
