@@ -115,7 +115,7 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.NotWritable,
         ExitCode.FORBIDDEN,
-        "`aerobee topic describe NAME` shows its permission, `aerobee topic create NAME --perm rw` gives it back; "
+        "`aerobee topic describe NAME` shows its permission, `aerobee topic update NAME --perm rw` gives it back; "
         "`aerobee cluster list` shows whether its master is up",
     ),
     (

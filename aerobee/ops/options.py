@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from aerobee.errors import UsageError
+from aerobee.ops.lines import STDIN
+from aerobee.ops.run import Interrupted
 
 NAMESERVER_DEFAULT = "127.0.0.1:9876"
 _AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
@@ -60,12 +68,51 @@ def time_text(epoch_ms: int) -> str:
 
 
 def ask(question: str, assume_yes: bool) -> None:
-    """Ask before something that cannot be undone. Raises UsageError when there is nobody to ask."""
+    """Ask before something that cannot be undone. Raises UsageError when there is nobody to ask, or the answer is no.
+
+    Ctrl-C ends the command at once, although the event loop has a handler of its own for it.
+    """
     if assume_yes:
         return
+    while True:
+        sys.stderr.write(f"{question} [y/N]: ")
+        sys.stderr.flush()
+        try:
+            with _interruptible():
+                line = _read_answer()
+        except KeyboardInterrupt:
+            raise Interrupted from None  # which ends the command's coroutine in order
+        if not line:
+            raise UsageError(f"{question} Nobody answered; repeat with --yes")
+        answer = line.strip().lower()
+        if answer in ("y", "yes"):
+            return
+        if answer in ("", "n", "no"):
+            raise UsageError("nothing was done")
+
+
+def _read_answer() -> str:
+    """A line of standard input, "" when there is none."""
+    line = b""
+    while not line.endswith(b"\n"):
+        try:
+            byte = os.read(STDIN, 1)  # no more than the answer: what follows is not ours
+        except OSError:
+            break
+        if not byte:
+            break
+        line += byte
+    return line.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt here, also while an event loop has taken the signal over."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        agreed = typer.confirm(question, err=True)
-    except typer.Abort:
-        raise UsageError(f"{question} Nobody answered; repeat with --yes") from None
-    if not agreed:
-        raise UsageError("nothing was done")
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

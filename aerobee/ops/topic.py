@@ -1,4 +1,4 @@
-"""`aerobee topic`: list, create, delete, describe, stats."""
+"""`aerobee topic`: list, delete, describe, stats; create and update are in topic_change.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import Admin
-from aerobee.errors import TopicNotExist, UsageError
+from aerobee.errors import TopicNotExist
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
@@ -24,11 +24,11 @@ from aerobee.ops.options import (
 )
 from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
+from aerobee.ops.topic_change import create_topic, perm_text, update_topic
 
-PERMS = {"rw": 6, "r": 4, "w": 2}
-ATTRIBUTE_TYPE = "message.type"
-
-app = typer.Typer(name="topic", help="Topics: list, create, delete, describe, stats.", no_args_is_help=True)
+app = typer.Typer(
+    name="topic", help="Topics: list, create, update, delete, describe, stats.", no_args_is_help=True
+)
 
 
 @app.command("list")
@@ -64,47 +64,8 @@ def list_topics(
     run(command)
 
 
-@app.command("create")
-def create_topic(
-    topic: TopicArgument,
-    queues: Annotated[
-        int, typer.Option("--queues", "-q", min=1, max=65_536, help="Queues on each broker.")
-    ] = 8,
-    perm: Annotated[str, typer.Option("--perm", help="rw, r or w.")] = "rw",
-    order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered.")] = False,
-    message_type: Annotated[
-        str | None, typer.Option("--type", help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED.")
-    ] = None,
-    broker: Annotated[
-        str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
-    ] = None,
-    cluster: ClusterName = None,
-    nameserver: NameServers = NAMESERVER_DEFAULT,
-    as_json: AsJson = False,
-) -> None:
-    """Create a topic, or change its queues and permissions."""
-    out = Output(as_json)
-    if perm not in PERMS:
-        raise UsageError(f"--perm {perm!r}: it is one of {', '.join(PERMS)}")
-    check_topic_name(topic)
-
-    async def command(stop: Stop) -> None:
-        async with open_admin(nameserver) as admin:
-            addresses = await admin.create_topic(
-                topic,
-                queue_count=queues,
-                perm=PERMS[perm],
-                order=order,
-                attributes={ATTRIBUTE_TYPE: message_type.upper()} if message_type else None,
-                cluster=cluster,
-                broker=broker,
-            )
-        out.document(
-            {"topic": topic, "queues": queues, "perm": perm, "brokers": list(addresses)},
-            f"topic {topic} has {queues} queues at each of {', '.join(addresses)}",
-        )
-
-    run(command)
+app.command("create")(create_topic)
+app.command("update")(update_topic)
 
 
 @app.command("delete")
@@ -252,8 +213,3 @@ def topic_kind(name: str, system: set[str]) -> str:
     if name in system or name.startswith(("rmq_sys_", "RMQ_SYS_")):
         return "system"
     return "user"
-
-
-def perm_text(perm: int) -> str:
-    """6 is rw, 4 is r, 2 is w."""
-    return ("r" if perm & 4 else "") + ("w" if perm & 2 else "") or "none"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -241,3 +244,51 @@ def test_from_last_of_a_new_group_begins_behind_what_is_there(run: Run) -> None:
         assert run(*reading, "--from", "last", "--no-follow")[:2] == (0, "")
         assert run("send", "young", f"for {group}")[0] == 0
         assert run(*reading, "--count", "1")[:2] == (0, f"for {group}\n")
+
+
+def test_create_leaves_a_topic_that_exists_as_it_is(run: Run) -> None:
+    assert run("topic", "create", "kept", "--queues", "4")[0] == 0
+    assert run("topic", "create", "kept")[0] == 0
+    assert run("topic", "create", "kept", "--queues", "4", "--perm", "rw")[0] == 0
+    code, _, error = run("topic", "create", "kept", "--queues", "2")
+    assert code == 2
+    assert "with queues 4: `aerobee topic update kept --queues 2` changes it" in error
+    described = json.loads(run("topic", "describe", "kept", "--json")[1])
+    assert described["brokers"][0]["read_queues"] == 4
+
+
+def test_update_changes_what_is_named_and_says_what_goes_out_of_sight(run: Run) -> None:
+    assert run("topic", "create", "shrunk", "--queues", "4", "--type", "fifo")[0] == 0
+    for queue in range(4):
+        assert run("send", "shrunk", "x", "--queue", str(queue))[0] == 0
+    code, out, error = run("topic", "update", "shrunk", "--queues", "2", stdin=b"n\n")
+    assert (code, out) == (2, "")
+    assert "2 messages of other queues are out of every consumer's sight" in error
+    assert json.loads(run("topic", "describe", "shrunk", "--json")[1])["brokers"][0]["read_queues"] == 4
+    code, _, error = run("topic", "update", "shrunk", "--queues", "2", "--yes")
+    assert code == 0
+    assert "/2 (1), " in error
+    assert run("topic", "update", "shrunk", "--perm", "r")[0] == 0
+    (broker,) = json.loads(run("topic", "describe", "shrunk", "--json")[1])["brokers"]
+    assert (broker["read_queues"], broker["perm"], broker["type"]) == (2, "r", "FIFO")
+    assert run("topic", "update", "shrunk")[0] == 2
+    assert run("topic", "update", "nowhere", "--queues", "2")[0] == 4
+
+
+def test_interrupt_at_a_question_needs_no_enter(run: Run, cluster: ThreadedCluster) -> None:
+    assert run("send", "asked", "x")[0] == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aerobee.ops", "topic", "delete", "asked", "-n", cluster.nameserver_address],
+        stdin=subprocess.PIPE,  # nothing is ever written to it
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        asked = b""
+        while not asked.endswith(b"[y/N]: "):
+            asked += process.stderr.read(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    finally:
+        process.kill()
+        process.communicate()

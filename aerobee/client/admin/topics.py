@@ -97,22 +97,22 @@ class TopicCalls(AdminCalls):
 
     async def topic_config(self, topic: str) -> tuple[TopicInfo, ...]:
         """The topic's settings at each of its brokers."""
-        infos = []
-        for _, address in await self._topic_addresses(topic):
-            answer = await self._call(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": "true"})
-            config = TopicConfig.decode(answer.body)
-            infos.append(
-                TopicInfo(
-                    name=config.topic_name,
-                    broker_address=address,
-                    read_queue_count=config.read_queue_nums,
-                    write_queue_count=config.write_queue_nums,
-                    perm=config.perm,
-                    order=config.order,
-                    message_type=config.attributes.get("message.type", "UNSPECIFIED"),
-                )
-            )
-        return tuple(infos)
+        addresses = [address for _, address in await self._topic_addresses(topic)]
+        return tuple([await self.topic_config_at(topic, address) for address in addresses])
+
+    async def topic_config_at(self, topic: str, address: str) -> TopicInfo:
+        """The topic's settings at one broker, which need not have registered it yet. Raises TopicNotExist."""
+        answer = await self._call(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": "true"})
+        config = TopicConfig.decode(answer.body)
+        return TopicInfo(
+            name=config.topic_name,
+            broker_address=address,
+            read_queue_count=config.read_queue_nums,
+            write_queue_count=config.write_queue_nums,
+            perm=config.perm,
+            order=config.order,
+            message_type=config.attributes.get("message.type", "UNSPECIFIED"),
+        )
 
     async def topic_stats(self, topic: str) -> tuple[QueueStats, ...]:
         """The ends of each queue of a topic, sorted by queue."""
