@@ -93,6 +93,9 @@ class StoreConfig:
     timer_max_delay_sec: int = 259_200  # a message further off is refused
     timer_roll_window_slot: int = 172_800  # a message further off is stored again on the way
     timer_flush_interval_ms: int = 1_000  # between checkpoints of the timer
+    append_topic_for_timer_delete_key: bool = (
+        False  # a recall names topic and id in the log, not the id alone
+    )
     timer_congest_num_each_slot: int = (
         2_147_483_647  # a slot with more messages refuses further ones, at first some
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import tarfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from aerobee.errors import MessageIllegal, NoPermission, QueryNotFound, RemoteEr
 from aerobee.message import Message, Record, decode_record
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.recall_handle import decode_recall_handle
 from aerobee.store.config import StoreConfig
 from aerobee.store.timer_checkpoint import decode_timer_checkpoint
 from aerobee.testing import LocalCluster
@@ -38,6 +40,12 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 async def producer(cluster: LocalCluster) -> AsyncIterator[Producer]:
     async with Producer(cluster.nameserver_address, "senders", clock=cluster.clock) as producer:
         yield producer
+
+
+@pytest.fixture
+async def admin(cluster: LocalCluster) -> AsyncIterator[Admin]:
+    async with Admin(cluster.nameserver_address, clock=cluster.clock) as admin:
+        yield admin
 
 
 def clock_of(cluster: LocalCluster) -> AdvancingClock:
@@ -158,6 +166,31 @@ async def test_a_recalled_message_never_comes(cluster: LocalCluster, producer: P
     with pytest.raises(RemoteError, match="was due in the second") as refused:
         await producer.recall(TOPIC, second.recall_handle)
     assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
+
+
+@pytest.mark.parametrize("with_topic", [False, True])
+async def test_a_recall_takes_back_no_message_of_another_topic(
+    cluster: LocalCluster, producer: Producer, admin: Admin, with_topic: bool
+) -> None:
+    broker = cluster.broker()
+    setting = {"appendTopicForTimerDeleteKey": str(with_topic).lower()}
+    await admin.update_broker_config(broker.address, setting)
+    kept = await producer.send(Message(TOPIC, b"kept", deliver_after=30))
+    gone = await producer.send(Message(TOPIC, b"gone", deliver_after=30))
+    await producer.send(Message("Other", b"makes the topic"))
+    handle = decode_recall_handle(kept.recall_handle)
+    forged = dataclasses.replace(handle, topic="Other").encode()
+    assert await producer.recall("Other", forged) == kept.message_id  # as for anything that does not wait
+    await producer.recall(TOPIC, gone.recall_handle)
+    written = {record.properties.get("TIMER_DEL_UNIQKEY") for record in stored(broker, WHEEL_TIMER_TOPIC)}
+    assert (f"{TOPIC}+{gone.message_id}" if with_topic else gone.message_id) in written
+    # What is written in the other form counts as well.
+    await admin.update_broker_config(
+        broker.address, {"appendTopicForTimerDeleteKey": str(not with_topic).lower()}
+    )
+    clock_of(cluster).advance(32)
+    (record,) = await until_stored(broker, TOPIC, 1)
+    assert record.body == b"kept"
 
 
 async def test_a_recall_may_come_in_the_second_before(cluster: LocalCluster, producer: Producer) -> None:

@@ -46,7 +46,7 @@ RESTART_KEYS = frozenset(
 )  # fmt: skip
 LIVE_STORE_KEYS = frozenset(
     {
-        "accessMessageInMemoryMaxRatio", "cleanFileForciblyEnable", "defaultQueryMaxNum",
+        "accessMessageInMemoryMaxRatio", "appendTopicForTimerDeleteKey", "cleanFileForciblyEnable", "defaultQueryMaxNum",
         "deleteFileBatchMax", "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio", "fileReservedTime", "flushCommitLogLeastPages",
         "flushCommitLogThoroughInterval", "flushIntervalCommitLog", "maxFilterMessageSize",

@@ -39,6 +39,7 @@ from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.timer_properties import due_time, number
+from aerobee.broker.timer.delete_key import cancelled_key, waiting_key, written_key
 from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
@@ -181,8 +182,9 @@ class TimerCalls:
         self, handle: RecallHandle, now: int, peer: tuple[str, int]
     ) -> tuple[StoredMessage, dict[str, str]]:
         """The message that cancels what the handle names."""
+        with_topic = self._store.config.append_topic_for_timer_delete_key
         properties = {
-            TIMER_DELETE_KEY: handle.unique_key,
+            TIMER_DELETE_KEY: written_key(handle.topic, handle.unique_key, with_topic=with_topic),
             UNIQUE_KEY: handle.unique_key,
             TIMER_DELIVER_MS: str(handle.timestamp_ms),
             "BORN_TIMESTAMP": str(now),
@@ -255,7 +257,7 @@ class TimerCalls:
             for record in decode_records(answer.body):
                 properties = record.properties
                 if (
-                    properties.get(UNIQUE_KEY) != handle.unique_key
+                    waiting_key(properties) != f"{handle.topic}+{handle.unique_key}"
                     or properties.get(TIMER_OUT_MS) != out_text
                 ):
                     continue
@@ -276,7 +278,7 @@ class TimerCalls:
         key, out_text = message.properties.get(UNIQUE_KEY, ""), message.properties.get(TIMER_OUT_MS)
         answer = self._store.query(WHEEL_TIMER_TOPIC, key, count_max=64)
         return any(
-            record.properties.get(TIMER_DELETE_KEY) == key
+            cancelled_key(record.properties) == waiting_key(message.properties)
             and record.properties.get(TIMER_OUT_MS) == out_text
             and record.properties.get(TIMER_DELETE_OFFSET, str(message.physical_offset))
             == str(message.physical_offset)
@@ -326,12 +328,12 @@ class TimerCalls:
                 if unit.magic & DELETE:
                     if not unit.magic & ROLL:
                         offset = message.properties.get(TIMER_DELETE_OFFSET)
-                        gone.add(f"@{offset}" if offset else message.properties.get(TIMER_DELETE_KEY, ""))
+                        gone.add(f"@{offset}" if offset else cancelled_key(message.properties) or "")
                 elif waiting is None or unit.physical_offset in waiting:
                     found.append((unit.due_ms, message))
             for due_ms, message in found:
                 real_topic = message.properties.get(REAL_TOPIC, "")
-                is_gone = {message.properties.get(UNIQUE_KEY, ""), f"@{message.physical_offset}"} & gone
+                is_gone = {waiting_key(message.properties), f"@{message.physical_offset}"} & gone
                 due = due_ms or self._due_of(message)
                 if not is_gone and _is_on_its_way(message, slot.time_ms) and self._is_cancelled(message):
                     continue

@@ -31,10 +31,10 @@ from aerobee.broker.property_names import (
     TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
-    UNIQUE_KEY,
 )
 from aerobee.broker.send.timer_properties import due_time, number
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.timer.delete_key import cancelled_key, waiting_key
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.waiting_slot import OFFSET_BITS, OFFSET_MASK, WaitingSlot
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
@@ -385,7 +385,7 @@ class TimerService:
         if message is None:
             return None
         offset = message.properties.get(TIMER_DELETE_OFFSET)
-        return f"@{offset}" if offset else message.properties.get(TIMER_DELETE_KEY)
+        return f"@{offset}" if offset else cancelled_key(message.properties)
 
     # --- delivery
 
@@ -527,13 +527,7 @@ class TimerService:
 
     @staticmethod
     def _is_deleted(slot: WaitingSlot, message: WaitingMessage) -> bool:
-        properties, deleted = message.properties, slot.deleted
-        key = properties.get(UNIQUE_KEY, "")
-        return (
-            key in deleted
-            or f"{properties.get(REAL_TOPIC)}+{key}" in deleted
-            or f"@{message.physical_offset}" in deleted
-        )
+        return not slot.deleted.isdisjoint((waiting_key(message.properties), f"@{message.physical_offset}"))
 
     def _roll(self, physical_offset: int) -> None:
         """Store a message again whose time is beyond the window of its last enqueue."""

@@ -1,0 +1,31 @@
+"""Which waiting message a recall takes back: the one of the same topic with the same id (TimerMessageStore.buildDeleteKey).
+
+A cancelling message names a waiting one in TIMER_DEL_UNIQKEY: its unique id, or `topic+id` with
+appendTopicForTimerDeleteKey. Both forms are read whatever the setting says, so a change of it loses no recall. With the short form
+RocketMQ takes back whatever has that id, in any topic; here the cancelling message's own topic counts. Core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aerobee.broker.property_names import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY
+
+
+def written_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
+    """What a cancelling message says in TIMER_DEL_UNIQKEY."""
+    return f"{topic}+{unique_key}" if with_topic else unique_key
+
+
+def waiting_key(properties: Mapping[str, str]) -> str:
+    """The key of a waiting message, from the properties of its record in the timer's topic."""
+    return f"{properties.get(REAL_TOPIC, '')}+{properties.get(UNIQUE_KEY, '')}"
+
+
+def cancelled_key(properties: Mapping[str, str]) -> str | None:
+    """The key of the message that a cancelling one takes back; None for a message that cancels nothing."""
+    named = properties.get(TIMER_DELETE_KEY)
+    if named is None:
+        return None
+    topic = properties.get(REAL_TOPIC, "")
+    return named if named.startswith(f"{topic}+") else f"{topic}+{named}"
