@@ -75,10 +75,10 @@ def ask(question: str, assume_yes: bool) -> None:
     if assume_yes:
         return
     while True:
-        sys.stderr.write(f"{question} [y/N]: ")
-        sys.stderr.flush()
         try:
             with _interruptible():
+                sys.stderr.write(f"{question} [y/N]: ")
+                sys.stderr.flush()
                 line = _read_answer()
         except KeyboardInterrupt:
             raise Interrupted from None  # which ends the command's coroutine in order
