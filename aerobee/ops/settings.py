@@ -160,11 +160,12 @@ def _refuse_unknown(
     rocketmq_keys: frozenset[str],
     note: Callable[[str], None],
 ) -> None:
+    server = "broker" if BrokerConfig in kinds else "nameserver"
     unused: list[str] = []
     for unknown in unknown_keys(written, kinds):
         if unknown.key in rocketmq_keys:
             unused.append(f"{unknown.key} ({unknown.source})")
         else:
-            raise ConfigError(f"{unknown}; `-p` prints every key with its value")
+            raise ConfigError(f"{unknown}; `aerobee {server} -p` prints every key with its value")
     if unused:
         note("keys of RocketMQ without effect in this version: " + ", ".join(unused))

@@ -8,8 +8,9 @@ Ports: the NameServer's, then the brokers' in steps of 10, as RocketMQ needs nei
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import ipaddress
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -19,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from aerobee.broker.broker import Broker
@@ -30,6 +30,7 @@ from aerobee.errors import AerobeeError, UsageError
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
 from aerobee.ops.broker import broker_loop, start_broker
+from aerobee.ops.broker_process import BrokerProcess
 from aerobee.ops.failure import ExitCode, UnhealthyError
 from aerobee.ops.listening import port_failure, require_directory, require_free_port
 from aerobee.ops.nameserver import start_nameserver
@@ -47,12 +48,13 @@ from aerobee.ops.settings import (
 
 BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
+PORT_MAX = 65_535
+HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 HEALTHY_WITHIN_S = 30.0  # recovery of a store after a crash takes part of it
 POLL_S = 0.05
 # Certificates given by --set hold for the NameServer, too. tls.server.mode is the brokers' only: they register in plain.
 NAMESERVER_TOO = ("tls.server.keyP", "tls.server.certPath")
 NOTE_AFTER_S = 3.0
-DRAIN_S = 20.0  # longest that a further broker may take to drain before it is killed
 # A throw-away cluster needs no gigabyte files; one on disk keeps RocketMQ's sizes, so that either product opens it.
 EPHEMERAL = {
     "mappedFileSizeCommitLog": "67108864",
@@ -160,7 +162,8 @@ def make_plan(
     environ: Mapping[str, str] = os.environ,
     note: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Settle names, ports and directories. Raises ConfigError."""
+    """Settle names, ports and directories. Raises UsageError and ConfigError."""
+    _check_places(broker_count, port, nameserver_port, advertise)
     local = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     nameserver_address = f"{local}:{nameserver_port}"
     nameserver = nameserver_settings(
@@ -208,6 +211,28 @@ def make_plan(
     return Plan(nameserver, nameserver_address, tuple(brokers), tuple(flags), data)
 
 
+def _check_places(broker_count: int, port: int, nameserver_port: int, advertise: str | None) -> None:
+    ports = [port + index * BROKER_PORT_STEP for index in range(broker_count)]
+    if nameserver_port in ports:
+        raise UsageError(
+            f"port {nameserver_port} is both the NameServer's (--nameserver-port) and "
+            f"that of a broker (--port, then one each {BROKER_PORT_STEP}): give them different ones"
+        )
+    if ports[-1] > PORT_MAX:
+        raise UsageError(
+            f"--port {port} leaves no room for {broker_count} brokers: the last one would be {ports[-1]}"
+        )
+    if advertise is None:
+        return
+    try:
+        ipaddress.ip_address(advertise)
+    except ValueError:
+        if not HOST_NAME.fullmatch(advertise):
+            raise UsageError(
+                f"--advertise {advertise!r}: write an address or a host's name, without a port (that is --port)"
+            ) from None
+
+
 def require_ports(plan: Plan) -> None:
     """Refuse before anything starts when one of the ports is taken. Raises PortTaken."""
     server = plan.nameserver.server
@@ -223,12 +248,14 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
     nameserver = start_nameserver(plan.nameserver)
     broker = start_broker(plan.brokers[0])
     started_parts: list[NameServer | Broker] = []  # a part that did not start has closed itself
-    processes: list[asyncio.subprocess.Process] = []
+    processes = [
+        BrokerProcess(settings.broker.broker_name, flags, log_level)
+        for settings, flags in zip(plan.brokers[1:], plan.flags[1:], strict=True)
+    ]
 
     def force() -> None:
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
         if ephemeral:
             shutil.rmtree(plan.data, ignore_errors=True)
             out.note("ended at once", style="")
@@ -243,20 +270,20 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
         await _start(broker, plan.brokers[0].broker.listen_port, plan.brokers[0].broker.broker_name, "--port")
         started_parts.append(broker)
         addresses = {plan.brokers[0].broker.broker_name: broker.address}
-        for settings, flags in zip(plan.brokers[1:], plan.flags[1:], strict=True):
-            process = await _spawn(flags, log_level)
-            processes.append(process)
-            addresses[settings.broker.broker_name] = await _ready_address(
-                process, settings.broker.broker_name
-            )
+        for process in processes:
+            await process.start()
+            addresses[process.name] = process.address
         await _wait_until_healthy(nameserver.address, list(addresses), stop, out, broker)
         if not stop:
             seconds = time.monotonic() - started
             _say_ready(out, plan, nameserver.address, addresses, ephemeral, broker.lane_choice, seconds)
-            await _stay(processes, stop)
+            await _stay(processes, stop, out)
             out.note("draining; Ctrl-C again ends everything at once")
     finally:
-        await _drain(processes)
+        for process in processes:
+            process.ask_to_end()
+        for process in processes:
+            await process.ended()
         for part in reversed(started_parts):
             await part.stop()
 
@@ -266,30 +293,6 @@ async def _start(server: NameServer | Broker, port: int, what: str, change: str)
         await server.start()
     except OSError as error:
         raise port_failure(error, "this machine", port, what, change) from error
-
-
-async def _spawn(flags: Mapping[str, str], log_level: str) -> asyncio.subprocess.Process:
-    arguments = [part for key, value in flags.items() for part in ("--set", f"{key}={value}")]
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "aerobee.ops", "broker", "--json", "--stop-with-stdin", "--log-level", log_level),
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C reaches this process only, which then drains the others in order
-    )
-
-
-async def _ready_address(process: asyncio.subprocess.Process, name: str) -> str:
-    assert process.stdout is not None
-    line = await process.stdout.readline()
-    try:
-        said = orjson.loads(line)
-        if "error" in said:
-            raise UnhealthyError(f"{name} does not start: {said['error']['message']}")
-        return str(said["address"])
-    except (orjson.JSONDecodeError, KeyError) as error:
-        raise UnhealthyError(f"{name} ended before it was ready; its log above says why") from error
 
 
 async def _wait_until_healthy(
@@ -325,37 +328,9 @@ async def _wait_until_healthy(
             await asyncio.sleep(POLL_S)
 
 
-async def _stay(processes: Sequence[asyncio.subprocess.Process], stop: Stop) -> None:
-    """Until the signal. A further broker that dies ends everything, for its messages are out of reach."""
-    if not processes:
-        await stop.wait()
-        return
-    died = await stop.or_done(_first_exit(processes))
-    if died is not None:
-        raise UnhealthyError(f"a broker process ended with code {died}; its log above says why")
-
-
-async def _first_exit(processes: Sequence[asyncio.subprocess.Process]) -> int:
-    waits = [asyncio.ensure_future(process.wait()) for process in processes]
-    try:
-        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        return done.pop().result()
-    finally:
-        for wait in waits:
-            wait.cancel()
-
-
-async def _drain(processes: Sequence[asyncio.subprocess.Process]) -> None:
-    for process in processes:
-        if process.stdin is not None:
-            process.stdin.close()
-    for process in processes:
-        try:
-            async with asyncio.timeout(DRAIN_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+async def _stay(processes: Sequence[BrokerProcess], stop: Stop, out: Output) -> None:
+    """Until the signal. A broker process that dies is started again; the others go on meanwhile."""
+    await stop.or_done(asyncio.gather(stop.wait(), *(process.keep_up(out) for process in processes)))
 
 
 def _say_ready(

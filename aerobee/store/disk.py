@@ -452,7 +452,8 @@ class RealDisk:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 raise StoreLocked(
                     f"the store directory {os.path.dirname(path)} is open in another broker, which holds "
-                    f"{os.path.basename(path)!r}: stop that broker, or give this one another storePathRootDir",
+                    f"{os.path.basename(path)!r}: stop that broker, or give this one another directory: "
+                    "storePathRootDir, or --data of `aerobee up`",
                     path=path,
                 ) from error
             raise

@@ -231,3 +231,19 @@ def test_file_arrives_whole_through_a_broker_that_is_killed_half_way(start: Star
     assert json.loads(out)["sent"] == 4_000
     read = run("consume", "whole", "--from", "first", "--no-follow", "-n", address)
     assert set(read.stdout.splitlines()) == set(lines)
+
+
+def test_broker_process_that_dies_is_named_and_started_again_while_the_rest_stays(start: Start) -> None:
+    process, ready = up(start, "--ephemeral", "--brokers", "2")
+    assert run("topic", "create", "orders", "-n", ready["nameserver"]).returncode == 0
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGKILL)
+    assert document(process) == {"event": "died", "broker": "broker-b", "pid": int(child)}
+    sent = run("send", "orders", "x", "--queue", "broker-a/0", "-n", ready["nameserver"])
+    assert sent.returncode == 0, sent.stderr
+    assert document(process)["event"] == "back"
+    deadline = time.monotonic() + WITHIN_S
+    while run("send", "orders", "x", "--queue", "broker-b/0", "-n", ready["nameserver"]).returncode:
+        assert time.monotonic() < deadline, "broker-b did not come back"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WITHIN_S) == 0

@@ -113,3 +113,23 @@ def test_every_command_of_the_table_exists_in_its_module() -> None:
     group = commands.typer.main.get_group(app)
     for name in commands.COMMANDS:
         assert group.get_command(None, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--advertise", "bad:host:1"],
+            "--advertise 'bad:host:1': write an address or a host's name, without a port",
+        ),
+        (["--port", "9876"], "port 9876 is both the NameServer's (--nameserver-port)"),
+        (["--nameserver-port", "10921", "--brokers", "2"], "port 10921 is both"),
+        (["--port", "64999", "--brokers", "64"], "leaves no room"),
+        (["--set", "nope=1"], "`aerobee broker -p` prints every key"),
+    ],
+)
+def test_up_refuses_what_cannot_be_before_anything_starts(
+    capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert run_cli(["up", "--ephemeral", *arguments]) == 2
+    assert said in capfd.readouterr().err

@@ -1,0 +1,114 @@
+"""A broker in a process of its own, below `aerobee up`: started, started again when it dies, drained.
+
+The process ends with its standard input, so that none outlives the one that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Mapping
+
+import orjson
+
+from aerobee.errors import AerobeeError
+from aerobee.ops.failure import UnhealthyError
+from aerobee.ops.output import Output
+
+DRAIN_S = 20.0  # longest that a broker may take to drain before it is killed
+PAUSE_S_MIN = 0.5  # before a broker that died is started again; doubled each time it does not stay up
+PAUSE_S_MAX = 30.0
+STAYS_UP_S = 60.0  # a broker that ran so long begins with the shortest pause again
+
+
+class BrokerProcess:
+    """One broker. `flags`: key -> value of its settings."""
+
+    def __init__(self, name: str, flags: Mapping[str, str], log_level: str) -> None:
+        self.name = name
+        self.address = ""
+        self.pid = 0
+        self._arguments = [part for key, value in flags.items() for part in ("--set", f"{key}={value}")]
+        self._log_level = log_level
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it listens. Raises UnhealthyError saying why it does not."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "aerobee.ops", "broker", "--json", "--stop-with-stdin", "--log-level", self._log_level),
+            *self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C reaches `up` only, which then drains its brokers in order
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        try:
+            said = orjson.loads(line)
+            if "error" in said:
+                raise UnhealthyError(f"{self.name} does not start: {said['error']['message']}")
+            self.address = str(said["address"])
+        except (orjson.JSONDecodeError, KeyError) as error:
+            raise UnhealthyError(f"{self.name} ended before it was ready; its log above says why") from error
+
+    async def keep_up(self, out: Output) -> None:
+        """For ever: when it dies, say so, start it again, and say that it is back."""
+        pause_s = PAUSE_S_MIN
+        while True:
+            began = time.monotonic()
+            assert self._process is not None
+            code = await self._process.wait()
+            if time.monotonic() - began > STAYS_UP_S:
+                pause_s = PAUSE_S_MIN
+            _tell(out, "died", self, f"{self.name} ended {_how(code)}; it is started again in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+            try:
+                await self.start()
+            except AerobeeError as error:
+                out.note(str(error), style="red")
+                continue
+            _tell(out, "back", self, f"{self.name} is back at {self.address}")
+
+    def ask_to_end(self) -> None:
+        """Let it drain; returns at once."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def ended(self) -> None:
+        """Wait until it has drained; kill it when that takes too long."""
+        if self._process is None:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+
+def _tell(out: Output, event: str, broker: BrokerProcess, sentence: str) -> None:
+    if out.as_json:
+        out.line({"event": event, "broker": broker.name, "pid": broker.pid}, "")
+    else:
+        out.note(sentence, style="yellow")
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}; its log above says why"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = str(-code)
+    return f"by signal {name}"
