@@ -47,8 +47,7 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)  # asked twice with each burst: no call of ours around it
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

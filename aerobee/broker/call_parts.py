@@ -92,6 +92,7 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
         filters=parts.filters,
         live=parts.live,
         identity=parts.identity,
+        clock=parts.clock,
     )
     return PullCalls(service=service, held=parts.held, spawn=parts.spawn)
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
+from aerobee.broker.metrics import Registry
 from aerobee.clock import Clock, Timer
 
 MINUTE_STEP_S, MINUTE_KEPT = 10, 7
@@ -102,9 +103,15 @@ class BrokerStats:
         self._lost = _Item()  # counts for keys beyond ITEMS_MAX
         self._found = self._miss = 0
         self._put_failed = 0
-        self._put_time_max_ms = self._get_time_max_ms = 0
-        self._put_times_ms: deque[float] = deque(maxlen=1_000)
-        self._put_buckets = [0] * len(_BUCKET_NAMES)
+        self.registry = Registry()
+        self.put_latency = self.registry.latency(
+            "put_latency", "From the reading of a send to its reply, or to where it waits for the disk"
+        )
+        self.get_latency = self.registry.latency(
+            "get_latency", "From the reading of a pull to the reply with what it found"
+        )
+        self._register()
+        self._slow_puts = [0] * len(_BUCKET_NAMES)  # from 1 ms on
         self._rates: deque[_Totals] = deque(maxlen=RATE_KEPT)
         self._timer: Timer | None = None
         now = clock.monotonic()
@@ -152,17 +159,17 @@ class BrokerStats:
         """Pulls that found nothing."""
         self._miss += count
 
+    def put_took(self, elapsed_s: float, requests: int = 1) -> None:
+        """`requests` sends were served in that time together; each of them waited for the whole."""
+        self.put_latency.add(elapsed_s, requests)
+        if elapsed_s >= 0.001:
+            self._slow_puts[bisect.bisect_left(_BUCKET_ENDS_MS, int(elapsed_s * 1000))] += requests
+
+    def get_took(self, elapsed_s: float, requests: int = 1) -> None:
+        """The same for pulls that found something."""
+        self.get_latency.add(elapsed_s, requests)
+
     # --- counting: not hot
-
-    def put_time(self, elapsed_ms: float) -> None:
-        """How long one append took."""
-        self._put_time_max_ms = max(self._put_time_max_ms, round(elapsed_ms))
-        self._put_times_ms.append(elapsed_ms)
-        self._put_buckets[bisect.bisect_left(_BUCKET_ENDS_MS, int(elapsed_ms))] += 1
-
-    def get_time(self, elapsed_ms: float) -> None:
-        """How long one read of messages took."""
-        self._get_time_max_ms = max(self._get_time_max_ms, round(elapsed_ms))
 
     def put_failed(self, count: int = 1) -> None:
         """Sends that were not stored."""
@@ -217,17 +224,17 @@ class BrokerStats:
         return {
             "bootTimestamp": str(self.boot_ms),
             "runtime": _duration_text(self._clock.now_ms() - self.boot_ms),
-            "putMessageEntireTimeMax": str(self._put_time_max_ms),
+            "putMessageEntireTimeMax": str(round(self.put_latency.max_s * 1000)),
             "putMessageTimesTotal": str(put.count),
             "putMessageFailedTimes": str(self._put_failed),
             "putMessageSizeTotal": str(put.size),
             "putMessageDistributeTime": "".join(
-                f"{name}:{count} " for name, count in zip(_BUCKET_NAMES, self._put_buckets, strict=True)
+                f"{name}:{count} " for name, count in zip(_BUCKET_NAMES, self._put_times(), strict=True)
             ),
             "putMessageAverageSize": repr(put.size / put.count if put.count else 0.0),
-            "putLatency99": f"{self._put_percentile(0.99):.2f}",
-            "putLatency999": f"{self._put_percentile(0.999):.2f}",
-            "getMessageEntireTimeMax": str(self._get_time_max_ms),
+            "putLatency99": f"{self.put_latency.percentile_ms(0.99):.2f}",
+            "putLatency999": f"{self.put_latency.percentile_ms(0.999):.2f}",
+            "getMessageEntireTimeMax": str(round(self.get_latency.max_s * 1000)),
             "putTps": self._rate_text("put"),
             "getFoundTps": self._rate_text("found"),
             "getMissTps": self._rate_text("miss"),
@@ -239,6 +246,13 @@ class BrokerStats:
             "msgGetTotalYesterdayMorning": str(self.get_total_yesterday_morning),
             "msgGetTotalTodayMorning": str(self.get_total_today_morning),
             "msgGetTotalTodayNow": str(self.get_total),
+        }
+
+    def own_info(self) -> dict[str, str]:
+        """Keys of 28 that RocketMQ does not have."""
+        return {
+            "getLatency99": f"{self.get_latency.percentile_ms(0.99):.2f}",
+            "getLatency999": f"{self.get_latency.percentile_ms(0.999):.2f}",
         }
 
     # --- forgetting
@@ -267,6 +281,8 @@ class BrokerStats:
         """Take the snapshots that are due now."""
         now = self._clock.monotonic()
         self._rates.append(self._totals(now))
+        self.put_latency.turn(now)
+        self.get_latency.turn(now)
         today = self._date()
         if today != self._today:
             self._today = today
@@ -346,9 +362,29 @@ class BrokerStats:
             texts.append(repr(change / elapsed if elapsed > 0 else 0.0))
         return " ".join(texts)
 
-    def _put_percentile(self, part: float) -> float:
-        times = sorted(self._put_times_ms)
-        return times[min(len(times) - 1, int(len(times) * part))] if times else 0.0
+    def _put_times(self) -> list[int]:
+        slow = self._slow_puts
+        return [self.put_latency.count - sum(slow), *slow[1:]]
+
+    def _register(self) -> None:
+        counter = self.registry.counter
+
+        def puts(name: str) -> Iterator[tuple[tuple[str, ...], int]]:
+            for topic, item in list(self._puts.items()):
+                yield (topic,), getattr(item.counter, name)
+
+        def gets(name: str) -> Iterator[tuple[tuple[str, ...], int]]:
+            for key, item in list(self._gets.items()):
+                topic, _, group = key.partition("@")
+                yield (topic, group), getattr(item.counter, name)
+
+        counter("messages_in", "Messages stored", lambda: puts("count"), labels=("topic",))
+        counter("bytes_in", "Their records", lambda: puts("size"), labels=("topic",), unit="bytes")
+        counter("messages_out", "Messages handed out", lambda: gets("count"), labels=("topic", "group"))
+        counter("bytes_out", "Their records", lambda: gets("size"), labels=("topic", "group"), unit="bytes")
+        counter("pulls_found", "Pulls that found messages", lambda: [((), self._found)], unit="requests")
+        counter("pulls_missed", "Pulls that found nothing", lambda: [((), self._miss)], unit="requests")
+        counter("puts_failed", "Sends that were refused", lambda: [((), self._put_failed)], unit="requests")
 
     def _date(self) -> date:
         return datetime.fromtimestamp(self._clock.now_ms() / 1000).date()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -261,3 +263,16 @@ async def test_settings_changed_at_run_time_are_in_the_configuration_file(
         await broker.stop()
     text = path.read_text()
     assert text == "# ours\nbrokerName=broker-a\nmaxMessageSize=2000\nflushIntervalCommitLog=300\n"
+
+
+async def test_latencies_of_puts_and_gets_are_measured(broker: Broker, client: RemotingClient) -> None:
+    for number in range(20):  # the first makes the topic, in the handler; the others pass the fast path
+        await client.invoke(broker.address, send_request("TopicNew", b"body %d" % number))
+    for offset in (0, 5, 20):  # the last one finds nothing
+        await client.invoke(broker.address, pull_request("TopicNew", offset))
+    assert (broker.stats.put_latency.count, broker.stats.get_latency.count) == (20, 2)
+    told = await client.invoke(broker.address, RemotingCommand(28))
+    table = json.loads(told.body)["table"]
+    assert 0 < float(table["putLatency99"]) <= float(table["putLatency999"]) < 10_000
+    assert float(table["getLatency99"]) > 0
+    assert sum(int(each) for each in re.findall(r":(\d+) ", table["putMessageDistributeTime"])) == 20

@@ -93,7 +93,7 @@ class RuntimeInfo:
                 f"scheduleMessageOffset_{level}": f"{offset},{store.max_offset(SCHEDULE_TOPIC, level - 1)}"
                 for level, offset in sorted(self._delivered().items())
             },
-            **(self._extra() if with_extra else {}),
+            **({**self._stats.own_info(), **self._extra()} if with_extra else {}),
         }
 
     def _capacity_text(self, path: str) -> str:

@@ -90,6 +90,7 @@ class Lane:
         self._identity = identity
         self._clock = clock
         self._now_ms = clock.now_ms
+        self._monotonic = clock.monotonic
         self._is_slave = not identity.is_master or store.config.broker_role is BrokerRole.SLAVE
         self._opens_ms = 0
         self._grants = LaneGrants(
@@ -120,13 +121,14 @@ class Lane:
             born_host = connection.lane = pack_host(*connection.host_port)
         if not self._is_open():
             return position
-        now_ms = self._store_time_now()
+        now_ms, started = self._store_time_now(), self._monotonic()
         while True:
             replies, used, slow, held, puts, gets = self._core.burst(data, position, born_host, now_ms)
             if puts:
                 self._stored(connection, puts, held)
             if gets:
                 self._note(gets, connection)
+            self._took(self._monotonic() - started, puts, gets)
             if replies:
                 connection.write(replies)
             if (
@@ -143,10 +145,12 @@ class Lane:
                 self._stored(connection, puts, held)
             if replies:
                 connection.write(replies)
+            self._took(self._monotonic() - started, puts, [])
 
     def receive(self, sockets: NativeSockets) -> list[Event]:
         """Serve what has arrived at all connections whose bytes the native lane reads; return what is for others."""
         core = self._direct_core if self._is_open() else None
+        started = self._monotonic()
         puts, gets, held, events = sockets.receive(core, self._store_time_now())
         try:
             if puts:
@@ -163,6 +167,7 @@ class Lane:
             _LOG.exception("a turn of connections was not noted to its end")
         for transport, rest in sockets.send_replies():
             transport.not_taken(rest)
+        self._took(self._monotonic() - started, puts, [each for _, pulled in gets for each in pulled])
         return events
 
     def answer(self, pulls: list[HeldPull]) -> list[HeldPull]:
@@ -208,6 +213,15 @@ class Lane:
         for topic, count, size, requests in puts:
             self._stats.topic_put(topic, count, size, requests)
         self._store.burst_done()
+
+    def _took(self, elapsed_s: float, puts: list[Put], gets: list[Got]) -> None:
+        """Note how long one burst took: that is what each request of it waited."""
+        if puts:
+            self._stats.put_took(elapsed_s, puts[0][3] if len(puts) == 1 else sum([put[3] for put in puts]))
+        if gets:
+            found = len([got for got in gets if got[6] is None])
+            if found:
+                self._stats.get_took(elapsed_s, found)
 
     def _note(self, gets: list[Got], connection: Connection) -> None:
         """Note what pulls change, as PullCalls does, and hold those that wait."""

@@ -24,6 +24,7 @@ from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, HeldPulls
 from aerobee.broker.refusal import FAQ
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import Clock
 from aerobee.errors import RemoteError
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
@@ -159,6 +160,7 @@ class PullService:
         filters: FilterTable | None = None,
         live: LiveConfig,
         identity: BrokerIdentity,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -169,6 +171,7 @@ class PullService:
         self._held = held
         self._live = live
         self._identity = identity
+        self._clock = clock
         self._expressions = expressions
         self._filters = filters
 
@@ -179,13 +182,15 @@ class PullService:
 
     def read(self, pull: Pull, *, may_hold: bool) -> PullOutcome:
         """Read at once. Counts the pull, notes and commits its offsets. Raises StoreError."""
-        return self._reset(pull) or self._outcome(pull, self._read(pull), may_hold=may_hold)
+        started = self._clock.monotonic()
+        return self._reset(pull) or self._outcome(pull, self._read(pull), started, may_hold=may_hold)
 
     async def read_cold(self, pull: Pull, *, may_hold: bool) -> PullOutcome:
         """As read(), with what is on the disk brought into memory first, in the store's executor."""
         moved = self._reset(pull)
         if moved is not None:
             return moved
+        started = self._clock.monotonic()
         request = pull.request
         result = await self._store.get_messages_cold(
             request.topic,
@@ -198,7 +203,7 @@ class PullService:
         if result.status is GetStatus.OFFSET_OVERFLOW_ONE:
             # A message may have come in while this waited, and its notice found nothing held: look again.
             result = self._read(pull)
-        return self._outcome(pull, result, may_hold=may_hold)
+        return self._outcome(pull, result, started, may_hold=may_hold)
 
     def _read(self, pull: Pull) -> GetResult:
         request = pull.request
@@ -348,7 +353,7 @@ class PullService:
             return None  # a member that has just started asks for the new offset already
         return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset)
 
-    def _outcome(self, pull: Pull, result: GetResult, *, may_hold: bool) -> PullOutcome:
+    def _outcome(self, pull: Pull, result: GetResult, started: float, *, may_hold: bool) -> PullOutcome:
         config = self._live.value
         master = self._identity.is_master
         request = pull.request
@@ -372,6 +377,7 @@ class PullService:
         outcome = PullOutcome(code, status.name, next_offset, result.min_offset, result.max_offset)
         if code == ResponseCode.SUCCESS:
             self._stats.group_get(group_name, topic_name, result.count, len(result.body))
+            self._stats.get_took(self._clock.monotonic() - started)
         else:
             self._stats.get_miss()
             if code == ResponseCode.PULL_NOT_FOUND and may_hold:

@@ -118,6 +118,7 @@ class SendService:
         `header` is changed on the way: topic and queue become those where the message lies.
         """
         config = self._live.value
+        started = self._clock.monotonic()
         try:
             self._check_open(config)
             topic = self._find_topic(header, sender, config)
@@ -135,6 +136,7 @@ class SendService:
         counted = HALF_TOPIC if header.sys_flag & TRANSACTION_MASK else header.topic
         result = outcome.append
         self._stats.topic_put(counted, result.count, result.size, 1)
+        self._stats.put_took(self._clock.monotonic() - started)
         return outcome
 
     # --- checks

@@ -149,6 +149,7 @@ class Sending:
             expressions=Expressions(),
             live=self.live,
             identity=self.identity,
+            clock=self.clock,
         )
         self.pulls = PullCalls(service=reading, held=self.held, spawn=self.spawned.append)
         self.lane = Lane(

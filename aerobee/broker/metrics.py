@@ -1,0 +1,150 @@
+"""Typed numbers of the broker and the one registry that lists them: counters, gauges, latencies. Core.
+
+Whoever counts owns its numbers and adds them to the registry with a kind, a unit and a sentence. Requests 28 and 315 read
+them through their owner (stats.py); whoever shows all of them, as a metrics endpoint does, reads `Registry.samples()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from math import frexp
+
+WINDOW_S = 60.0
+_PARTS = 8  # buckets of one doubling: a percentile is off by an eighth at most
+_EXPONENT_MIN, _EXPONENT_MAX = -24, 12  # from 30 ns to 34 min
+_BUCKET_COUNT = (_EXPONENT_MAX - _EXPONENT_MIN) * _PARTS
+_SHORTEST_S, _LONGEST_S = 2.0 ** (_EXPONENT_MIN - 1), 2.0 ** (_EXPONENT_MAX - 1)
+_FIRST = -_EXPONENT_MIN * _PARTS - _PARTS
+
+
+class Kind(Enum):
+    """How a number behaves: a counter only grows, a gauge moves both ways, a latency is many durations."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    LATENCY = "latency"
+
+
+class Latency:
+    """Durations in buckets: cumulative for ever, and percentiles of the last one to two minutes.
+
+    add() is cheap enough for every burst of the fast path: no log, no sort, nothing allocated.
+    """
+
+    __slots__ = ("_before", "_last", "_turned_at", "count", "counts", "max_s", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * _BUCKET_COUNT
+        self.count = 0
+        self.sum_s = 0.0
+        self.max_s = 0.0
+        self._last = self._before = tuple(
+            self.counts
+        )  # counts at the beginning of this window and the one before
+        self._turned_at = 0.0
+
+    def add(self, elapsed_s: float, times: int = 1) -> None:
+        """`times` things took that long each."""
+        if _SHORTEST_S < elapsed_s < _LONGEST_S:
+            mantissa, exponent = frexp(elapsed_s)
+            self.counts[exponent * _PARTS + int(mantissa * (2 * _PARTS)) + _FIRST] += times
+        else:
+            self.counts[0 if elapsed_s < _LONGEST_S else -1] += times
+        self.count += times
+        self.sum_s += elapsed_s * times
+        if elapsed_s > self.max_s:
+            self.max_s = elapsed_s
+
+    def turn(self, monotonic_s: float) -> None:
+        """Begin a new window when this one is over. Called now and then."""
+        if monotonic_s - self._turned_at >= WINDOW_S:
+            self._before, self._last = self._last, tuple(self.counts)
+            self._turned_at = monotonic_s
+
+    def percentile_ms(self, share: float) -> float:
+        """The upper end of the bucket in which this share (0 to 1) of the window ends; 0.0 without any."""
+        counts = [now - before for now, before in zip(self.counts, self._before, strict=True)]
+        wanted, seen = share * sum(counts), 0
+        if not wanted:
+            return 0.0
+        for bucket, count in enumerate(counts):
+            seen += count
+            if count and seen >= wanted:
+                return min(upper_end_s(bucket), self.max_s) * 1000
+        return self.max_s * 1000
+
+    def buckets(self) -> Iterator[tuple[float, int]]:
+        """Upper end in seconds and cumulative count of each bucket that has any."""
+        seen = 0
+        for bucket, count in enumerate(self.counts):
+            if count:
+                seen += count
+                yield upper_end_s(bucket), seen
+
+
+def upper_end_s(bucket: int) -> float:
+    """The longest duration that Latency counts in a bucket."""
+    doubling, part = divmod(bucket, _PARTS)
+    return (_PARTS + part + 1) / (2 * _PARTS) * 2.0 ** (doubling + _EXPONENT_MIN)
+
+
+Labels = tuple[str, ...]
+Value = int | float | Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number, or one for each value of its labels, such as a topic. `read` gives what they are now."""
+
+    name: str
+    kind: Kind
+    unit: str
+    meaning: str
+    labels: tuple[str, ...]
+    read: Callable[[], Iterable[tuple[Labels, Value]]]
+
+
+class Registry:
+    """Every number of one broker, by name."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Metric] = {}
+
+    def counter(
+        self,
+        name: str,
+        meaning: str,
+        read: Callable[[], Iterable[tuple[Labels, Value]]],
+        *,
+        labels: tuple[str, ...] = (),
+        unit: str = "messages",
+    ) -> None:
+        """A number that only grows. Names are unique: a second one raises ValueError."""
+        self._add(Metric(name, Kind.COUNTER, unit, meaning, labels, read))
+
+    def gauge(self, name: str, meaning: str, read: Callable[[], float], *, unit: str = "") -> None:
+        """A number that is what it is when it is read."""
+        self._add(Metric(name, Kind.GAUGE, unit, meaning, (), lambda: [((), read())]))
+
+    def latency(self, name: str, meaning: str) -> Latency:
+        """Durations; whoever measures them adds to what this returns."""
+        latency = Latency()
+        self._add(Metric(name, Kind.LATENCY, "seconds", meaning, (), lambda: [((), latency)]))
+        return latency
+
+    def metrics(self) -> Iterator[Metric]:
+        """All of them, in the order in which they were added."""
+        return iter(self._metrics.values())
+
+    def samples(self) -> Iterator[tuple[Metric, Labels, Value]]:
+        """What they all are now."""
+        for metric in self._metrics.values():
+            for labels, value in metric.read():
+                yield metric, labels, value
+
+    def _add(self, metric: Metric) -> None:
+        if metric.name in self._metrics:
+            raise ValueError(f"there is a metric {metric.name} already")
+        self._metrics[metric.name] = metric
