@@ -19,7 +19,7 @@ import re
 import socket
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -118,7 +118,7 @@ class Message:
     priority: int = -1
 
     def __post_init__(self) -> None:
-        if self.topic not in _known_topics:
+        if type(self.topic) is not str or self.topic not in _known_topics:
             check_topic_name(self.topic)
             if len(_known_topics) >= KNOWN_TOPICS_MAX:
                 _known_topics.clear()
@@ -131,15 +131,27 @@ class Message:
             self._check_keys()
         if self.deliver_at is not None or self.deliver_after is not None:
             self.timer_property()
+        if not isinstance(self.priority, int) or not isinstance(self.delay_level, int):
+            raise UsageError(
+                f"priority is {self.priority!r} and delay_level {self.delay_level!r}: both are whole numbers"
+            )
         if not -1 <= self.priority <= PRIORITY_MAX:
             raise UsageError(f"priority is {self.priority}: it is 0 or above; larger ones are popped sooner")
         if self.tag is None and not self.keys and not self.properties:
             return
+        if not isinstance(self.properties, Mapping):
+            raise UsageError(
+                f'properties is {self.properties!r}: it maps names to values, {{"region": "EU"}}'
+            )
         pairs = [*self.properties.items(), *(("KEYS", key) for key in self.keys)]
         if self.tag is not None:
             pairs.append(("TAGS", self.tag))
         for name, value in pairs:
             for text in (name, value):
+                if not isinstance(text, str):
+                    raise UsageError(
+                        f"property {name!r}={value!r}: names, values, keys and the tag are text: {str(text)!r}"
+                    )
                 if not text or NAME_SEPARATOR in text or PROPERTY_SEPARATOR in text:
                     raise UsageError(
                         f"property {name!r}={value!r}: names and values are non-empty and without \\x01 and \\x02"
@@ -148,7 +160,11 @@ class Message:
     def _check_keys(self) -> None:
         if isinstance(self.keys, str):
             raise UsageError(f"keys is a tuple of strings; write keys=({self.keys!r},)")
+        if not isinstance(self.keys, Iterable) or isinstance(self.keys, (bytes, Mapping)):
+            raise UsageError(f"keys is {self.keys!r}: it is a tuple of strings")
         for key in self.keys:
+            if not isinstance(key, str):
+                raise UsageError(f"message key {key!r} is {type(key).__name__}: write {str(key)!r}")
             if not key or " " in key:
                 raise UsageError(
                     f"message key {key!r} is empty or holds a blank; keys are separated by blanks"
@@ -164,6 +180,10 @@ class Message:
         at, after = self.deliver_at, self.deliver_after
         if at is None and after is None:
             return None
+        if not isinstance(at, datetime | int | float | None):
+            raise UsageError(f"deliver_at is {at!r}: it takes a datetime, or seconds since the epoch")
+        if not isinstance(after, timedelta | int | float | None):
+            raise UsageError(f"deliver_after is {after!r}: it takes a timedelta, or seconds")
         if (at is not None and after is not None) or self.delay_level:
             raise UsageError("a message has one of delay_level, deliver_at and deliver_after, not two")
         if after is not None:
@@ -448,6 +468,8 @@ def check_topic_name(topic: str) -> None:
     The one `+` that a name may have stands in a retry topic of pop consumers, `%RETRY%group+topic`.
     Source: TopicValidator, KeyBuilder.buildPopRetryTopicV2 (RocketMQ).
     """
+    if not isinstance(topic, str):
+        raise UsageError(f"a topic's name is text, this is {type(topic).__name__} {topic!r}")
     limit = RETRY_TOPIC_BYTES_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_BYTES_MAX
     if not topic:
         raise UsageError("the topic name is empty; it takes letters, digits, _, -, % and |")
@@ -459,6 +481,8 @@ def check_topic_name(topic: str) -> None:
 
 def check_group_name(group: str) -> None:
     """Raise UsageError, saying what is allowed, unless `group` is a legal name."""
+    if not isinstance(group, str):
+        raise UsageError(f"a group's name is text, this is {type(group).__name__} {group!r}")
     if not group:
         raise UsageError("the group name is empty; it takes letters, digits, _, -, % and |")
     if len(group) > GROUP_CHARS_MAX:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from aerobee.client.checks import check_field_types
 from aerobee.errors import ConfigError
 
 
@@ -78,6 +79,7 @@ class ClientConfig:
     unit_name: str = ""
 
     def __post_init__(self) -> None:
+        check_field_types(self, "client")
         for name in ("route_refresh_s", "heartbeat_s", "request_timeout_s"):
             value = getattr(self, name)
             _require(value > 0, f"client.{name}", value, "must be above 0 seconds")
@@ -110,6 +112,7 @@ class ProducerConfig:
     latency_fault: bool = False  # avoid brokers that answered slowly or failed
 
     def __post_init__(self) -> None:
+        check_field_types(self, "producer")
         _require(self.send_timeout_s > 0, "producer.send_timeout_s", self.send_timeout_s, "must be above 0")
         _require(
             self.retry_count_max >= 0,
@@ -170,6 +173,7 @@ class ConsumerConfig:
     pop_batch_count: int = 32
 
     def __post_init__(self) -> None:
+        check_field_types(self, "consumer")
         _require(
             self.client_rebalance or not self.orderly,
             "consumer.client_rebalance",
@@ -233,6 +237,7 @@ class PullConsumerConfig:
     rebalance_s: float = 20.0
 
     def __post_init__(self) -> None:
+        check_field_types(self, "pull_consumer")
         for name in ("pull_batch_count", "cached_count_max", "poll_count_max"):
             value = getattr(self, name)
             _require(value > 0, f"pull_consumer.{name}", value, "must be above 0")
@@ -251,6 +256,7 @@ class AdminConfig:
     request_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
+        check_field_types(self, "admin")
         _require(
             self.request_timeout_s > 0, "admin.request_timeout_s", self.request_timeout_s, "must be above 0"
         )
@@ -267,6 +273,7 @@ class SimpleConsumerConfig:
     )
 
     def __post_init__(self) -> None:
+        check_field_types(self, "simple_consumer")
         _require(
             self.invisible_s > 0, "simple_consumer.invisible_s", self.invisible_s, "must be above 0 seconds"
         )

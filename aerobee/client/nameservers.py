@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from random import Random
 
+from aerobee.client.checks import check_addresses
 from aerobee.errors import ConnectFailed, TransportError, UsageError
 from aerobee.remoting.client import RemotingClient, split_address
 from aerobee.remoting.codes import request_name
@@ -23,6 +24,7 @@ TRY_S_MIN = 0.3  # a nameserver gets at least this long before the next one is a
 
 def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     """Split "host:port;host:port" (commas work too) and check each part. Raises UsageError."""
+    check_addresses(addresses)
     parts = addresses.replace(",", ";").split(";") if isinstance(addresses, str) else list(addresses)
     parts = [part.strip().removeprefix("http://") for part in parts if part.strip()]
     if not parts:

@@ -17,6 +17,7 @@ from aerobee.client.admin.timers import TimerCalls
 from aerobee.client.admin.topics import TopicCalls
 from aerobee.client.admin.trace import TraceCalls
 from aerobee.client.admin.transactions import TransactionCalls
+from aerobee.client.checks import config_of
 from aerobee.client.config import AdminConfig, ClientConfig
 from aerobee.client.session import Session
 from aerobee.clock import Clock
@@ -51,10 +52,14 @@ class Admin(
         network: Network | None = None,
         random: Random | None = None,
     ) -> None:
-        self.config = config or AdminConfig()
+        self.config = config_of(AdminConfig, config, "config")
         self._timeout_s = self.config.request_timeout_s
         self._session = Session(
-            nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
+            nameservers,
+            config=config_of(ClientConfig, client, "client"),
+            clock=clock,
+            network=network,
+            random=random,
         )
 
     async def start(self) -> None:

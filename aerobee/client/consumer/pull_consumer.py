@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.arrival import Arrival
+from aerobee.client.checks import config_of
 from aerobee.client.config import ClientConfig, MessageModel, PullConsumerConfig
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
@@ -60,10 +61,10 @@ class PullConsumer:
         """`trace`: record each message that poll() returns in RMQ_SYS_TRACE_TOPIC. Opens nothing before start()."""
         check_group_name(group)
         self.group = group
-        self.config = config or PullConsumerConfig()
+        self.config = config_of(PullConsumerConfig, config, "config")
         self._session = Session(
             nameservers,
-            config=client or ClientConfig(),
+            config=config_of(ClientConfig, client, "client"),
             clock=clock,
             network=network,
             random=random,

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Self
 
+from aerobee.client.checks import check_handler, config_of, subscription_map
 from aerobee.client.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import check_subscription
@@ -67,7 +68,7 @@ class PushConsumer:
         nameservers: str | Sequence[str],
         group: str,
         *,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, str] | Iterable[str],
         handler: Handler | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
@@ -78,21 +79,25 @@ class PushConsumer:
         trace: bool = False,
         observers: Sequence[ConsumeObserver] = (),
     ) -> None:
-        """`subscriptions`: topic -> "*", "TagA || TagB", or "sql:…". Opens nothing before start().
+        """`subscriptions`: topic -> "*", "TagA || TagB", or "sql:…"; a list of topics wants all. Opens nothing before
+        start().
 
         `trace`: record each handler call in RMQ_SYS_TRACE_TOPIC, which `aerobee trace` and RocketMQ's consoles read.
         """
         check_group_name(group)
-        if not subscriptions:
-            raise UsageError('a consumer needs at least one topic: subscriptions={"topic": "*"}')
+        check_handler(handler)
         self.group = group
-        self.config = config or ConsumerConfig()
+        self.config = config_of(ConsumerConfig, config, "config")
         self._session = Session(
-            nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
+            nameservers,
+            config=config_of(ClientConfig, client, "client"),
+            clock=clock,
+            network=network,
+            random=random,
         )
         self._clock = self._session.clock
         self._broadcasting = self.config.model is MessageModel.BROADCASTING
-        wanted = dict(subscriptions)
+        wanted = subscription_map(subscriptions)
         if not self._broadcasting:
             wanted[RETRY_PREFIX + group] = "*"
         version = self._clock.now_ms()

@@ -15,6 +15,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from aerobee.client.checks import config_of, subscription_map
 from aerobee.client.config import ClientConfig, SimpleConsumerConfig
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.first_offset import begin_at_end
@@ -48,25 +49,28 @@ class SimpleConsumer:
         nameservers: str | Sequence[str],
         group: str,
         *,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, str] | Iterable[str],
         config: SimpleConsumerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
         network: Network | None = None,
         random: Random | None = None,
     ) -> None:
-        """`subscriptions`: topic -> "*", "TagA || TagB" or Sql("…"). Opens nothing before start()."""
+        """`subscriptions`: topic -> "*", "TagA || TagB" or Sql("…"); a list of topics wants all. Opens nothing before start()."""
         check_group_name(group)
-        if not subscriptions:
-            raise UsageError('a consumer needs at least one topic: subscriptions={"topic": "*"}')
+        wanted = subscription_map(subscriptions)
         self.group = group
-        self.config = config or SimpleConsumerConfig()
+        self.config = config_of(SimpleConsumerConfig, config, "config")
         self._session = Session(
-            nameservers, config=client or ClientConfig(), clock=clock, network=network, random=random
+            nameservers,
+            config=config_of(ClientConfig, client, "client"),
+            clock=clock,
+            network=network,
+            random=random,
         )
         version = self._session.clock.now_ms()
         self._subscriptions: dict[str, Subscription] = {
-            topic: subscribe(topic, expression, version) for topic, expression in subscriptions.items()
+            topic: subscribe(topic, expression, version) for topic, expression in wanted.items()
         }
         self._waiting: dict[MessageQueue, asyncio.Task[list[PoppedMessage]]] = {}
         self._turn = 0

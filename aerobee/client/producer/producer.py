@@ -15,6 +15,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from aerobee.client.checks import check_message, config_of
 from aerobee.client.compression import compress
 from aerobee.client.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.observer import SendEnded, SendObserver, begin_send
@@ -103,10 +104,10 @@ class Producer(RequestReplyCalls):
         """
         check_group_name(group)
         self.group = group
-        self.config = config or ProducerConfig()
+        self.config = config_of(ProducerConfig, config, "config")
         self._session = Session(
             nameservers,
-            config=client or ClientConfig(),
+            config=config_of(ClientConfig, client, "client"),
             clock=clock,
             network=network,
             random=random,
@@ -213,6 +214,8 @@ class Producer(RequestReplyCalls):
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
+        if type(message) is not Message:
+            check_message(message)
         now = self._loop.time()
         deadline = now + (timeout_s or self.config.send_timeout_s)
         if not self._is_plain or queue is not None or selector is not None or key is not None:
@@ -373,6 +376,7 @@ class Producer(RequestReplyCalls):
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
+        check_message(message)
         info = self._publish.get(message.topic) or await self._routes.info(message.topic)
         if key is not None and selector is None:
             message = with_sharding_key(message, key)
@@ -412,6 +416,8 @@ class Producer(RequestReplyCalls):
             self._refuse_closed()
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
         batch = list(messages)
+        for message in batch:
+            check_message(message)
         ends: list[SendEnded] = []
         for index, message in enumerate(batch) if self._observers else ():
             batch[index], ended = begin_send(self._observers, message)

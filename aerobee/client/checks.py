@@ -1,0 +1,107 @@
+"""Checks at the edge of the client: what a caller gave, what was expected, and how to write it.
+
+They raise UsageError or ConfigError where Python's own error would come later and say less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from aerobee.errors import ConfigError, UsageError
+from aerobee.message import Message
+
+C = TypeVar("C")
+# What a field may hold, by its annotation; a subclass of int is no bool unless it says so.
+_PLAIN: Mapping[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+}
+
+
+def config_of(kind: type[C], value: C | None, name: str) -> C:
+    """The given settings, or the default ones. Raises UsageError for anything but a `kind`."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+        raise UsageError(
+            f"{name} is a {kind.__name__}, this is {_a(value)}: write {name}={kind.__name__}({fields[0].name}=…)"
+        )
+    return value
+
+
+def check_field_types(config: Any, part: str) -> None:
+    """Raise ConfigError for a field of a settings dataclass whose value is of another type than it is declared."""
+    for field in dataclasses.fields(config):
+        wanted = str(field.type)
+        value = getattr(config, field.name)
+        kinds = _PLAIN.get(wanted)
+        if kinds is None:
+            kind = getattr(sys.modules[type(config).__module__], wanted, None)
+            if isinstance(kind, type) and issubclass(kind, Enum) and not isinstance(value, kind):
+                names = ", ".join(f"{wanted}.{member.name}" for member in kind)
+                raise ConfigError(f"{part}.{field.name} is {value!r}: it is one of {names}")
+        elif not isinstance(value, kinds) or (isinstance(value, bool) and wanted != "bool"):
+            expected = {"float": "a number", "int": "a whole number", "str": "text", "bool": "True or False"}[
+                wanted
+            ]
+            raise ConfigError(f"{part}.{field.name} is {value!r}: it is {expected}")
+
+
+def subscription_map(subscriptions: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    """Topic -> expression. A list of topics, or one topic, wants all of their messages. Raises UsageError."""
+    if isinstance(subscriptions, str):
+        subscriptions = [subscriptions]
+    if isinstance(subscriptions, Mapping):
+        wanted = dict(subscriptions)
+    else:
+        try:
+            wanted = dict.fromkeys(subscriptions, "*")
+        except TypeError:
+            raise UsageError(
+                f"subscriptions is {_a(subscriptions)}: write "
+                'subscriptions={"orders": "paid || sent"}, or ["orders"] for all of their messages'
+            ) from None
+    if not wanted:
+        raise UsageError('a consumer needs at least one topic: subscriptions={"topic": "*"}')
+    for topic, expression in wanted.items():
+        if not isinstance(topic, str) or not isinstance(expression, str):
+            raise UsageError(
+                f"subscriptions has {topic!r}: {expression!r}: a topic and what is wanted of it are text, "
+                '{"orders": "*"}, {"orders": "paid || sent"} or {"orders": "sql:price > 5"}'
+            )
+    return wanted
+
+
+def check_handler(handler: object) -> None:
+    """Raise UsageError unless it can be called, or is None."""
+    if handler is not None and not callable(handler):
+        raise UsageError(f"handler is {_a(handler)}: it is a function that takes a message")
+
+
+def check_message(message: object) -> None:
+    """Raise UsageError for what is no Message."""
+    if not isinstance(message, Message):
+        raise UsageError(
+            f'a producer sends a Message, this is {_a(message)}: write Message("topic", b"body")'
+        )
+
+
+def check_addresses(addresses: object) -> None:
+    """Raise UsageError unless it is text, or a sequence of texts."""
+    if isinstance(addresses, str):
+        return
+    if isinstance(addresses, Sequence) and all(isinstance(each, str) for each in addresses):
+        return
+    raise UsageError(f'nameservers is {_a(addresses)}: write "host:9876", "a:9876;b:9876" or a list of such')
+
+
+def _a(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
