@@ -15,6 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from aerobee.broker.admin.runtime_info import RuntimeInfo
+from aerobee.broker.bounds import Bounds
 from aerobee.broker.call_parts import CallPart, admin_calls, client_calls, pull_calls, send_calls
 from aerobee.broker.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.config_file import ConfigFile
@@ -50,6 +51,7 @@ from aerobee.config import merge_properties
 from aerobee.errors import AerobeeError, StoreError, UsageError
 from aerobee.message import pack_host
 from aerobee.network import AsyncioNetwork, Network
+from aerobee.remoting.body_limits import BROKER_BODIES, limit_bodies
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -100,16 +102,24 @@ class Broker:
         self._store_config = store_config
         self._settings_path = settings_path
         self.store = MessageStore(store_config, disk=self._disk, clock=self.clock, executor=executor)
-        self.topics = TopicTable(file=self._file("topics.json"), clock=self.clock)
+        self.bounds = Bounds(self.live, self.clock)
+        self.topics = TopicTable(file=self._file("topics.json"), clock=self.clock, bounds=self.bounds)
         groups_file = self._file("subscriptionGroup.json")
         self.groups = GroupTable(
-            clock=self.clock, live=self.live, file=groups_file, run_beside=self._run_blocking
+            clock=self.clock,
+            live=self.live,
+            file=groups_file,
+            run_beside=self._run_blocking,
+            bounds=self.bounds,
         )
         self.offsets = ConsumerOffsets(
-            clock=self.clock, file=self._file("consumerOffset.json"), end_of=self.store.max_offset
+            clock=self.clock,
+            file=self._file("consumerOffset.json"),
+            end_of=self.store.max_offset,
+            bounds=self.bounds,
         )
         self.stats = BrokerStats(clock=self.clock, cluster=config.broker_cluster_name)
-        self.locks = LockTable(clock=self.clock)
+        self.locks = LockTable(clock=self.clock, bounds=self.bounds)
         self.consumers = ConsumerRegistry(clock=self.clock, may_notify=self._may_notify)
         self.producers = ProducerRegistry(clock=self.clock)
         self.schedule = Schedule(
@@ -274,7 +284,10 @@ class Broker:
         loop = asyncio.get_running_loop()
         config, store, identity = self.config, self.store, self.identity
         self.held = HeldPulls(
-            clock=self.clock, call_soon=loop.call_soon, record_at=record_reader(store.queues, store.log)
+            bounds=self.bounds,
+            clock=self.clock,
+            call_soon=loop.call_soon,
+            record_at=record_reader(store.queues, store.log),
         )
         store.on_arrival(self.held.on_appended)
         store.on_arrival(self.schedule.arrived)
@@ -323,7 +336,7 @@ class Broker:
             *self._features,
         )
         for part in calls:
-            self._handlers.update(part.handlers())
+            self._handlers.update(limit_bodies(part.handlers(), BROKER_BODIES))
         self._lane = Lane(
             store=store,
             topics=self.topics,
@@ -352,6 +365,7 @@ class Broker:
         store, identity, expressions = self.store, self.identity, Expressions()
         return BrokerParts(
             store=store,
+            bounds=self.bounds,
             writer=MessageWriter(store),
             duplicates=self._duplicates,
             topics=self.topics,
@@ -398,6 +412,7 @@ class Broker:
             "refusedSends": str(self.overload.refused_count),
             "refusedConnections": str(self._server.refused_count + self._vip_server.refused_count),
             "slowPeersClosed": str(self._server.too_slow_count + self._vip_server.too_slow_count),
+            "boundsReached": str(self.bounds.reached_count),
             **self._watch.runtime_info(),
             "dedupKeys": str(len(self._duplicates)),
             "dedupDroppedSends": str(self._duplicates.dropped_count),

@@ -107,6 +107,7 @@ def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPa
             topics=parts.topics,
             live=parts.live,
             expressions=parts.expressions,
+            bounds=parts.bounds,
             registered=registration.settled,
         ),
         OffsetCalls(

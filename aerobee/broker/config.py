@@ -163,6 +163,19 @@ class BrokerConfig:
     pending_reply_bytes_max: int = (
         256 * 1024 * 1024
     )  # replies that clients have not read yet, all connections
+    # what peers may ask and occupy (bounds.py)
+    heartbeat_bytes_max: int = 512 * 1024  # of one heartbeat's body
+    client_groups_max: int = 1_000  # groups of one connection, of producers and consumers together
+    group_subscriptions_max: int = 1_000  # topics that one consumer of a group subscribes to
+    group_members_max: int = 10_000  # connected consumers, or producers, of one group
+    client_members_max: int = 200_000  # memberships of all connections, of consumers and of producers
+    subscription_group_nums_max: int = 20_000  # groups that there are when another one is made
+    topic_nums_max: int = 50_000  # topics that there are when another one is made
+    auto_create_topic_nums_max: int = 5_000  # the same for one that a send makes: each is written at once
+    topic_queue_nums_max: int = 4_096  # queues of one topic
+    orderly_locks_max: int = 100_000  # queues that ordered consumers hold, of all groups
+    consumer_offset_nums_max: int = 1_000_000  # committed offsets, one a group, topic and queue
+    client_polls_max: int = 10_000  # pulls, and pops, of one connection that wait for messages
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     def __post_init__(self) -> None:
@@ -193,6 +206,17 @@ class BrokerConfig:
             ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
             ("registerNameServerPeriod", self.register_name_server_period),
             ("registerBrokerTimeoutMills", self.register_broker_timeout_mills),
+            ("heartbeatBytesMax", self.heartbeat_bytes_max),
+            ("clientGroupsMax", self.client_groups_max),
+            ("groupSubscriptionsMax", self.group_subscriptions_max),
+            ("groupMembersMax", self.group_members_max),
+            ("clientMembersMax", self.client_members_max),
+            ("subscriptionGroupNumsMax", self.subscription_group_nums_max),
+            ("topicNumsMax", self.topic_nums_max),
+            ("autoCreateTopicNumsMax", self.auto_create_topic_nums_max),
+            ("orderlyLocksMax", self.orderly_locks_max),
+            ("consumerOffsetNumsMax", self.consumer_offset_nums_max),
+            ("clientPollsMax", self.client_polls_max),
             ("tlsHandshakeTimeoutMillis", self.tls_handshake_timeout_millis),
             ("frameReceiveTimeoutMillis", self.frame_receive_timeout_millis),
             ("splitRegistrationSize", self.split_registration_size),
@@ -206,6 +230,7 @@ class BrokerConfig:
         ):
             if value <= 0:
                 raise ConfigError(f"{key} is {value}, must be above 0")
+        _between("topicQueueNumsMax", self.topic_queue_nums_max, 1, 65_536)
         _between("serverConnectionsMax", self.server_connections_max, 0, 2**31 - 1)
         _between("maxErrorRateOfBloomFilter", self.max_error_rate_of_bloom_filter, 1, 99)
         if self.subscription_conflict_policy not in POLICIES:

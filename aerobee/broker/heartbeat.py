@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import REFUSE, LiveConfig
+from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.filter.expressions import Expressions
@@ -24,13 +26,14 @@ from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import AerobeeError, MalformedFrame
-from aerobee.message import RETRY_PREFIX
+from aerobee.message import GROUP_CHARS_MAX, LEGAL_NAME, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
-from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
+from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
+from aerobee.remoting.body_limits import body_too_large
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
@@ -40,9 +43,27 @@ log = logging.getLogger(__name__)
 REGISTRATION_WAIT_S = (
     1.0  # clients give a heartbeat 3 s; a nameserver that is down must not cost them the broker
 )
-GROUPS_PER_CLIENT_MAX = 10_000  # of one heartbeat; a process has a handful
+GROUPS_PER_TURN = 50  # of one heartbeat, before others get their turn
+CLIENT_ID_CHARS_MAX = 1_024
 
 Registered = Callable[[], Awaitable[None]]
+
+
+class _Joining:
+    """What the groups of one heartbeat add up to."""
+
+    def __init__(self, data: HeartbeatData) -> None:
+        self.data = data
+        self.code: int = ResponseCode.SUCCESS
+        self.remark: str | None = None
+        self.subscriptions_wanted = data.heartbeat_fingerprint == 0
+
+    def reply(self, request: RemotingCommand) -> RemotingCommand:
+        ext = {
+            "IS_SUPPORT_HEART_BEAT_V2": boolean_text(True),
+            "IS_SUB_CHANGE": boolean_text(self.subscriptions_wanted),
+        }
+        return request.reply(self.code, remark=self.remark, ext=ext)
 
 
 class HeartbeatCalls:
@@ -57,6 +78,7 @@ class HeartbeatCalls:
         topics: TopicTable,
         live: LiveConfig,
         expressions: Expressions,
+        bounds: Bounds,
         registered: Registered | None = None,
     ) -> None:
         """`registered` waits until the nameservers know the newest topics."""
@@ -66,6 +88,7 @@ class HeartbeatCalls:
         self._topics = topics
         self._live = live
         self._expressions = expressions
+        self._bounds = bounds
         self._registered = registered
 
     def handlers(self) -> dict[int, Handler]:
@@ -78,22 +101,23 @@ class HeartbeatCalls:
 
     def heartbeat(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
         """34. A plain call, but for the first heartbeat of a group, which waits for the disk and the nameservers."""
+        if len(request.body) > self._live.value.heartbeat_bytes_max:
+            raise body_too_large(request, self._live.value.heartbeat_bytes_max, "heartbeatBytesMax")
         data = HeartbeatData.decode(request.body)
-        if not data.client_id:
-            raise MalformedFrame("a heartbeat has no clientID")
-        if len(data.consumer_data_set) + len(data.producer_data_set) > GROUPS_PER_CLIENT_MAX:
-            raise MalformedFrame(f"a heartbeat names more than {GROUPS_PER_CLIENT_MAX} groups")
-        configs = self._groups.find_or_create_all(consumer.group_name for consumer in data.consumer_data_set)
-        accepted = []
-        for consumer in data.consumer_data_set:
-            if consumer.group_name in configs:
-                accepted.append(consumer)
-            else:
-                log.warning(
-                    "group %r of client %s is unknown and may not be made",
-                    consumer.group_name,
-                    data.client_id,
-                )
+        self._check(peer, data)
+        groups = self._groups.find_or_create_all(consumer.group_name for consumer in data.consumer_data_set)
+        configs = {
+            name: config for name, config in groups.items() if not name.startswith(SYSTEM_GROUP_PREFIX)
+        }
+        accepted = [consumer for consumer in data.consumer_data_set if consumer.group_name in configs]
+        if len(accepted) < len(data.consumer_data_set):
+            unknown = [each.group_name for each in data.consumer_data_set if each.group_name not in configs]
+            log.warning(
+                "%d groups of client %s are unknown and may not be made, the first is %r",
+                len(unknown),
+                data.client_id,
+                unknown[0][:GROUP_CHARS_MAX],
+            )
         retry_topics = [
             self._retry_topic(consumer, configs[consumer.group_name])
             for consumer in accepted
@@ -102,7 +126,42 @@ class HeartbeatCalls:
         ]
         if retry_topics:
             return self._join_with_topics(peer, request, data, accepted, retry_topics)
-        return self._join(peer, request, data, accepted)
+        if len(accepted) + len(data.producer_data_set) > GROUPS_PER_TURN:
+            return self._join_in_turns(peer, request, data, accepted)
+        joining = _Joining(data)
+        self._join(joining, peer, request, accepted, data.producer_data_set)
+        return joining.reply(request)
+
+    def _check(self, peer: Peer, data: HeartbeatData) -> None:
+        """Refuse a heartbeat that asks for more than a client may have. Raises MalformedFrame, RemoteError."""
+        if not data.client_id or len(data.client_id) > CLIENT_ID_CHARS_MAX:
+            raise MalformedFrame(f"a heartbeat needs a clientID of at most {CLIENT_ID_CHARS_MAX} characters")
+        bounds, client = self._bounds, f"client {data.client_id[:80]}"
+        consumers = {consumer.group_name for consumer in data.consumer_data_set}
+        producers = {producer.group_name for producer in data.producer_data_set}
+        for name in producers:
+            if not LEGAL_NAME.match(name) or len(name) > RETRY_TOPIC_BYTES_MAX:
+                raise MalformedFrame(f"{client} names producer group {name[:80]!r}, which cannot be one")
+        known_consumers, known_producers = self._consumers.groups_of(peer), self._producers.groups_of(peer)
+        count = len(consumers | known_consumers) + len(producers | known_producers)
+        bounds.require("clientGroupsMax", count, f"groups of {client}", peer.address)
+        for consumer in data.consumer_data_set:
+            bounds.require(
+                "groupSubscriptionsMax",
+                len(consumer.subscription_data_set),
+                f"subscriptions of {client} in group {consumer.group_name[:80]}",
+                peer.address,
+            )
+        for registry, new in (
+            (self._consumers, consumers - known_consumers),
+            (self._producers, producers - known_producers),
+        ):
+            if new:
+                total = registry.member_count + len(new)
+                bounds.require("clientMembersMax", total, "members of all groups", peer.address)
+                for name in new:
+                    size = registry.size_of(name) + 1
+                    bounds.require("groupMembersMax", size, f"members of group {name[:80]}", peer.address)
 
     @staticmethod
     def _retry_topic(consumer: ConsumerData, config: SubscriptionGroupConfig) -> TopicConfig:
@@ -129,36 +188,47 @@ class HeartbeatCalls:
                     await self._registered()
             except (TimeoutError, AerobeeError) as error:
                 log.warning("retry topics of client %s are not registered yet: %r", data.client_id, error)
-        if not peer.is_open:
-            return None
-        return self._join(peer, request, data, accepted)
+        return await self._join_in_turns(peer, request, data, accepted)
+
+    async def _join_in_turns(
+        self, peer: Peer, request: RemotingCommand, data: HeartbeatData, accepted: list[ConsumerData]
+    ) -> RemotingCommand | None:
+        """As _join(), with a turn for others after each GROUPS_PER_TURN groups. None when the client has gone."""
+        joining = _Joining(data)
+        producers = data.producer_data_set
+        for at in range(0, max(len(accepted), len(producers), 1), GROUPS_PER_TURN):
+            if not peer.is_open:
+                return None
+            stop = at + GROUPS_PER_TURN
+            self._join(joining, peer, request, accepted[at:stop], producers[at:stop])
+            if stop < max(len(accepted), len(producers)):
+                await asyncio.sleep(0)
+        return joining.reply(request)
 
     def _join(
         self,
+        joining: _Joining,
         peer: Peer,
         request: RemotingCommand,
-        data: HeartbeatData,
-        accepted: list[ConsumerData],
-    ) -> RemotingCommand:
-        """Register every group of the client and answer. A group that is refused does not keep out the others."""
-        version_2 = data.heartbeat_fingerprint != 0
-        subscriptions_wanted = not version_2
-        code: int = ResponseCode.SUCCESS
-        remark: str | None = None
+        accepted: Sequence[ConsumerData],
+        producers: Sequence[ProducerData],
+    ) -> None:
+        """Register groups of the client. A group that is refused does not keep out the others."""
+        data = joining.data
         for consumer in accepted:
             if self._live.value.subscription_conflict_policy == REFUSE:
                 conflict = self._consumers.refuse(
                     consumer, peer, data.client_id, with_subscriptions=not data.without_sub
                 )
                 if conflict is not None:
-                    code, remark = ResponseCode.NO_PERMISSION, str(conflict)
-                    subscriptions_wanted = True
+                    joining.code, joining.remark = ResponseCode.NO_PERMISSION, str(conflict)
+                    joining.subscriptions_wanted = True
                     continue
             fault = self._fault_of(consumer)
             if fault is not None:
-                remark = fault  # as RocketMQ no refusal: 46 was one, and so are the pulls
+                joining.remark = fault  # as RocketMQ no refusal: 46 was one, and so are the pulls
             if data.without_sub and self._consumers.group(consumer.group_name) is None:
-                subscriptions_wanted = True
+                joining.subscriptions_wanted = True
             self._consumers.register(
                 consumer,
                 peer,
@@ -167,11 +237,11 @@ class HeartbeatCalls:
                 version=request.version,
                 with_subscriptions=not data.without_sub,
             )
-            if version_2 and self._consumers.fingerprint_changed(
+            if data.heartbeat_fingerprint != 0 and self._consumers.fingerprint_changed(
                 consumer.group_name, data.heartbeat_fingerprint
             ):
-                subscriptions_wanted = True
-        for producer in data.producer_data_set:
+                joining.subscriptions_wanted = True
+        for producer in producers:
             self._producers.register(
                 producer.group_name,
                 peer,
@@ -179,11 +249,6 @@ class HeartbeatCalls:
                 language=request.language,
                 version=request.version,
             )
-        ext = {
-            "IS_SUPPORT_HEART_BEAT_V2": boolean_text(True),
-            "IS_SUB_CHANGE": boolean_text(subscriptions_wanted),
-        }
-        return request.reply(code, remark=remark, ext=ext)
 
     def _fault_of(self, consumer: ConsumerData) -> str | None:
         """What is wrong with the first SQL92 expression that does not parse. Its member joins; its pulls are refused."""

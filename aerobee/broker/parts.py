@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
@@ -37,6 +38,7 @@ class BrokerParts:
     """The shared parts of one broker. A Feature takes from here what it needs and keeps nothing else."""
 
     store: MessageStore
+    bounds: Bounds  # what peers may ask and occupy
     writer: MessageWriter
     topics: TopicTable
     groups: GroupTable

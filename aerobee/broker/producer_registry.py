@@ -35,6 +35,7 @@ class ProducerRegistry:
         self._clock = clock
         self._groups: dict[str, dict[Peer, ClientChannel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}
+        self._member_count = 0
         self._client_ids: dict[str, Peer] = {}  # where its last heartbeat came from
         self._turn = itertools.count()
 
@@ -47,6 +48,10 @@ class ProducerRegistry:
         if channel is not None and channel.client_id == client_id:
             channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
             return False
+        if channel is None:
+            self._member_count += 1
+        elif self._client_ids.get(channel.client_id) is peer:
+            del self._client_ids[channel.client_id]  # it calls itself otherwise now
         members[peer] = ClientChannel(peer, client_id, language, version, now, now_ms)
         groups = self._groups_of.get(peer)
         if groups is None:
@@ -61,6 +66,7 @@ class ProducerRegistry:
         left = members.pop(peer, None) if members is not None else None
         if members is None or left is None:
             return
+        self._member_count -= 1
         if not members:
             del self._groups[group]
         groups = self._groups_of.get(peer)
@@ -85,6 +91,19 @@ class ProducerRegistry:
                     channel.peer.close(
                         f"producer {channel.client_id} of {group}: no heartbeat for {expiry_s:.0f} s"
                     )
+
+    @property
+    def member_count(self) -> int:
+        """Members of all groups, counted once a group."""
+        return self._member_count
+
+    def size_of(self, group: str) -> int:
+        """How many members a group has."""
+        return len(self._groups.get(group, ()))
+
+    def groups_of(self, peer: Peer) -> set[str]:
+        """Names of the groups that a peer is a member of."""
+        return self._groups_of.get(peer, set())
 
     def members(self, group: str) -> list[ClientChannel]:
         """The group's members; empty when nobody of it is connected."""

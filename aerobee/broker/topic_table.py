@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import PERM_INHERIT, PERM_READ, PERM_WRITE, BrokerConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.clock import Clock
@@ -83,7 +84,9 @@ class TopicTable:
     told to the watchers (registration, the lane) with the configs that changed.
     """
 
-    def __init__(self, *, file: ConfigFile | None, clock: Clock) -> None:
+    def __init__(self, *, file: ConfigFile | None, clock: Clock, bounds: Bounds | None = None) -> None:
+        """`bounds` say how many topics requests may make; without them as many as they like."""
+        self._bounds = bounds
         self._file = file
         self._clock = clock
         self._watchers: list[ChangeCallback] = []
@@ -128,6 +131,7 @@ class TopicTable:
     def put(self, config: TopicConfig) -> TopicConfig:
         """Create or replace a topic. Raises UsageError for an illegal name, StoreError when it cannot be saved."""
         check_topic_name(config.topic_name)
+        self._require_room((config.topic_name,))
         return self._change((config,))[0]
 
     def put_all(self, configs: Iterable[TopicConfig]) -> None:
@@ -135,6 +139,7 @@ class TopicTable:
         batch = tuple(configs)
         for config in batch:
             check_topic_name(config.topic_name)
+        self._require_room(config.topic_name for config in batch)
         if batch:
             self._change(batch)
 
@@ -148,6 +153,7 @@ class TopicTable:
         batch = {config.topic_name: config for config in configs}
         for topic in batch:
             check_topic_name(topic)
+        self._require_room(batch, len(self._queued))
         self._queued.update(batch)
         self._queued_count += 1
         number = self._queued_count
@@ -196,6 +202,12 @@ class TopicTable:
                 assert self._file is not None
                 self._file.write(_file_content(topics, next_version))
 
+    def _require_room(self, names: Iterable[str], others: int = 0, key: str = "topicNumsMax") -> None:
+        """Raise RemoteError when the new ones of `names` would be too many; `others` are on the way."""
+        new = sum(name not in self.topics for name in names)
+        if new and self._bounds is not None:
+            self._bounds.require(key, len(self.topics) + new + others, "topics of this broker")
+
     def delete(self, topic: str) -> bool:
         """Forget a topic; its messages are the store's business. Returns whether it existed."""
         if topic not in self.topics:
@@ -225,6 +237,7 @@ class TopicTable:
         model = self.topics.get(template)
         if model is None or not model.perm & PERM_INHERIT or (self.is_own(template) and not allow):
             return None
+        self._require_room((topic,), key="autoCreateTopicNumsMax")
         queues = max(0, min(queue_nums, model.write_queue_nums))
         return self.put(
             TopicConfig(

@@ -22,6 +22,7 @@ from aerobee.nameserver.route_table import RouteTable
 from aerobee.nameserver.topic_admin_calls import TopicAdminCalls
 from aerobee.nameserver.topic_list_calls import TopicListCalls
 from aerobee.network import AsyncioNetwork, Network
+from aerobee.remoting.body_limits import NAMESERVER_BODIES, limit_bodies
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.connection import Connection, ConnectionLimits
 from aerobee.remoting.peer import Handler, Peer
@@ -141,7 +142,7 @@ class NameServer:
         routes = RouteCalls(
             table=self.table, kv_config=self._kv_config, config=self._config, clock=self._clock
         )
-        return {
+        handlers = {
             **registration.handlers(),
             **routes.handlers(),
             **TopicListCalls(table=self.table, config=self._config).handlers(),
@@ -149,6 +150,7 @@ class NameServer:
             **KvConfigCalls(self._kv_config).handlers(),
             **ConfigCalls(self._config, self._disk).handlers(),
         }
+        return limit_bodies(handlers, NAMESERVER_BODIES)
 
     def _watch(self, connection: Peer) -> None:
         """Have the brokers of this connection forgotten as soon as it closes."""

@@ -11,6 +11,7 @@ import logging
 from itertools import islice
 
 from aerobee.broker.admin.topic import page_of
+from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.attributes import GROUP_ATTRIBUTES, apply_changes
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
@@ -19,9 +20,10 @@ from aerobee.broker.producer_registry import ClientChannel, ProducerRegistry
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import UsageError
+from aerobee.message import check_group_name, check_topic_name
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
-from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -29,7 +31,8 @@ from aerobee.remoting.peer import Handler, Peer
 
 log = logging.getLogger(__name__)
 
-GROUPS_PER_REQUEST_MAX = 10_000
+FORBIDDEN_MAX = 20_000  # set by requests; each change writes them all
+GROUPS_PER_REQUEST_MAX = 1_000
 
 
 class AdminGroupCalls:
@@ -82,7 +85,9 @@ class AdminGroupCalls:
 
     def update_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """225: the same for a list of groups; either all are taken or none."""
-        fields = fastjson.loads_object(request.body, "SubscriptionGroupList")
+        fields = fastjson.loads_object(
+            request.body, "SubscriptionGroupList", fastjson.REQUEST_DIALECT_BYTES_MAX
+        )
         wanted = [
             SubscriptionGroupConfig.from_dict(item) for item in json_fields.objects(fields, "groupConfigList")
         ]
@@ -134,18 +139,33 @@ class AdminGroupCalls:
             )
         return request.reply(body=config.encode())
 
-    def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """201: the group table, a page of it when `maxGroupNum` is given. See 21 in admin/topic.py."""
         groups, version = self._groups.groups, self._groups.data_version
         start, count = page_of(request, "groupSeq", "maxGroupNum", version, len(groups))
-        page = dict(islice(groups.items(), start, start + count))
-        body = SubscriptionGroupWrapper(page, version, self._groups.forbidden).encode()
+        body = await dumps_in_turns(
+            {"dataVersion": version.to_dict(), "forbiddenTable": self._groups.forbidden},
+            "subscriptionGroupTable",
+            ((name, config.to_dict()) for name, config in islice(groups.items(), start, start + count)),
+            {},
+        )
         return request.reply(ext={"totalGroupNum": str(len(groups))}, body=body)
 
     def forbidden(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """353: read, and with `readable` change, whether a group may read a topic."""
         group, topic = request.text("group"), request.text("topic")
         if request.field("readable"):
+            check_client_group(group)
+            try:
+                check_group_name(group)
+                check_topic_name(topic)
+            except UsageError as error:
+                return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+            if sum(map(len, self._groups.forbidden.values())) >= FORBIDDEN_MAX:
+                return request.reply(
+                    ResponseCode.SYSTEM_ERROR,
+                    remark=f"{FORBIDDEN_MAX} pairs of group and topic are forbidden already",
+                )
             self._groups.set_readable(group, topic, request.boolean("readable"))
         body = {"group": group, "readable": self._groups.is_readable(group, topic), "topic": topic}
         return request.reply(body=fastjson.dumps(body))

@@ -6,10 +6,12 @@ says what is allowed. A change reaches the nameservers through the topic table's
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from itertools import islice
 from typing import Any
 
+from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
@@ -26,7 +28,7 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.group_list import GroupList
 from aerobee.remoting.body.subscription import SubscriptionData
-from aerobee.remoting.body.topic_config import MULTI_TAG, SINGLE_TAG, TopicConfig, TopicConfigSerializeWrapper
+from aerobee.remoting.body.topic_config import MULTI_TAG, SINGLE_TAG, TopicConfig
 from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -36,11 +38,11 @@ from aerobee.store.queue_table import LIGHT_PREFIX
 
 log = logging.getLogger(__name__)
 
-QUEUE_NUMS_MAX = 65_536
 PERM_MAX = 7
 ILLEGAL_NAME_REMARK = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-TOPICS_PER_REQUEST_MAX = 10_000
-QUEUE_ENTRIES_MAX = 10_000  # of one 321; the tool asks for 10 unless told otherwise
+TOPICS_PER_REQUEST_MAX = 1_000
+QUEUES_PER_TURN = 64  # of one 202, before others get their turn
+QUEUE_ENTRIES_MAX = 2_000  # of one 321; the tool asks for 10 unless told otherwise
 
 
 class AdminTopicCalls:
@@ -105,7 +107,9 @@ class AdminTopicCalls:
 
     async def update_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """18: the same for a list of topics; either all are taken or none."""
-        fields = fastjson.loads_object(request.body, "CreateTopicListRequestBody")
+        fields = fastjson.loads_object(
+            request.body, "CreateTopicListRequestBody", fastjson.REQUEST_DIALECT_BYTES_MAX
+        )
         wanted = [TopicConfig.from_dict(item) for item in json_fields.objects(fields, "topicConfigList")]
         if not 0 < len(wanted) <= TOPICS_PER_REQUEST_MAX:
             return request.reply(
@@ -126,12 +130,13 @@ class AdminTopicCalls:
         if wanted.topic_name and not LEGAL_NAME.match(wanted.topic_name):
             raise UsageError(ILLEGAL_NAME_REMARK)
         check_creatable(self._topics, wanted.topic_name)
+        queue_nums_max = self._live.value.topic_queue_nums_max
         for key, count in (
             ("readQueueNums", wanted.read_queue_nums),
             ("writeQueueNums", wanted.write_queue_nums),
         ):
-            if not 1 <= count <= QUEUE_NUMS_MAX:
-                raise UsageError(f"{key} is {count}, must be from 1 to {QUEUE_NUMS_MAX}")
+            if not 1 <= count <= queue_nums_max:
+                raise UsageError(f"{key} is {count}, must be from 1 to {queue_nums_max} (topicQueueNumsMax)")
         if not 0 <= wanted.perm <= PERM_MAX:
             raise UsageError(f"perm is {wanted.perm}, must be a sum of 4 (read), 2 (write) and 1 (inherit)")
         if (
@@ -216,7 +221,7 @@ class AdminTopicCalls:
             )
         return request.reply(body=config.encode())
 
-    def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
 
         A reader that has another data version than ours begins anew. The total is exact: readers go on until they
@@ -224,12 +229,17 @@ class AdminTopicCalls:
         """
         version = self._topics.data_version
         start, count = page_of(request, "topicSeq", "maxTopicNum", version, len(self._topics.topics))
-        page = dict(islice(self._topics.topics.items(), start, start + count))
-        # The mapping fields are those of a broker without static topics; 5.x readers expect them.
-        body = TopicConfigSerializeWrapper(page, version, DataVersion(), {}, {}).encode()
-        return request.reply(ext={"totalTopicNum": str(len(self._topics.topics))}, body=body)
+        topics = self._topics.topics  # replaced by a change, never changed itself
+        body = await dumps_in_turns(
+            {"dataVersion": version.to_dict(), "mappingDataVersion": DataVersion().to_dict()},
+            "topicConfigTable",
+            ((name, config.to_dict()) for name, config in islice(topics.items(), start, start + count)),
+            # The mapping fields are those of a broker without static topics; 5.x readers expect them.
+            {"topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}},
+        )
+        return request.reply(ext={"totalTopicNum": str(len(topics))}, body=body)
 
-    def status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """202: begin, end and time of the last message of each queue, and the topic's rate."""
         topic = request.text("topic")
         config = self._topics.get(topic)
@@ -237,6 +247,8 @@ class AdminTopicCalls:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
         table: dict[MessageQueue, dict[str, int]] = {}
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            if queue_id % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await asyncio.sleep(0)
             end = self._store.max_offset(topic, queue_id)
             table[MessageQueue(topic, self._identity.name, queue_id)] = {
                 "lastUpdateTimestamp": max(0, self._store.store_time(topic, queue_id, end - 1))

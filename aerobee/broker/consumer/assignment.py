@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.request_mode import POP, RequestMode, RequestModes
-from aerobee.errors import MalformedFrame
-from aerobee.message import RETRY_PREFIX, MessageQueue
+from aerobee.errors import MalformedFrame, UsageError
+from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name, check_topic_name
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.heartbeat import BROADCASTING, CLUSTERING, MESSAGE_MODELS
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 AVERAGE, AVERAGE_BY_CIRCLE = "AVG", "AVG_BY_CIRCLE"
 ANY_QUEUE = -1
+MODES_MAX = 20_000  # set by requests; each change writes them all
 
 Queues = Callable[[str], Awaitable[Sequence[MessageQueue]]]
 
@@ -89,6 +90,15 @@ class AssignmentCalls:
         mode = RequestMode.from_dict(fields)
         if not mode.topic or not mode.group:
             raise MalformedFrame("a request mode needs topic and consumerGroup")
+        try:
+            check_topic_name(mode.topic)
+            check_group_name(mode.group)
+        except UsageError as error:
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+        if self._modes.count >= MODES_MAX and not self._modes.has(mode.topic, mode.group):
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"{MODES_MAX} request modes are set already"
+            )
         if mode.topic.startswith(RETRY_PREFIX):
             return request.reply(
                 ResponseCode.NO_PERMISSION,

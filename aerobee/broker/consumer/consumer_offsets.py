@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from aerobee.broker.bounds import Bounds
 from aerobee.broker.config_file import ConfigFile
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, StoreError
@@ -36,6 +37,7 @@ SYSTEM_GROUP_PREFIX = (
 SEPARATOR = "@"
 LOG_END = "aerobeeLogEnd"
 POP_BUFFER = "aerobeePopBuffer"
+COUNT_KEY = "consumerOffsetNumsMax"
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves look at the version, not at each commit
 
 Table = dict[tuple[str, str], dict[int, int]]  # (topic, group) -> queue id -> offset
@@ -51,9 +53,14 @@ class ConsumerOffsets:
         clock: Clock,
         file: ConfigFile | None = None,
         end_of: Callable[[str, int], int] | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
-        """`end_of(topic, queue id)` is the offset that the queue's next message gets; without it nothing is bounded."""
+        """`end_of(topic, queue id)` is the offset that the queue's next message gets, `bounds` say how many offsets
+        there may be; without them nothing is bounded.
+        """
         self._end_of = end_of
+        self._bounds = bounds
+        self._count = 0  # of the queues in _offsets
         self._clock = clock
         self._file = file
         self._offsets: Table = {}
@@ -85,6 +92,7 @@ class ConsumerOffsets:
                 "group %s goes back on %s queue %d: offset %d after %d, committed by %s",
                 group, topic, queue_id, offset, before, client or "the broker",
             )  # fmt: skip
+        self._count += before is None
         queues[queue_id] = offset
         self._dirty = True
         self._commits += 1
@@ -104,6 +112,9 @@ class ConsumerOffsets:
             end = offset if self._end_of is None else self._end_of(topic, queue_id)
             if not 0 <= offset <= end:
                 return f"offset is {offset}, queue {queue_id} of {topic} has 0 to {end}"
+            is_new = queues is None or queue_id not in queues
+            if is_new and self._bounds is not None and self._count >= self._bounds.limit(COUNT_KEY):
+                return str(self._bounds.reached(COUNT_KEY, f"{self._count} offsets are kept already", client))
         self.commit(group, topic, queue_id, offset, client=client)
         return ""
 
@@ -132,6 +143,7 @@ class ConsumerOffsets:
         if queues is None:
             queues = self._new_entry(topic, group)
         for queue_id, offset in offsets.items():
+            self._count += queue_id not in queues
             queues[queue_id] = offset
             self._resets[(group, topic, queue_id)] = offset
         self.has_resets = bool(self._resets)
@@ -199,6 +211,7 @@ class ConsumerOffsets:
         except MalformedFrame as error:
             raise StoreError(f"config/consumerOffset.json is not an offset table: {error}") from error
         self._offsets, self._pulled, self.data_version = offsets, pulled, version
+        self._count = sum(map(len, offsets.values()))
         self._topics = {}
         for topic, group in offsets:
             self._topics.setdefault(group, {})[topic] = None
@@ -218,12 +231,12 @@ class ConsumerOffsets:
         file = self._file
         if file is None or not self._dirty:
             return None
-        content = self._file_content()
+        make_content = self._prepare_content()
         self._dirty = False
 
         def write() -> None:
             try:
-                file.write(content)
+                file.write(make_content())
             except BaseException:
                 self._dirty = True
                 raise
@@ -231,12 +244,33 @@ class ConsumerOffsets:
         return write
 
     def _file_content(self) -> dict[str, Any]:
-        log_end = self.log_end_now()
-        content = self.to_dict()
-        if log_end >= 0:
-            content[LOG_END] = log_end
-            if self.has_pop_buffer:
-                content[POP_BUFFER] = True
+        return self._prepare_content()()
+
+    def _prepare_content(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes the file's content, for a thread: of 100,000 queues it takes a second.
+
+        The log's end is that of now. Offsets that are committed until the thread comes by are in the file, too, which
+        does no harm: what was popped up to them shows in the log behind that end once more. Each copy of a table that
+        is made there is one step of the interpreter.
+        """
+        log_end, has_pop_buffer = self.log_end_now(), self.has_pop_buffer
+        version = self.data_version.to_dict()
+        offsets, pulled = list(self._offsets.items()), list(self._pulled.items())
+        topics = {group: list(topics) for group, topics in self._topics.items()}
+
+        def content() -> dict[str, Any]:
+            found: dict[str, Any] = {
+                "dataVersion": version,
+                "groupTopicMap": topics,
+                "offsetTable": _table_dict(offsets),
+                "pullOffsetTable": _table_dict(pulled),
+            }
+            if log_end >= 0:
+                found[LOG_END] = log_end
+                if has_pop_buffer:
+                    found[POP_BUFFER] = True
+            return found
+
         return content
 
     def to_dict(self) -> dict[str, Any]:
@@ -244,8 +278,8 @@ class ConsumerOffsets:
         return {
             "dataVersion": self.data_version.to_dict(),
             "groupTopicMap": {group: list(topics) for group, topics in self._topics.items()},
-            "offsetTable": _table_dict(self._offsets),
-            "pullOffsetTable": _table_dict(self._pulled),
+            "offsetTable": _table_dict(self._offsets.items()),
+            "pullOffsetTable": _table_dict(self._pulled.items()),
         }
 
     # --- helpers
@@ -259,7 +293,7 @@ class ConsumerOffsets:
 
     def _remove(self, keys: Iterable[tuple[str, str]]) -> None:
         for topic, group in list(keys):
-            self._offsets.pop((topic, group), None)
+            self._count -= len(self._offsets.pop((topic, group), ()))
             self._pulled.pop((topic, group), None)
             topics = self._topics.get(group)
             if topics is not None:
@@ -276,8 +310,8 @@ class ConsumerOffsets:
         self.data_version = self.data_version.next(self._clock.now_ms())
 
 
-def _table_dict(table: Table) -> dict[str, dict[int, int]]:
-    return {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in table.items()}
+def _table_dict(entries: Iterable[tuple[tuple[str, str], dict[int, int]]]) -> dict[str, dict[int, int]]:
+    return {f"{topic}{SEPARATOR}{group}": queues.copy() for (topic, group), queues in entries}
 
 
 def _parse_table(fields: json_fields.Fields, name: str) -> Table:

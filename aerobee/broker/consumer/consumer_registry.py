@@ -107,6 +107,7 @@ class ConsumerRegistry:
         self._may_notify = may_notify
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Peer, set[str]] = {}
+        self._member_count = 0
         self._watchers: list[Callable[[], None]] = []
         self._subscription_watchers: list[SubscriptionWatcher] = []
         self._conflicts_said: set[tuple[str, str, str]] = set()  # group, client, topic: each is logged once
@@ -196,6 +197,7 @@ class ConsumerRegistry:
             group.refused.pop(peer, None)
         if group is None or group.channels.pop(peer, None) is None:
             return
+        self._member_count -= 1
         groups = self._groups_of.get(peer)
         if groups is not None:
             groups.discard(group_name)
@@ -241,6 +243,20 @@ class ConsumerRegistry:
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
+    @property
+    def member_count(self) -> int:
+        """Members of all groups, counted once a group."""
+        return self._member_count
+
+    def size_of(self, group: str) -> int:
+        """How many members a group has."""
+        found = self._groups.get(group)
+        return 0 if found is None else len(found.channels)
+
+    def groups_of(self, peer: Peer) -> set[str]:
+        """Names of the groups that a peer is a member of."""
+        return self._groups_of.get(peer, set())
+
     def groups(self) -> list[ConsumerGroup]:
         return list(self._groups.values())
 
@@ -271,6 +287,7 @@ class ConsumerRegistry:
         if channel is not None and channel.client_id == client_id:
             channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
             return False
+        self._member_count += channel is None
         group.channels[peer] = ClientChannel(peer, client_id, language, version, now, now_ms)
         groups = self._groups_of.get(peer)
         if groups is None:

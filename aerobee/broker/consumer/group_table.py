@@ -15,7 +15,9 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from itertools import islice
 
+from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import PERM_READ, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
@@ -28,6 +30,7 @@ from aerobee.remoting.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
+NAMES_SAID_MAX = 10  # in one line of the log
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -64,9 +67,11 @@ class GroupTable:
         live: LiveConfig,
         file: ConfigFile | None = None,
         run_beside: Callable[[Callable[[], None]], None] | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._clock = clock
         self._live = live
+        self._bounds = bounds or Bounds(live, clock)
         self._file = file
         self._run_beside = run_beside
         self._file_lock = threading.Lock()  # what is written later is never older
@@ -87,7 +92,7 @@ class GroupTable:
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group, created with defaults if autoCreateSubscriptionGroup allows it and the name is legal.
 
-        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. The file follows soon: thousands of groups that are
+        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. RemoteError: there are subscriptionGroupNumsMax. The file follows soon: thousands of groups that are
         new at once keep nobody waiting. One that the disk does not take lives in memory, so that consumers can read
         from a full disk; it is saved when the disk takes it, or made again when it is asked for.
         """
@@ -105,11 +110,14 @@ class GroupTable:
             if name not in self.groups and self._may_create(name)
         }
         if new:
+            self._require_room(len(new))
             self.groups = {**self.groups, **new}
             self.data_version = self.data_version.next(self._clock.now_ms())
             self._save_soon()
             self._tell()
-            log.info("groups were created with defaults: %s", ", ".join(new))
+            log.info(
+                "%d groups were created with defaults: %s", len(new), ", ".join(islice(new, NAMES_SAID_MAX))
+            )
         return {name: self.groups[name] for name in names if name in self.groups}
 
     def is_readable(self, group: str, topic: str) -> bool:
@@ -135,7 +143,8 @@ class GroupTable:
         """Create or replace several groups with one write."""
         batch = {config.group_name: config for config in configs}
         for config in batch.values():
-            _check(config)
+            _check(config, self._live.value.topic_queue_nums_max)
+        self._require_room(sum(name not in self.groups for name in batch))
         if any(self.groups.get(name) != config for name, config in batch.items()):
             self._change({**self.groups, **batch}, self.forbidden)
 
@@ -209,6 +218,13 @@ class GroupTable:
         except StoreError as error:
             log.warning("groups that were created by themselves are not saved yet: %s", error)
 
+    def _require_room(self, new_count: int) -> None:
+        """Raise RemoteError when there would be too many groups."""
+        if new_count:
+            self._bounds.require(
+                "subscriptionGroupNumsMax", len(self.groups) + new_count, "groups of this broker"
+            )
+
     def _may_create(self, group: str) -> bool:
         # Those of the broker itself are there from the start; nobody makes more of them.
         if not self._live.value.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX):
@@ -239,9 +255,11 @@ class GroupTable:
             watcher()
 
 
-def _check(config: SubscriptionGroupConfig) -> None:
+def _check(config: SubscriptionGroupConfig, queue_nums_max: int) -> None:
     check_group_name(config.group_name)
-    if config.retry_queue_nums > 65_536:
-        raise UsageError(f"retryQueueNums is {config.retry_queue_nums}, at most 65536 queues are allowed")
+    if config.retry_queue_nums > queue_nums_max:
+        raise UsageError(
+            f"retryQueueNums is {config.retry_queue_nums}, at most {queue_nums_max} queues are allowed (topicQueueNumsMax)"
+        )
     if config.retry_max_times < -1:
         raise UsageError(f"retryMaxTimes is {config.retry_max_times}, must be -1 (for ever) or above")

@@ -19,7 +19,7 @@ from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.feature import Feature
 from aerobee.errors import MalformedFrame, StoreError
-from aerobee.message import MessageQueue
+from aerobee.message import GROUP_CHARS_MAX, MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.message_queue import queue_to_dict, queues
@@ -30,6 +30,8 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 log = logging.getLogger(__name__)
 
 FILE_NAME = "orderlyLocks.json"
+QUEUES_PER_REQUEST_MAX = 4_096
+NAME_CHARS_MAX = 1_024
 
 
 class OrderlyLocks(Feature):
@@ -77,7 +79,7 @@ class LockCalls:
 
     def lock(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
         """Body {consumerGroup, clientId, mqSet}; the reply's lockOKMQSet names the queues that were granted."""
-        fields = fastjson.loads_object(request.body, "a lock request")
+        fields = fastjson.loads_object(request.body, "a lock request", fastjson.REQUEST_DIALECT_BYTES_MAX)
         group, client_id, wanted = _parse(fields, "a lock request")
         lease_s = max(0, json_fields.integer(fields, "leaseMillis")) / 1000
         granted = self._locks.lock(group, client_id, wanted, lease_s=lease_s)
@@ -88,7 +90,7 @@ class LockCalls:
 
     def unlock(self, peer: Peer, request: RemotingCommand) -> Reply:
         """The same body. The file is written later: until then a restart would keep the lock for its lease."""
-        fields = fastjson.loads_object(request.body, "an unlock request")
+        fields = fastjson.loads_object(request.body, "an unlock request", fastjson.REQUEST_DIALECT_BYTES_MAX)
         self._locks.unlock(*_parse(fields, "an unlock request"))
         if not self._is_saved:
             self._begin_saving()
@@ -145,7 +147,7 @@ class LockCalls:
         loop = asyncio.get_running_loop()
         saving: asyncio.Future[None] = loop.create_future()
         self._saving = saving
-        file, tree, version = self._file, self._locks.to_json(), self._locks.version
+        file, make_tree, version = self._file, self._locks.prepare_json(), self._locks.version
         assert file is not None
         assert self._run_blocking is not None
 
@@ -156,7 +158,7 @@ class LockCalls:
 
         def write() -> None:
             try:
-                file.write(tree)
+                file.write(make_tree())
             except StoreError as error:
                 # As good as RocketMQ's locks then: they are in memory.
                 log.error(
@@ -173,4 +175,14 @@ def _parse(fields: json_fields.Fields, what: str) -> tuple[str, str, tuple[Messa
     client_id = json_fields.text(fields, "clientId")
     if not group or not client_id:
         raise MalformedFrame(f"{what} needs consumerGroup and clientId, it has {group!r} and {client_id!r}")
-    return group, client_id, queues(fields, "mqSet")
+    if len(group) > GROUP_CHARS_MAX or len(client_id) > NAME_CHARS_MAX:
+        raise MalformedFrame(
+            f"{what} has a group of {len(group)} and a clientId of {len(client_id)} characters"
+        )
+    count = len(json_fields.items(fields, "mqSet"))
+    if count > QUEUES_PER_REQUEST_MAX:
+        raise MalformedFrame(f"{what} names {count} queues, at most {QUEUES_PER_REQUEST_MAX} are possible")
+    wanted = queues(fields, "mqSet")
+    if any(len(queue.topic) > NAME_CHARS_MAX or len(queue.broker_name) > NAME_CHARS_MAX for queue in wanted):
+        raise MalformedFrame(f"{what} has names of more than {NAME_CHARS_MAX} characters")
+    return group, client_id, wanted

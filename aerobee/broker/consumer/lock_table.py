@@ -16,10 +16,11 @@ The file says who holds what, not when it was renewed: after a load each lock co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.broker.bounds import Bounds
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
@@ -27,8 +28,8 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.message_queue import queue_to_dict
 
 LOCK_EXPIRY_S = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
+PURGE_INTERVAL_S = 1.0  # between looks for expired locks of a table that is full
 LEASE_MARGIN_S = 2.0  # for a handler that is cancelled when its client's lease ends
-LOCKS_PER_GROUP_MAX = 100_000  # a peer cannot make the table grow without end; further queues are refused
 
 
 @dataclass(slots=True)
@@ -54,8 +55,12 @@ class LockInfo:
 class LockTable:
     """Orderly locks of all groups. Plain calls; the event loop that owns the broker is the only user."""
 
-    def __init__(self, *, clock: Clock) -> None:
+    def __init__(self, *, clock: Clock, bounds: Bounds | None = None) -> None:
+        """`bounds` say how many locks there may be; further queues are refused then."""
         self._clock = clock
+        self._bounds = bounds
+        self._count = 0
+        self._purge_at = 0.0  # monotonic seconds
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self.version = 0  # grows when a holder changes: what is in the file
 
@@ -76,9 +81,10 @@ class LockTable:
                 if _expired(lock, now):
                     self.version += 1  # the file may have been written without it meanwhile
                 lock.renewed, lock.expiry_s = now, expiry_s
-            elif lock is None and len(locks) >= LOCKS_PER_GROUP_MAX:
+            elif lock is None and not self._has_room():
                 continue
             elif lock is None or _expired(lock, now):
+                self._count += lock is None
                 locks[queue] = _Lock(client_id, self._clock.now_ms(), now, expiry_s)
                 self.version += 1
             else:
@@ -97,9 +103,27 @@ class LockTable:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
                 self.version += 1
         if not locks:
             del self._groups[group]
+
+    def _has_room(self) -> bool:
+        """Whether one more lock may be; those that have expired make room."""
+        if self._bounds is None or self._count < self._bounds.limit("orderlyLocksMax"):
+            return True
+        now = self._clock.monotonic()
+        if now < self._purge_at:
+            return False
+        self._purge_at = now + PURGE_INTERVAL_S
+        for locks in self._groups.values():
+            for queue in [queue for queue, lock in locks.items() if _expired(lock, now)]:
+                del locks[queue]
+                self._count -= 1
+        if self._count < self._bounds.limit("orderlyLocksMax"):
+            return True
+        self._bounds.reached("orderlyLocksMax", f"{self._count} queues are locked, no more can be")
+        return False
 
     def holds_any(self, group: str) -> bool:
         """True while any client of the group holds a lock that has not expired."""
@@ -136,29 +160,22 @@ class LockTable:
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue in locks if queue.topic == topic]:
                 del locks[queue]
+                self._count -= 1
                 self.version += 1
             if not locks:
                 del self._groups[group]
 
     # --- the file
 
+    def prepare_json(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes the file's content of the locks as they are now, for a thread."""
+        groups = {group: dict(locks) for group, locks in self._groups.items()}
+        now = self._clock.monotonic()
+        return lambda: _table_json(groups, now)
+
     def to_json(self) -> dict[str, Any]:
         """The file's content: locks that have not expired."""
-        now = self._clock.monotonic()
-        table = {
-            group: [
-                queue_to_dict(queue)
-                | {
-                    "clientId": lock.client_id,
-                    "leaseMillis": round(lock.expiry_s * 1000),
-                    "since": lock.since_ms,
-                }
-                for queue, lock in sorted(locks.items())
-                if not _expired(lock, now)
-            ]
-            for group, locks in sorted(self._groups.items())
-        }
-        return {"lockTable": {group: locks for group, locks in table.items() if locks}}
+        return _table_json(self._groups, self._clock.monotonic())
 
     def from_json(self, tree: Mapping[str, Any]) -> None:
         """Take over what a file says. Raises MalformedFrame for what is no lock table."""
@@ -182,7 +199,25 @@ class LockTable:
                     json_fields.text(entry, "clientId"), json_fields.integer(entry, "since"), now, expiry_s
                 )
         self._groups = groups
+        self._count = sum(map(len, groups.values()))
 
 
 def _expired(lock: _Lock, now: float) -> bool:
     return now - lock.renewed > lock.expiry_s
+
+
+def _table_json(groups: Mapping[str, Mapping[MessageQueue, _Lock]], now: float) -> dict[str, Any]:
+    table = {
+        group: [
+            queue_to_dict(queue)
+            | {
+                "clientId": lock.client_id,
+                "leaseMillis": round(lock.expiry_s * 1000),
+                "since": lock.since_ms,
+            }
+            for queue, lock in sorted(locks.items())
+            if not _expired(lock, now)
+        ]
+        for group, locks in sorted(groups.items())
+    }
+    return {"lockTable": {group: locks for group, locks in table.items() if locks}}

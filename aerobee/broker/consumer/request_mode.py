@@ -69,6 +69,13 @@ class RequestModes:
             topic, group, config.default_message_request_mode, config.default_pop_share_queue_num
         )
 
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._table.values()))
+
+    def has(self, topic: str, group: str) -> bool:
+        return group in self._table.get(topic, ())
+
     def put(self, mode: RequestMode) -> None:
         """Raises StoreError; nothing is changed then."""
         before = self._table

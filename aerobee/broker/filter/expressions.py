@@ -9,6 +9,7 @@ from aerobee.broker.filter.program import Program, program_of
 from aerobee.broker.filter.record_test import CompiledTest, compile_test
 from aerobee.broker.filter.sql92 import FilterSyntaxError, Node, Sql92Filter, compile_filter
 from aerobee.message import tags_code
+from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX
 
 EXPRESSIONS_MAX = 1_024  # RocketMQ keeps 100; one takes about 10 KiB
 FAULTS_MAX = 100
@@ -41,6 +42,10 @@ class Expressions:
 
     def get(self, text: str) -> Expression:
         """Return the compiled expression. Raises FilterSyntaxError with the column of the fault."""
+        if len(text) > EXPRESSION_CHARS_MAX:
+            raise FilterSyntaxError(
+                text[:100], EXPRESSION_CHARS_MAX, f"at most {EXPRESSION_CHARS_MAX} characters are read"
+            )
         found = self._compiled.get(text)
         if found is not None:
             self._compiled.move_to_end(text)

@@ -11,7 +11,7 @@ from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.lane.pull import SQL_EXPRESSION, SQL_MARK, GrantKey, PullGrant
 from aerobee.broker.topic_table import TopicTable
 from aerobee.remoting.body.heartbeat import BROADCASTING
-from aerobee.remoting.body.subscription import SubscriptionData
+from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
 from aerobee.remoting.codes import RequestCode
 
 
@@ -37,7 +37,9 @@ class LaneGrants:
 
     def find(self, key: GrantKey) -> PullGrant | None:
         """Return the grant, or None for a pull that is not ordinary."""
-        code, group_name, topic_name, _, _ = key
+        code, group_name, topic_name, text, _ = key
+        if text is not None and len(text) > EXPRESSION_CHARS_MAX:
+            return None  # it is refused where it is said why
         config = self._live.value
         group, topic = self._groups.get(group_name), self._topics.get(topic_name)
         if (

@@ -41,7 +41,7 @@ class LanePolls:
         pull = HeldPull(
             connection, frame, grant.group, topic, queue_id, grant.tag_codes, grant.accept, self._resume
         )
-        if held.is_full:
+        if held.is_full_for(connection):
             pull.resume(pull)
             return
         held.hold(pull, hold_ms / 1000)

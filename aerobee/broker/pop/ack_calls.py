@@ -107,7 +107,9 @@ class AckCalls:
 
     def batch_ack(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Acknowledge messages of many handles; those that cannot be are left out."""
-        fields = fastjson.loads_object(request.body, "BatchAckMessageRequestBody")
+        fields = fastjson.loads_object(
+            request.body, "BatchAckMessageRequestBody", fastjson.REQUEST_DIALECT_BYTES_MAX
+        )
         entries = json_fields.objects(fields, "acks")
         if len(entries) > BATCH_MAX:
             raise MalformedFrame(

@@ -85,8 +85,8 @@ class Pop(Feature):
         )
         parts.offsets.has_pop_buffer = self.engine.buffer is not None
         parts.offsets.log_end_now = lambda: store.appended
-        self.waiting = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held)
-        self.notified = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held)
+        self.waiting = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
+        self.notified = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
         self._make_calls(parts, pick, call_soon)
         self.reviver = Reviver(
             store=store,

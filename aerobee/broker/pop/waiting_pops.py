@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from aerobee.broker.bounds import Bounds
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
@@ -88,8 +89,15 @@ class WaitingPops:
     """The calls that wait. Belongs to the event loop."""
 
     def __init__(
-        self, *, clock: Clock, call_soon: Callable[[Callable[[], None]], object], watch: QueueWatch
+        self,
+        *,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], object],
+        watch: QueueWatch,
+        bounds: Bounds | None = None,
     ) -> None:
+        """`bounds` say how many calls of one peer may wait."""
+        self._bounds = bounds
         self._clock = clock
         self._call_soon = call_soon
         self._watch = watch
@@ -116,6 +124,10 @@ class WaitingPops:
         key = (call.topic, call.group)
         place = self._places.get(key)
         if self.count >= WAITING_MAX or (place is not None and len(place.calls) >= WAITING_OF_KEY_MAX):
+            return False
+        own = len(self._connections.get(call.peer, ()))
+        if self._bounds is not None and own >= self._bounds.limit("clientPollsMax"):
+            self._bounds.reached("clientPollsMax", f"{own} pops of it wait already", call.peer.address)
             return False
         if place is None:
             place = self._places[key] = _Place(key, tuple(queues))

@@ -20,6 +20,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 
+from aerobee.broker.bounds import Bounds
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.peer import Peer
 
@@ -83,8 +84,13 @@ class HeldPulls:
         clock: Clock,
         call_soon: Callable[[Callable[[], None]], object],
         record_at: Callable[[str, int, int], bytes | None] = lambda topic, queue_id, offset: None,
+        bounds: Bounds | None = None,
     ) -> None:
-        """`record_at` gives the record of (topic, queue id, queue offset): pulls with `accept` are woken by it."""
+        """`record_at` gives the record of (topic, queue id, queue offset): pulls with `accept` are woken by it.
+
+        `bounds` say how many one peer may have.
+        """
+        self._bounds = bounds
         self._record_at = record_at
         self._clock = clock
         self._call_soon = call_soon
@@ -128,6 +134,16 @@ class HeldPulls:
     def is_full(self) -> bool:
         """Whether a pull is to be answered at once instead of being held."""
         return not self.accepting or self.count >= PARKED_MAX or self.frames_bytes >= FRAMES_BYTES_MAX
+
+    def is_full_for(self, peer: Peer) -> bool:
+        """The same for one peer, which may have clientPollsMax of them."""
+        if self.is_full:
+            return True
+        pulls = self._connections.get(peer)
+        if pulls is None or self._bounds is None or len(pulls) < self._bounds.limit("clientPollsMax"):
+            return False
+        self._bounds.reached("clientPollsMax", f"{len(pulls)} pulls of it wait already", peer.address)
+        return True
 
     def hold(self, pull: HeldPull, hold_s: float) -> None:
         """Hold a pull for at most `hold_s` seconds."""

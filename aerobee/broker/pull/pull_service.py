@@ -381,7 +381,7 @@ class PullService:
         else:
             self._stats.get_miss()
             if code == ResponseCode.PULL_NOT_FOUND and may_hold:
-                outcome.hold_ms = self._hold_ms(request, config)
+                outcome.hold_ms = self._hold_ms(pull.peer, request, config)
                 if outcome.hold_ms is not None:
                     return outcome
         self._offsets.note_pull(group_name, topic_name, request.queue_id, next_offset)
@@ -395,9 +395,9 @@ class PullService:
         outcome.body = result.body
         return outcome
 
-    def _hold_ms(self, request: PullRequest, config: BrokerConfig) -> int | None:
+    def _hold_ms(self, peer: Peer, request: PullRequest, config: BrokerConfig) -> int | None:
         """How long the pull is held; None when it did not ask for that, or nothing more is held."""
-        if request.hold_ms is None or self._held.is_full:
+        if request.hold_ms is None or self._held.is_full_for(peer):
             return None
         if not config.long_polling_enable:
             return config.short_polling_time_mills

@@ -114,4 +114,4 @@ class HeartbeatData:
     @classmethod
     def decode(cls, body: bytes) -> HeartbeatData:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "HeartbeatData"))
+        return cls.from_dict(fastjson.loads_object(body, "HeartbeatData", fastjson.REQUEST_DIALECT_BYTES_MAX))

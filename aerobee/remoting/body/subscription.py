@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.errors import MalformedFrame
 from aerobee.message import java_hash
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 
 SUBSCRIBE_ALL = "*"
+EXPRESSION_CHARS_MAX = (
+    16 * 1024
+)  # of tags or SQL92: some thousand tags; a million took seconds of a broker's loop
 TYPE_TAG = "TAG"
 TYPE_SQL92 = "SQL92"
 
@@ -36,9 +40,10 @@ class SubscriptionData:
     ) -> SubscriptionData:
         """Build from `*`, `TagA || TagB` or, with TYPE_SQL92, an expression that stays as it is.
 
-        Empty and None want everything, and so does a text of bars and blanks only.
+        Empty and None want everything, and so does a text of bars and blanks only. Raises MalformedFrame when it is
+        longer than EXPRESSION_CHARS_MAX.
         """
-        text = expression or SUBSCRIBE_ALL
+        text = check_expression(topic, expression or SUBSCRIBE_ALL)
         if expression_type != TYPE_TAG:
             return cls(topic, text, (), (), sub_version, expression_type)
         tags = parse_tags(text)
@@ -68,7 +73,8 @@ class SubscriptionData:
     @classmethod
     def from_dict(cls, fields: json_fields.Fields) -> SubscriptionData:
         expression_type = json_fields.text(fields, "expressionType", TYPE_TAG) or TYPE_TAG
-        sub_string = json_fields.text(fields, "subString", SUBSCRIBE_ALL)
+        topic = json_fields.text(fields, "topic")
+        sub_string = check_expression(topic, json_fields.text(fields, "subString", SUBSCRIBE_ALL))
         tags: tuple[str, ...] = ()
         if expression_type == TYPE_TAG:
             # Java keeps tags and codes in hash sets, so what was sent decides the order and the text the content.
@@ -76,7 +82,7 @@ class SubscriptionData:
             sent = json_fields.texts(fields, "tagsSet")
             tags = sent if sorted(sent) == sorted(tags) else tags
         return cls(
-            json_fields.text(fields, "topic"),
+            topic,
             sub_string,
             tags,
             _codes(tags),
@@ -92,6 +98,15 @@ class SubscriptionData:
     def decode(cls, body: bytes) -> SubscriptionData:
         """Raises MalformedFrame."""
         return cls.from_dict(fastjson.loads_object(body, "SubscriptionData"))
+
+
+def check_expression(topic: str, text: str) -> str:
+    """Return the expression. Raises MalformedFrame when it is too long."""
+    if len(text) > EXPRESSION_CHARS_MAX:
+        raise MalformedFrame(
+            f"the expression for topic {topic[:80]} has {len(text)} characters, at most {EXPRESSION_CHARS_MAX} are read"
+        )
+    return text
 
 
 def parse_tags(expression: str) -> tuple[str, ...]:

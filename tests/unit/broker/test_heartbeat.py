@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
@@ -42,6 +43,7 @@ class Clients:
             topics=self.topics,
             live=live,
             expressions=Expressions(),
+            bounds=Bounds(live, self.clock),
         )
 
     def call(self, connection: FakePeer, request: RemotingCommand) -> RemotingCommand:
@@ -185,6 +187,7 @@ async def test_the_first_heartbeat_is_answered_when_the_nameservers_know_the_ret
         topics=clients.topics,
         live=LiveConfig(BrokerConfig(broker_name="broker-a")),
         expressions=Expressions(),
+        bounds=Bounds(LiveConfig(BrokerConfig(broker_name="broker-a")), clients.clock),
         registered=registered.wait,  # type: ignore[arg-type]
     )
     connection = FakePeer()

@@ -1,0 +1,66 @@
+"""How many bytes the body of a request may have, by request code.
+
+A frame has up to 16 MiB, and a body of JSON costs a server up to a microsecond of its loop for each byte: what needs no
+large body is refused before it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from aerobee.errors import RemoteError
+from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.peer import Handler, Peer, Reply
+
+KIB = 1024
+MIB = 1024 * KIB
+BODY_BYTES_MAX = 64 * KIB  # of every request that is not named here
+UNLIMITED = 2**31 - 1  # the handler, or the frame, has a limit of its own
+BROKER_BODIES: Mapping[int, int] = {
+    RequestCode.SEND_MESSAGE: UNLIMITED,  # maxMessageSize
+    RequestCode.SEND_MESSAGE_V2: UNLIMITED,
+    RequestCode.SEND_BATCH_MESSAGE: UNLIMITED,
+    RequestCode.SEND_REPLY_MESSAGE: UNLIMITED,
+    RequestCode.SEND_REPLY_MESSAGE_V2: UNLIMITED,
+    RequestCode.HEART_BEAT: UNLIMITED,  # heartbeatBytesMax
+    RequestCode.UPDATE_BROKER_CONFIG: UNLIMITED,  # CONFIG_BYTES_MAX, 1 MiB
+    RequestCode.LOCK_BATCH_MQ: MIB,
+    RequestCode.UNLOCK_BATCH_MQ: MIB,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: MIB,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: MIB,
+    RequestCode.BATCH_ACK_MESSAGE: MIB,
+}
+NAMESERVER_BODIES: Mapping[int, int] = {
+    RequestCode.REGISTER_BROKER: UNLIMITED,  # a whole table of topics, of brokers only
+    RequestCode.UPDATE_NAMESRV_CONFIG: 256 * KIB,
+}
+
+
+def limit_bodies(handlers: Mapping[int, Handler], limits: Mapping[int, int]) -> dict[int, Handler]:
+    """Return the handlers, each of which answers INVALID_PARAMETER to a body that is too large."""
+    return {
+        code: handler
+        if (limit := limits.get(code, BODY_BYTES_MAX)) == UNLIMITED
+        else _limited(handler, limit)
+        for code, handler in handlers.items()
+    }
+
+
+def _limited(handler: Handler, limit: int) -> Handler:
+    def handle(peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
+        if len(request.body) > limit:
+            raise body_too_large(request, limit)
+        return handler(peer, request)
+
+    return handle
+
+
+def body_too_large(request: RemotingCommand, limit: int, key: str = "") -> RemoteError:
+    """The refusal; `key` is the setting that moves the limit."""
+    named = f" ({key})" if key else ""
+    return RemoteError(
+        ResponseCode.INVALID_PARAMETER,
+        f"{request_name(request.code)} has a body of {len(request.body)} bytes, at most {limit} are read{named}",
+    )
