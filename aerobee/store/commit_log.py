@@ -125,6 +125,28 @@ class CommitLog:
         self._reserve(size)
         return self.end
 
+    def place_raw(self, physical_offset: int, size: int, *, fills_file: bool) -> None:
+        """Take disk space for another log's bytes at exactly this place: the log's end, or a file's begin in an empty log.
+
+        `fills_file`: they hold the rest of the file, blank and all. Nothing changes for readers. Raises RecordInvalid for
+        bytes that do not fit there as they would in any log, StoreFull.
+        """
+        is_new = not self.segments or physical_offset == self.base + self.segment_size
+        base = physical_offset if is_new else self.base
+        bound = base + self.segment_size - (0 if fills_file else BLANK_BYTES)
+        end = physical_offset + size
+        if base % self.segment_size or end > bound or (fills_file and end != bound):
+            raise RecordInvalid(
+                f"{size} bytes for {physical_offset} do not fit a commit log file of {self.segment_size} bytes at {base}"
+            )
+        assert is_new or physical_offset == self.end
+        if is_new:
+            segment = self._new_segment(base)
+            self.end = base
+            self._enter(segment)
+        if not self.limit or end > self.limit:
+            self._reserve(size)
+
     def _reserve_blank(self) -> None:
         """After a restart nothing of the current file is reserved yet, not even the blank's bytes."""
         free = self.base + self.segment_size - self.end
@@ -133,7 +155,7 @@ class CommitLog:
 
     def _reserve(self, size: int) -> None:
         segment = self.segments[-1]
-        needed = self.end - self.base + size + BLANK_BYTES
+        needed = min(self.end - self.base + size + BLANK_BYTES, self.segment_size)
         if needed > segment.reserved:
             self._take_space(segment, needed)
         end = min(segment.reserved, needed + min(FILL_STEP_BYTES, self._reserve_bytes))

@@ -14,12 +14,15 @@ What always holds: units lie before `end`, in the order of their entries.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue, QueueEntry
 from aerobee.store.queue_files import FilePool, QueueFileList
+
+_logger = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">hqqh")
 UNIT_BYTES_MIN = UNIT.size
@@ -170,17 +173,25 @@ class ExtendedQueue(ConsumeQueue):
     ) -> None:
         code = tags_code
         if self._writes:
-            bitmap = self._bitmap()
-            bits = bitmap(self.topic, properties) if bitmap is not None else b""
-            code = self._extension.put(ExtensionUnit(tags_code, store_timestamp, bits[:BITMAP_BYTES_MAX]))
+            bits = self._bits(properties)
+            code = self._extension.put(ExtensionUnit(tags_code, store_timestamp, bits))
         self.append_entry(physical_offset, size, code)
 
     def ensure_room(self, count: int) -> None:
         super().ensure_room(count)
         if self._writes:
-            bitmap = self._bitmap()
-            bits = bitmap(self.topic, b"") if bitmap is not None else b""
-            self._extension.ensure_room(count, UNIT_BYTES_MIN + min(len(bits), BITMAP_BYTES_MAX))
+            self._extension.ensure_room(count, UNIT_BYTES_MIN + len(self._bits(b"")))
+
+    def _bits(self, properties: bytes) -> bytes:
+        """The filter bits of a message; none, which every filter takes for "perhaps", when they cannot be computed."""
+        bitmap = self._bitmap()
+        if bitmap is None:
+            return b""
+        try:
+            return bitmap(self.topic, properties)[:BITMAP_BYTES_MAX]
+        except Exception:  # the record is in the log already
+            _logger.exception("the filter bits of a message of topic %s could not be computed", self.topic)
+            return b""
 
     # -- reading
 

@@ -144,6 +144,35 @@ class IndexFile:
         if self.dirty_from < 0:
             self.dirty_from = physical_offset
 
+    def put_run(self, entries: Sequence[tuple[int, int]], store_timestamp: int) -> None:
+        """put() for each (hash, physical offset), and write_header()."""
+        rest = iter(entries)
+        if self.count == 1:
+            self.put(*next(rest), store_timestamp)  # the file's first entry sets its beginning
+        seconds = 0
+        if self.begin_timestamp > 0:
+            seconds = min(max((store_timestamp - self.begin_timestamp) // 1000, 0), 0x7FFFFFFF)
+        buffer, slot_count, number, chains = self.buffer, self.slot_count, self.count, 0
+        at = self.entries_at + number * INDEX_ENTRY_BYTES
+        read, write_entry, write_slot = _INT.unpack_from, INDEX_ENTRY.pack_into, _INT.pack_into
+        for value, physical_offset in rest:
+            slot_at = HEADER_BYTES + value % slot_count * 4
+            (previous,) = read(buffer, slot_at)
+            if not 0 < previous < number:
+                previous = 0
+                chains += 1
+            write_entry(buffer, at, value, physical_offset, seconds, previous)
+            write_slot(buffer, slot_at, number)
+            number += 1
+            at += INDEX_ENTRY_BYTES
+        self.used_slots += chains
+        self.count = number
+        self.end_timestamp = store_timestamp
+        self.end_physical_offset = entries[-1][1]
+        if self.dirty_from < 0:
+            self.dirty_from = entries[0][1]
+        self.write_header()
+
     def write_header(self) -> None:
         HEADER.pack_into(
             self.buffer,
@@ -388,6 +417,14 @@ class KeyIndex:
         for text in key_texts:
             file.put(key_hash(f"{topic}#{text}"), physical_offset, store_timestamp)
         file.write_header()
+
+    def put_run(self, entries: Sequence[tuple[int, int]], store_timestamp: int) -> None:
+        """Write entries (hash, physical offset) in order, all with this store time. make_room() was called for that many.
+
+        The same as IndexFile.put() for each, with the file's numbers written once.
+        """
+        if entries and self.is_enabled:
+            self.files[-1].put_run(entries, store_timestamp)
 
     def find(self, topic: str, text: str, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
         """Physical offsets of candidates, newest first, each once."""

@@ -9,38 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import struct
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from itertools import accumulate
 
 from aerobee.clock import Clock
 from aerobee.errors import RecordInvalid, StoreError, StoreFull, StoreNotWritable
-from aerobee.message import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    TRANSACTION_ROLLBACK,
-    decode_properties,
-)
+from aerobee.message import TRANSACTION_MASK
 from aerobee.store.abort_file import remove_abort_file, was_aborted, write_abort_file
-from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.checkpoint import Checkpoint, CheckpointFile, next_checkpoint, without_queues
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.disk import Disk, open_failed
-from aerobee.store.dispatch import index_texts
 from aerobee.store.flush import LogFlusher, Watermark
 from aerobee.store.index_file import KeyIndex
 from aerobee.store.key_query import KeyQuestion, answer, candidates
+from aerobee.store.log_appender import LogAppender
 from aerobee.store.log_cleaner import LogCleaner
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
 from aerobee.store.queue_table import AnyQueue, QueueTable
 from aerobee.store.queue_upkeep import QueueUpkeep
 from aerobee.store.reader import Accept, MessageReader
-from aerobee.store.record_layout import append_batch_entries, lay_out
 from aerobee.store.recovery import Recovery, RecoveryReport
 from aerobee.store.store_lock import StoreLock
 from aerobee.store.stored_message import AppendResult, GetResult, QueryResult, StoredMessage
@@ -49,28 +39,13 @@ from aerobee.store.warmer import Warmer
 _logger = logging.getLogger(__name__)
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
 Arrival = Callable[[str, int, int, int], None]
-_OWN_OFFSET = struct.Struct(">q")
 
 
 class MessageStore:
     """Single writer: every method belongs to the event loop's thread, but load(), which blocks and runs before.
 
-    The lane's way to append a burst, the same as append() does it:
-
-        store.check_writable()                                 # StoreFull, StoreNotWritable
-        queue = store.queue(topic, queue_id)                   # created when new; is_batch: use append()
-        now = store.store_time_now()                           # ms, never goes back
-        if queue.max_offset >= queue.room: queue.make_room(1)  # StoreFull
-        if not index.has_room(n): index.make_room(n, now)      # StoreFull
-        offset = log.place(size)                               # physical offset; may change segment; StoreFull
-        at = offset - log.base
-        log.buffer[at : at + size] = record                    # or pack_into parts
-        log.end = offset + size                                # only after the bytes are there
-        queue.append_entry(offset, size, tags_code)
-        index.add(topic, key_texts, offset, now)               # key_texts as StoredMessage.index_keys
-        store.announce(queue, offset, now, tags_code)          # readable: releases parked pulls
-        ...
-        store.burst_done()                                     # once: with sync flush, begins the group commit
+    What appends many records of a burst uses `appender` (log_appender.py) itself, between its begin_burst() and
+    end_burst(), and calls burst_done() at the end.
     """
 
     def __init__(
@@ -83,13 +58,10 @@ class MessageStore:
         store_host: bytes = _DEFAULT_HOST,
     ) -> None:
         self.config = config
-        self.store_host = store_host  # packed; the broker sets it when its port is known
         self.log = CommitLog(config, disk)
         self.pool = FilePool(disk, config.mapped_queue_files_max)
         self.index = KeyIndex(config, disk)
         self.flushed = Watermark()
-        self.last_store_timestamp = 0  # of the youngest record
-        self.last_record_offset = -1  # where the youngest record begins
         self._table = QueueTable(config, self.pool)
         self.queues: dict[tuple[str, int], AnyQueue] = self._table.queues
         self.set_bitmap = self._table.set_bitmap
@@ -102,11 +74,24 @@ class MessageStore:
         self._is_sync = config.is_sync_flush
         self.reader = MessageReader(config, self.log, config.memory_share_bytes())
         self.warmer = Warmer(config, self.log, self.pool, self._executor)
-        self._arrivals: list[Arrival] = []
-        # Sync flush: records that consumers may not see yet: physical offset, queue, next offset, tags code.
-        self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
         self._refusal: StoreError | None = StoreNotWritable("the store is not open yet")
+        self._slave_refusal: StoreError | None = (
+            StoreNotWritable("this broker is a slave: send to its master")
+            if config.broker_role is BrokerRole.SLAVE
+            else None
+        )
         self._failure: StoreError | None = None
+        self.appender = LogAppender(
+            config,
+            self.log,
+            self._table,
+            self.index,
+            clock=clock,
+            store_host=store_host,
+            check_writable=self.check_writable,
+            check_open=self.check_open,
+            on_broken=self._failed,
+        )
         self._flusher = LogFlusher(
             self.log,
             self.flushed,
@@ -195,11 +180,7 @@ class MessageStore:
         self.flushed.reset(self.log.end)
         self._queue_flusher.sync_all()
         self._checkpoints.write(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
-        self._refusal = (
-            StoreNotWritable("this broker is a slave: send to its master")
-            if self.config.broker_role is BrokerRole.SLAVE
-            else None
-        )
+        self._refusal = None
         return report
 
     def _distrust_queues(self) -> None:
@@ -279,21 +260,55 @@ class MessageStore:
 
     def check_writable(self) -> None:
         """Raise StoreNotWritable or StoreFull when no message can be taken now."""
-        if self._refusal is not None:
-            raise self._refusal
+        if (refusal := self._refusal or self._slave_refusal) is not None:
+            raise refusal
 
     @property
     def is_writable(self) -> bool:
-        return self._refusal is None
+        return self._refusal is None and self._slave_refusal is None
 
     @property
     def not_writable_reason(self) -> str:
         """Why appends are refused; empty when they are not."""
-        return str(self._refusal) if self._refusal is not None else ""
+        return str(self._refusal or self._slave_refusal or "")
+
+    def check_open(self) -> None:
+        """Raise StoreNotWritable or StoreFull when not even what a master sends can be taken."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def store_host(self) -> bytes:
+        """Packed. The broker sets it when its port is known."""
+        return self.appender.store_host
+
+    @store_host.setter
+    def store_host(self, store_host: bytes) -> None:
+        self.appender.store_host = store_host
+
+    @property
+    def last_store_timestamp(self) -> int:
+        """Store time of the youngest record, ms."""
+        return self.appender.last_store_timestamp
+
+    @last_store_timestamp.setter
+    def last_store_timestamp(
+        self, store_timestamp: int
+    ) -> None:  # the native fast path, at the end of a burst
+        self.appender.last_store_timestamp = store_timestamp
+
+    @property
+    def last_record_offset(self) -> int:
+        """Where the youngest record begins; -1 when there is none."""
+        return self.appender.last_record_offset
+
+    @last_record_offset.setter
+    def last_record_offset(self, physical_offset: int) -> None:
+        self.appender.last_record_offset = physical_offset
 
     def store_time_now(self) -> int:
         """The store time for the next record, ms: the clock's, but never before the record before it."""
-        return max(self._clock.now_ms(), self.last_store_timestamp)
+        return self.appender.store_time_now()
 
     def queue(self, topic: str, queue_id: int) -> AnyQueue:
         """The queue, created empty when it is new. On the disk it is made by its first entry."""
@@ -308,12 +323,12 @@ class MessageStore:
         """Make new queues of the topic batch queues (`queue.type=BatchCQ`)."""
         self._table.batch_topics.add(topic)
 
-    def append(self, message: StoredMessage) -> AppendResult:
-        """Write one record, its queue entry and its index entries; all or nothing.
+    def append(self, message: StoredMessage, *, light_queues: Sequence[ConsumeQueue] = ()) -> AppendResult:
+        """Write one record, its queue entry, its entries in light queues and its index entries; all or nothing.
 
         Raises StoreFull, StoreNotWritable, RecordInvalid (topic, properties or body too large).
         """
-        result = self._append_records((message,))
+        result = self.appender.append((message,), light_queues=light_queues)
         self.burst_done()
         return result
 
@@ -327,93 +342,13 @@ class MessageStore:
                 raise RecordInvalid("the messages of a batch belong to different queues")
             if message.sys_flag & TRANSACTION_MASK:
                 raise RecordInvalid("a batch cannot hold transactional messages")
-        result = self._append_records(messages)
+        result = self.appender.append(messages)
         self.burst_done()
         return result
 
-    def _append_records(self, messages: Sequence[StoredMessage]) -> AppendResult:
-        self.check_writable()
-        now = self.store_time_now()
-        queue = self.queue(messages[0].topic, messages[0].queue_id)
-        queue_offset = queue.max_offset
-        texts: list[tuple[str, ...]] = []
-        codes: list[int] = []
-        parts: list[bytes] = []
-        sizes: list[int] = []
-        for number, message in enumerate(messages):
-            properties: dict[str, str] = {}
-            if message.index_keys is None or message.tags_code is None or queue.is_batch:
-                properties = decode_properties(message.properties.decode(errors="surrogateescape"))
-            is_rollback = message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
-            keys = message.index_keys if message.index_keys is not None else index_texts(properties)
-            texts.append(() if is_rollback else keys)
-            codes.append(
-                message.tags_code
-                if message.tags_code is not None
-                else self._table.tags_code(message.topic, properties, now)
-            )
-            takes_offset = message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
-            parts.append(
-                lay_out(
-                    message,
-                    queue_offset + number if takes_offset else 0,
-                    now,
-                    store_host=self.store_host,
-                    body_bytes_max=self.config.max_message_size,
-                )
-            )
-            sizes.append(len(parts[-1]))
-        takes_offset = messages[0].sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
-        # Everything that can fail for want of space comes first; after it nothing can.
-        index_count = sum(map(len, texts))
-        if index_count and not self.index.has_room(index_count):
-            self.index.make_room(index_count, now)
-        if takes_offset:
-            queue.ensure_room(len(messages))
-        offset = self.log.place(sum(sizes))
-        place = offset
-        for part in parts:
-            at = place - self.log.base
-            self.log.buffer[at : at + len(part)] = part
-            _OWN_OFFSET.pack_into(self.log.buffer, at + 28, place)
-            place += len(part)
-        if takes_offset and isinstance(queue, BatchConsumeQueue):
-            append_batch_entries(queue, messages, offset, sizes, codes, now)
-        self.log.end = place
-        result = AppendResult(
-            offset,
-            place - offset,
-            queue_offset if takes_offset else 0,
-            now,
-            tuple(accumulate(sizes[:-1], initial=offset)),
-        )
-        for message, start, size, keys, code in zip(
-            messages, result.record_offsets, sizes, texts, codes, strict=True
-        ):
-            self.index.add(messages[0].topic, keys, start, now)
-            if takes_offset:
-                if isinstance(queue, ConsumeQueue):
-                    if queue.max_offset >= queue.room:
-                        queue.make_room()
-                    queue.append_message(start, size, code, now, message.properties)
-                self.announce(queue, start, now, code)
-            else:
-                self.last_store_timestamp, self.last_record_offset = now, start
-        return result
-
     def announce(self, queue: AnyQueue, physical_offset: int, store_timestamp: int, tags_code: int) -> None:
-        """The queue's newest entry, of the record at `physical_offset`, is complete: show it to consumers.
-
-        At once with async flush, when the record is durable with sync flush.
-        """
-        self.last_store_timestamp = store_timestamp
-        self.last_record_offset = physical_offset
-        if self._is_sync:
-            self._unseen.append((self.log.end, queue, queue.max_offset, tags_code))
-            return
-        queue.readable_max = queue.max_offset
-        for arrival in self._arrivals:
-            arrival(queue.topic, queue.queue_id, queue.max_offset, tags_code)
+        """As LogAppender.announce."""
+        self.appender.announce(queue, physical_offset, store_timestamp, tags_code)
 
     def burst_done(self) -> None:
         """After the last append of a burst: with sync flush, begin the group commit."""
@@ -422,7 +357,7 @@ class MessageStore:
 
     def on_arrival(self, callback: Arrival) -> None:
         """Call back with (topic, queue_id, new max offset, tags code) when a message becomes readable."""
-        self._arrivals.append(callback)
+        self.appender.arrivals.add(callback)
 
     # -- durability
 
@@ -469,12 +404,7 @@ class MessageStore:
 
     def _flushed(self) -> None:
         """The watermark moved: show what is durable now."""
-        unseen, bound = self._unseen, self.flushed.value
-        while unseen and unseen[0][0] <= bound:
-            _, queue, next_offset, tags_code = unseen.popleft()
-            queue.readable_max = max(queue.readable_max, next_offset)
-            for arrival in self._arrivals:
-                arrival(queue.topic, queue.queue_id, next_offset, tags_code)
+        self.appender.show_durable(self.flushed.value)
 
     def _failed(self, failure: StoreError) -> None:
         if self._failure is None:
@@ -683,7 +613,7 @@ class MessageStore:
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other limits, intervals and ratios. Paths, file sizes and roles must be those of before."""
-        self.config = config
+        self.config = self.appender.config = config
         self.reader.reconfigure(config, config.memory_share_bytes())
         self._flusher.reconfigure(config)
         self._cleaner.reconfigure(config)

@@ -11,13 +11,15 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from aerobee.errors import RecordInvalid
 from aerobee.message import MAGIC_V1, PROPERTIES_BYTES_MAX
-from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ENTRY, ConsumeQueue
+from aerobee.store.listeners import Listeners
+from aerobee.store.log_appender import LogAppender
 from aerobee.store.queue_table import AnyQueue
 
 # HEAD_V4 of message.py with each host as one field.
@@ -31,10 +33,12 @@ class OwnStore(Protocol):
     """What is needed of the store."""
 
     config: StoreConfig
-    log: CommitLog
-    store_host: bytes
-    last_store_timestamp: int
-    last_record_offset: int
+
+    @property
+    def store_host(self) -> bytes: ...
+
+    @property
+    def appender(self) -> LogAppender: ...
 
     @property
     def queues(self) -> Mapping[tuple[str, int], AnyQueue]: ...
@@ -42,10 +46,6 @@ class OwnStore(Protocol):
     def check_writable(self) -> None: ...
 
     def store_time_now(self) -> int: ...
-
-    def announce(
-        self, queue: AnyQueue, physical_offset: int, store_timestamp: int, tags_code: int
-    ) -> None: ...
 
     def burst_done(self) -> None: ...
 
@@ -69,13 +69,14 @@ class OwnRecords:
         self._place = (topic, queue_id)
         self._host = host
         self._waiting = waiting
-        self._came = came
+        self._came: Listeners[[]] = Listeners("the reader of own records", store.appender.clock)
+        self._came.add(came)
         self._is_sync = store.config.is_sync_flush
         name = topic.encode()
         self._topic_part = len(name).to_bytes(1, "big") + name
         self._fixed_bytes = _HEAD.size + len(self._topic_part) + 2
 
-    def append(self, born_ms: int, records: Sequence[OwnRecord]) -> tuple[list[int], int] | None:
+    def append(self, born_ms: int, records: Sequence[OwnRecord]) -> tuple[Sequence[int], int] | None:
         """Write records back to back; return their physical offsets and the end of the last one.
 
         All or nothing. None: nothing is written, append_batch() has to do it (the queue is new or of another kind, or a
@@ -87,60 +88,44 @@ class OwnRecords:
         host, store_host = self._host, store.store_host
         if type(queue) is not ConsumeQueue or len(host) != _HOST_BYTES or len(store_host) != _HOST_BYTES:
             return None
-        now, fixed, topic_part = store.store_time_now(), self._fixed_bytes, self._topic_part
-        total = fixed * len(records)
+        now = store.store_time_now()
+        total = self._fixed_bytes * len(records)
         for body, text, _ in records:
             if len(text) > PROPERTIES_BYTES_MAX:
                 raise RecordInvalid(f"the properties of an own record take {len(text)} bytes")
             total += len(body) + len(text)
-        first = queue_offset = queue.max_offset
-        # Everything that can fail for want of space comes first; after it nothing can.
-        if first + len(records) > queue.room:
-            queue.ensure_room(len(records))
-        log = store.log
-        start = place = log.place(total)
-        queue_id, pack, crc32 = self._place[1], _HEAD.pack, zlib.crc32
+        is_awaited = self._place in self._waiting
+        done = store.appender.append_run(
+            queue,
+            len(records),
+            total,
+            now,
+            partial(self._lay_out, born_ms, records, now),
+            is_awaited=is_awaited,
+        )
+        if not is_awaited and not self._is_sync:
+            self._came.tell()  # else each record was announced
+        store.burst_done()
+        return done
+
+    def _lay_out(
+        self, born_ms: int, records: Sequence[OwnRecord], now: int, start: int, queue_offset: int
+    ) -> tuple[bytes, bytes, list[int]]:
+        """The records from `start` on, their queue entries, the offset of each record."""
+        pack, crc32, fixed, place = _HEAD.pack, zlib.crc32, self._fixed_bytes, start
+        queue_id, host, store_host = self._place[1], self._host, self._store.store_host
         parts: list[bytes] = []
+        entries: list[bytes] = []
         offsets: list[int] = []
-        for body, text, _ in records:
+        for body, text, code in records:
             size = fixed + len(body) + len(text)
             head = pack(
                 size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, 0, queue_offset, place, 0, born_ms, host, now,
                 store_host, 0, 0, len(body),
             )  # fmt: skip
-            parts += (head, body, topic_part, len(text).to_bytes(2, "big"), text)
+            parts += (head, body, self._topic_part, len(text).to_bytes(2, "big"), text)
+            entries.append(ENTRY.pack(place, size, code))
             offsets.append(place)
             place += size
             queue_offset += 1
-        at = start - log.base
-        log.buffer[at : at + total] = b"".join(parts)
-        log.end = place
-        if self._is_sync or self._place in self._waiting or queue_offset > queue.room:
-            self._add_entries(queue, records, offsets, now)
-        else:
-            ends = (*offsets[1:], place)
-            queue.append_entries(
-                b"".join(
-                    [
-                        ENTRY.pack(offset, end - offset, record[2])
-                        for offset, end, record in zip(offsets, ends, records, strict=True)
-                    ]
-                ),
-                start,
-            )
-            # What announce() does, when nobody waits.
-            queue.readable_max = queue.max_offset
-            store.last_store_timestamp, store.last_record_offset = now, offsets[-1]
-            self._came()
-        store.burst_done()
-        return offsets, place
-
-    def _add_entries(
-        self, queue: ConsumeQueue, records: Sequence[OwnRecord], offsets: Sequence[int], now: int
-    ) -> None:
-        """Entry by entry, each announced."""
-        for offset, (body, text, code) in zip(offsets, records, strict=True):
-            if queue.max_offset >= queue.room:
-                queue.make_room()
-            queue.append_entry(offset, self._fixed_bytes + len(body) + len(text), code)
-            self._store.announce(queue, offset, now, code)
+        return b"".join(parts), b"".join(entries), offsets

@@ -1,16 +1,20 @@
-"""From a StoredMessage to the bytes of its record and the entries of a batch queue. Core.
+"""From a message to the bytes of its record: one message (StoredMessage), or the records of a burst. Core.
 
 Follows MessageExtEncoder of RocketMQ; the layout itself is in aerobee/message.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
 
 from aerobee.errors import RecordInvalid
-from aerobee.message import PROPERTIES_BYTES_MAX, RETRY_TOPIC_BYTES_MAX, decode_properties, encode_record
-from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
-from aerobee.store.dispatch import batch_size_of
+from aerobee.message import (
+    BORN_HOST_V6,
+    PROPERTIES_BYTES_MAX,
+    RETRY_TOPIC_BYTES_MAX,
+    STORE_HOST_V6,
+    encode_record,
+)
 from aerobee.store.stored_message import StoredMessage
 
 
@@ -47,19 +51,34 @@ def lay_out(
     )
 
 
-def append_batch_entries(
-    queue: BatchConsumeQueue,
-    messages: Sequence[StoredMessage],
-    offset: int,
-    sizes: Sequence[int],
-    codes: Sequence[int],
-    now: int,
-) -> None:
-    """Write the entries of records that stand back to back from `offset` on; ensure_room() was called."""
-    for message, size, code in zip(messages, sizes, codes, strict=True):
-        properties = decode_properties(message.properties.decode(errors="surrogateescape"))
-        count = batch_size_of(message.sys_flag, properties)
-        queue.append_batch_entry(
-            BatchEntry(offset, size, 0 if count > 1 else code, now, queue.max_offset, count)
-        )
-        offset += size
+class Origin:
+    """What the records of a burst have in common: the hosts (enter() sets that of the sender) and the store time, ms.
+
+    `head` packs all of a record up to its body, `hosts` the part from the sys flag to the prepared transaction's offset.
+    """
+
+    __slots__ = ("born_host", "head", "host_flags", "hosts", "now_ms", "store_host")
+
+    def __init__(self, store_host: bytes) -> None:
+        self.store_host = store_host
+        self.born_host = b""
+        self.host_flags = 0
+        self.head = self.hosts = struct.Struct("")
+        self.now_ms = 0
+
+    def enter(self, born_host: bytes) -> None:
+        """The next records come from this host (packed)."""
+        changes_size = len(born_host) != len(self.born_host)
+        self.born_host = born_host
+        if changes_size:
+            hosts = f"iq{len(born_host)}sq{len(self.store_host)}siq"
+            self.head, self.hosts = struct.Struct(f">IIIiiqq{hosts}i"), struct.Struct(f">{hosts}")
+            self.host_flags = (BORN_HOST_V6 if len(born_host) != 8 else 0) | (
+                STORE_HOST_V6 if len(self.store_host) != 8 else 0
+            )
+
+    def pack_hosts(self, sys_flag: int, born_timestamp: int, reconsume_times: int) -> bytes:
+        """The part that `hosts` packs, of a message that belongs to no transaction. Raises struct.error."""
+        return self.hosts.pack(
+            sys_flag | self.host_flags, born_timestamp, self.born_host, self.now_ms, self.store_host, reconsume_times, 0
+        )  # fmt: skip

@@ -26,6 +26,7 @@ from aerobee.store import abort_file, dispatch, message_store, queue_upkeep, rec
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile, KeyIndex
+from aerobee.store.log_appender import LogAppender
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_table import QueueTable
@@ -88,8 +89,7 @@ def acknowledged_before_the_flush() -> Mutation:
 def queue_entry_before_the_log_record() -> Mutation:
     original = CommitLog.place
 
-    def mutated(self: MessageStore, messages: Any) -> Any:
-        queue = self.queue(messages[0].topic, messages[0].queue_id)
+    def mutated(self: LogAppender, queue: Any, messages: Any, now_ms: int, **kwargs: Any) -> Any:
         before = queue.max_offset
 
         def place(log: CommitLog, size: int) -> int:
@@ -101,10 +101,10 @@ def queue_entry_before_the_log_record() -> Mutation:
                 raise
 
         with mock.patch.object(CommitLog, "place", place):
-            return append_records(self, messages)
+            return append_records(self, queue, messages, now_ms, **kwargs)
 
-    append_records = MessageStore._append_records
-    return mock.patch.object(MessageStore, "_append_records", mutated)
+    append_records = LogAppender.append_records
+    return mock.patch.object(LogAppender, "append_records", mutated)
 
 
 @contextlib.contextmanager

@@ -73,7 +73,7 @@ class DeliveryCore(LaneCore):
         self, sources: Sequence[int], now_ms: int, *, readable_end: int, stamp: Stamp | None
     ) -> tuple[int, list[Put], Exception | None]:
         """Deliver from the first source on, until one is not ordinary. All of them end before `readable_end`."""
-        self._begin(self._born_host or bytes(8), now_ms)
+        self._begin(bytes(8), now_ms)
         count = byte_count = 0
         fault: Exception | None = None
         try:
@@ -114,9 +114,7 @@ class DeliveryCore(LaneCore):
         if tag:
             code, tag_hash = topic.tag(tag)
             hashes.append(tag_hash)
-        self._born_host = born_ip + born_port.to_bytes(
-            4, "big", signed=True
-        )  # of the same length as the last one
+        self._origin.enter(born_ip + born_port.to_bytes(4, "big", signed=True))
         self._append(
             topic, lane_queue, body, text, hashes, code, flag, sys_flag, born_timestamp, tries, delivery_mark(source)
         )  # fmt: skip

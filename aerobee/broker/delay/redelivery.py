@@ -4,8 +4,8 @@ Follows ScheduleMessageService.messageTimeUp and TimerMessageStore.convert of Ro
 REAL_TOPIC and REAL_QID, the property text stays as it is but for what is added at its end, born time, host, flags and
 tries stay. The record of the delivery carries the mark of the one that waited (store/delivery_mark.py).
 
-One is made per delivery, so `Redelivery` writes it as the lane writes records (MessageStore): it patches a copy of the
-waiting record's head, which takes a third of the time of taking the record apart and laying it out anew.
+One is made per delivery, so `Redelivery` patches a copy of the waiting record's head, which takes a third of the time of
+taking the record apart and laying it out anew.
 """
 
 from __future__ import annotations
@@ -27,32 +27,29 @@ from aerobee.message import (
     decode_properties,
     tags_code,
 )
-from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.delivery_mark import delivery_mark
 from aerobee.store.dispatch import index_texts
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.index_file import key_hash
+from aerobee.store.log_appender import LaidOut, LogAppender
 from aerobee.store.queue_table import AnyQueue
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 _HEAD = struct.Struct(">IIIiiqqiq")
 _TAIL = struct.Struct(">iqi")  # tries, prepared offset, body size
 _TIME = struct.Struct(">q")
-_PLACE = struct.Struct(">iiqq")  # at 12: queue id, flag, queue offset, physical offset
-_PLACE_AT = 12
-_INNER = b"INNER_"  # light queues and inner batches take the store's own way
+_QUEUE_ID_AT = 12
+_INNER_PREFIX = "INNER_"  # light queues and inner batches take the store's own way
 
 
 class RedeliveryStore(Protocol):
     """What storing a delivery needs of the store."""
 
-    store_host: bytes
+    @property
+    def store_host(self) -> bytes: ...
 
     @property
-    def log(self) -> CommitLog: ...
-
-    @property
-    def index(self) -> KeyIndex: ...
+    def appender(self) -> LogAppender: ...
 
     def check_writable(self) -> None: ...
 
@@ -61,10 +58,6 @@ class RedeliveryStore(Protocol):
     def store_time_now(self) -> int: ...
 
     def append(self, message: StoredMessage) -> AppendResult: ...
-
-    def announce(
-        self, queue: AnyQueue, physical_offset: int, store_timestamp: int, tags_code: int
-    ) -> None: ...
 
     def burst_done(self) -> None: ...
 
@@ -193,30 +186,18 @@ class Redelivery:
         queue = store.queue(topic, queue_id)
         text = message.text(added)
         record = None
-        if not queue.is_batch and _INNER not in text:
+        is_inner = any(name.startswith(_INNER_PREFIX) for name in message.properties)
+        if not queue.is_batch and not is_inner:
             record = message.record(topic.encode(), text, store.store_host)
         if record is None or not isinstance(queue, ConsumeQueue):
             result = store.append(message.message(topic, queue_id, text))
             return topic, result.size
-        size = len(record)
-        now = store.store_time_now()
+        now_ms = store.store_time_now()
+        struct.pack_into(">ii", record, _QUEUE_ID_AT, queue_id, message.flag)
+        _TIME.pack_into(record, message.store_time_at, now_ms)
         properties = message.properties
-        keys = index_texts(properties)
-        code = tags_code(properties.get("TAGS"))
-        # Everything that can fail for want of space comes first; after it nothing can.
-        if not store.index.has_room(len(keys)):
-            store.index.make_room(len(keys), now)
-        if queue.max_offset >= queue.room:
-            queue.make_room()
-        log = store.log
-        offset = log.place(size)
-        _PLACE.pack_into(record, _PLACE_AT, queue_id, message.flag, queue.max_offset, offset)
-        _TIME.pack_into(record, message.store_time_at, now)
-        at = offset - log.base
-        log.buffer[at : at + size] = record
-        log.end = offset + size
-        queue.append_message(offset, size, code, now, text)
-        store.index.add(topic, keys, offset, now)
-        store.announce(queue, offset, now, code)
+        hashes = [key_hash(f"{topic}#{key}") for key in index_texts(properties)]
+        laid_out = LaidOut(record, text, tags_code(properties.get("TAGS")), hashes)
+        result = store.appender.append_records(queue, (laid_out,), now_ms)
         store.burst_done()
-        return topic, size
+        return topic, result.size

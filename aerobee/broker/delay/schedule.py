@@ -30,6 +30,7 @@ from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.clock import Clock, Timer
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.remoting.body.data_version import DataVersion
+from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from aerobee.store.delivery_mark import delivered_sources
@@ -66,6 +67,9 @@ class ScheduleStore(RedeliveryStore, Protocol):
     """What delivery needs of the store."""
 
     config: StoreConfig
+
+    @property
+    def log(self) -> CommitLog: ...
 
     @property
     def flushed(self) -> Flushed: ...

@@ -53,6 +53,10 @@ class Mixed(NamedTuple):
         """The tags code of each message."""
         return [message[3] for message in self.messages]
 
+    @property
+    def message_count(self) -> int:
+        return len(self.messages)
+
     def index_entries(self, offsets: Sequence[int]) -> Iterable[tuple[int, int]]:
         """Each hash with the offset of its record."""
         return zip(self.hashes, map(offsets.__getitem__, self.hash_owners), strict=True)
@@ -100,6 +104,10 @@ class Alike(NamedTuple):
     def codes(self) -> list[int]:
         """The tags code of each message."""
         return [self.code] * len(self.flags)
+
+    @property
+    def message_count(self) -> int:
+        return len(self.flags)
 
     def index_entries(self, offsets: Sequence[int]) -> Iterable[tuple[int, int]]:
         """Each hash with the offset of its record."""

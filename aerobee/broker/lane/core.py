@@ -30,9 +30,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container
+from functools import partial
 from operator import itemgetter
 from typing import Any
-from zlib import crc32
 
 import orjson
 
@@ -42,29 +42,25 @@ from aerobee.broker.lane.topic import LaneQueue, LaneTopic
 from aerobee.broker.property_names import TIMER_REQUESTS
 from aerobee.errors import MalformedRecord, StoreError, WireError
 from aerobee.message import (
-    BORN_HOST_V6,
     COMPRESSED,
     COMPRESSION_MASK,
-    MAGIC_V1,
     MULTI_TAGS,
     PRIORITY,
     PROPERTIES_BYTES_MAX,
-    STORE_HOST_V6,
 )
 from aerobee.remoting.binary_header import decode_binary_header
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION, RemotingCommand, SerializeType
 from aerobee.remoting.frame import encode_frame
-from aerobee.store.consume_queue import ENTRY_BYTES, ConsumeQueue
-from aerobee.store.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES
+from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.message_store import MessageStore
+from aerobee.store.record_layout import Origin
 
 LANE_VERSION = 6
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _SIZE = struct.Struct(">H")
-_SLOT = struct.Struct(">i")
 _BATCH = RequestCode.SEND_BATCH_MESSAGE.value
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _LETTERS = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
@@ -124,7 +120,6 @@ class LaneCore:
         self._store = store
         self._waiting = waiting
         self._log = store.log
-        self._index = store.index
         self._find_topic = find_topic
         self._special_properties = special_properties
         self._store_host = store_host
@@ -133,17 +128,13 @@ class LaneCore:
         self._reply_fields = reply_fields
         self._reply_ext = reply_ext
         self._holds = store.config.is_sync_flush
+        self._appender = store.appender
+        self._origin = Origin(store_host)
         self._topics: dict[str, LaneTopic] = {}
         self._pulls = LanePulls(store, find_grant, parks)
-        # Of the burst: what all its records share, and index entries (hash, physical offset) to be written at its end.
-        self._born_host = b""
-        self._host_flags = 0
-        self._head = self._hosts = struct.Struct("")
-        self._now_ms = 0
-        self._index_entries: list[tuple[int, int]] = []
-        self._index_room = 0
+        # Of the burst: its time, the limit of a body, and the topics that got messages.
+        self._now_ms = self._body_bytes_max = 0
         self._touched: list[LaneTopic] = []
-        self._last_offset = -1  # where the youngest record begins
 
     def forget_topics(self) -> None:
         """Topics have changed: look everything up again."""
@@ -237,34 +228,19 @@ class LaneCore:
 
     def _end(self) -> list[Put]:
         """Write what a burst leaves to its end; return what was stored."""
-        if self._index_entries:
-            self._write_index()
+        self._appender.end_burst(self._now_ms)
         puts = []
         for topic in self._touched:
             puts.append((topic.name, topic.count, topic.byte_count, topic.request_count))
             topic.count = topic.byte_count = topic.request_count = 0
         self._touched.clear()
-        self._store.last_store_timestamp, self._store.last_record_offset = self._now_ms, self._last_offset
         return puts
 
     def _begin(self, born_host: bytes, now_ms: int) -> None:
         """Set what the records of a burst share."""
         self._now_ms = now_ms
-        if born_host != self._born_host:
-            self._born_host = born_host
-            hosts = f"iq{len(born_host)}sq{len(self._store_host)}siq"
-            self._head, self._hosts = struct.Struct(f">IIIiiqq{hosts}i"), struct.Struct(f">{hosts}")
-            self._host_flags = (BORN_HOST_V6 if len(born_host) != 8 else 0) | (
-                STORE_HOST_V6 if len(self._store_host) != 8 else 0
-            )
-        index = self._index
-        if not index.is_enabled:
-            self._index_room = 1 << 30
-        elif index.files:
-            file = index.files[-1]
-            self._index_room = min(file.reserved, file.entry_count_max) - file.count
-        else:
-            self._index_room = 0
+        self._body_bytes_max = self._store.config.max_message_size
+        self._appender.begin_burst(self._origin, born_host, now_ms)
 
     def _single(
         self, fields: tuple[Any, ...], body: bytes | bytearray
@@ -289,7 +265,7 @@ class LaneCore:
         if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~_ORDINARY_SYS_FLAG:
             raise ValueError
         stored = ((properties if len(parts) & 1 else properties + "\x02") + self._own_properties).encode()
-        if len(stored) > PROPERTIES_BYTES_MAX or len(body) > self._store.config.max_message_size:
+        if len(stored) > PROPERTIES_BYTES_MAX or len(body) > self._body_bytes_max:
             raise ValueError
         hashes = [topic.plain_key_hash(unique_key.encode())]
         keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
@@ -304,9 +280,17 @@ class LaneCore:
         # The usual thirteen digits without a call.
         is_plain = len(born_timestamp) < 20 and born_timestamp.isdigit() and born_timestamp.isascii()
         born_timestamp = int(born_timestamp) if is_plain else number(born_timestamp)
-        queue_offset, offset = self._append(
-            topic, lane_queue, body, stored, hashes, code, flag, sys_flag, born_timestamp, tries
-        )
+        queue = lane_queue.queue
+        queue_offset = queue.max_offset
+        # What _append() does, without its call.
+        offset = self._appender.append_parts(
+            self._origin, queue, topic.field, body, stored, hashes, code, flag, sys_flag, born_timestamp, tries, 0,
+            lane_queue.key in self._waiting,
+        )  # fmt: skip
+        if not topic.count:
+            self._touched.append(topic)
+        topic.count += 1
+        topic.byte_count += self._log.end - offset
         topic.request_count += 1
         waits = self._holds and pairs.get("WAIT") != "false"
         return lane_queue, queue_offset, f"{self._store_host_hex}{offset:016X}", unique_key, waits
@@ -325,87 +309,18 @@ class LaneCore:
         reconsume_times: int,
         prepared_offset: int = 0,
     ) -> tuple[int, int]:
-        """Write the record and its queue entry, note its index entries; return (queue offset, physical offset)."""
-        log, queue, now_ms, head = self._log, lane_queue.queue, self._now_ms, self._head
+        """Store the record with its entries, and count it; return (queue offset, physical offset)."""
+        queue = lane_queue.queue
         queue_offset = queue.max_offset
-        if queue_offset >= queue.room:
-            queue.make_room(1)
-        if self._index_room < len(hashes):
-            self._make_index_room(len(hashes))
-        body_size, properties_size, field = len(body), len(properties), topic.field
-        size = head.size + body_size + len(field) + 2 + properties_size
-        offset = log.end
-        if offset + size > log.limit:
-            offset = log.place(size)
-        at = offset - log.base
-        record = b"".join(
-            (
-                head.pack(
-                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, lane_queue.queue_id, flag, queue_offset, offset,
-                    sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms, self._store_host,
-                    reconsume_times, prepared_offset, body_size,
-                ),
-                body,
-                field,
-                _SIZE.pack(properties_size),
-                properties,
-            )
+        offset = self._appender.append_parts(
+            self._origin, queue, topic.field, body, properties, hashes, tag_code, flag, sys_flag, born_timestamp,
+            reconsume_times, prepared_offset, lane_queue.key in self._waiting,
         )  # fmt: skip
-        # Record first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
-        log.buffer[at : at + size] = record
-        log.end = offset + size
-        queue.append_entry(offset, size, tag_code)
-        for value in hashes:
-            self._index_entries.append((value, offset))
-        self._index_room -= len(hashes)
-        if self._holds or lane_queue.key in self._waiting:
-            self._store.announce(queue, offset, now_ms, tag_code)
-        else:
-            queue.readable_max = queue_offset + 1  # what announce() does, when nobody waits
         if not topic.count:
             self._touched.append(topic)
         topic.count += 1
-        topic.byte_count += size
-        self._last_offset = offset
+        topic.byte_count += self._log.end - offset
         return queue_offset, offset
-
-    def _make_index_room(self, count: int) -> None:
-        """Take room for `count` entries, in a new index file if need be. Raises StoreFull."""
-        self._write_index()
-        if not self._index.has_room(count):
-            self._index.make_room(count, self._now_ms)
-        self._begin(self._born_host, self._now_ms)
-
-    def _write_index(self) -> None:
-        """Write the index entries of the burst. IndexFile.put() is what this does, an entry at a time."""
-        entries, self._index_entries = self._index_entries, []
-        if not entries or not self._index.is_enabled:
-            return
-        file = self._index.files[-1]
-        if file.count == 1:
-            file.put(*entries.pop(0), self._now_ms)  # the file's first entry sets its beginning
-        seconds = min(max((self._now_ms - file.begin_timestamp) // 1000, 0), 0x7FFFFFFF)
-        buffer, slot_count, number, chains = file.buffer, file.slot_count, file.count, 0
-        at = file.entries_at + number * INDEX_ENTRY_BYTES
-        read, write_entry, write_slot = _SLOT.unpack_from, INDEX_ENTRY.pack_into, _SLOT.pack_into
-        for value, offset in entries:
-            slot_at = HEADER_BYTES + value % slot_count * 4
-            (previous,) = read(buffer, slot_at)
-            if not 0 < previous < number:
-                previous = 0
-                chains += 1
-            write_entry(buffer, at, value, offset, seconds, previous)
-            write_slot(buffer, slot_at, number)
-            number += 1
-            at += INDEX_ENTRY_BYTES
-        file.used_slots += chains
-        file.count = number
-        file.end_timestamp = self._now_ms
-        if entries:
-            file.end_physical_offset = entries[-1][1]
-            if file.dirty_from < 0:
-                file.dirty_from = entries[0][1]
-        file.write_header()
 
     def _batch(
         self, fields: tuple[Any, ...], body: bytes | bytearray
@@ -423,45 +338,35 @@ class LaneCore:
         if (
             "DELAY" in outer
             or sys_flag & ~_ORDINARY_SYS_FLAG
-            or len(body) > self._store.config.max_message_size
+            or len(body) > self._body_bytes_max
             or not (unique_key.isalnum() and unique_key.isascii())
         ):
             raise ValueError
         cut = cut_batch(bytes(body), topic)
-        count = len(codes := cut.codes)
-        total = cut.byte_count + count * (self._head.size + len(topic.field) + _SIZE.size)
-        # Everything that can fail comes first: room for all of it in one file, and numbers that fit their fields.
-        queue, log, now_ms = lane_queue.queue, self._log, self._now_ms
+        count = cut.message_count
+        total = cut.byte_count + count * (self._origin.head.size + len(topic.field) + _SIZE.size)
+        queue = lane_queue.queue
         if queue.max_offset + count > queue.room:
             queue.make_room(count)
             if queue.max_offset + count > queue.room:
-                raise ValueError
-        if self._index_room < len(cut.hashes):
-            self._make_index_room(len(cut.hashes))
-        hosts = self._hosts.pack(
-            sys_flag | self._host_flags, born_timestamp, self._born_host, now_ms, self._store_host, tries, 0
+                raise ValueError  # over the end of the queue's file
+        first = queue.max_offset
+        hosts = self._origin.pack_hosts(sys_flag, born_timestamp, tries)
+        offsets, _ = self._appender.append_run(
+            queue,
+            count,
+            total,
+            self._now_ms,
+            partial(cut.lay_out, Shared(lane_queue.queue_id, hosts, topic.field)),
+            keys=cut.index_entries,
+            key_count=len(cut.hashes),
+            is_awaited=lane_queue.key in self._waiting,
         )
-        start, first = log.place(total), queue.max_offset
-        records, entries, offsets = cut.lay_out(Shared(lane_queue.queue_id, hosts, topic.field), start, first)
-        # Records first, entries second, as in _append.
-        log.buffer[start - log.base : start - log.base + total] = records
-        log.end = start + total
-        self._index_entries += cut.index_entries(offsets)
-        self._index_room -= len(cut.hashes)
-        if self._holds or lane_queue.key in self._waiting:
-            # One by one: who waits looks at the queue's newest message.
-            for at, offset, code in zip(range(0, len(entries), ENTRY_BYTES), offsets, codes, strict=True):
-                queue.append_entries(entries[at : at + ENTRY_BYTES], offset)
-                self._store.announce(queue, offset, now_ms, code)
-        else:
-            queue.append_entries(entries, start)
-            queue.readable_max = first + count
         if not topic.count:
             self._touched.append(topic)
         topic.count += count
         topic.byte_count += total
         topic.request_count += 1
-        self._last_offset = offsets[-1]
         # Each the host and the offset in hex, all in one go: a fourth of what one by one takes.
         message_ids = (
             struct.pack(f">{count}q", *offsets).hex(",", 8).upper().replace(",", f",{self._store_host_hex}")

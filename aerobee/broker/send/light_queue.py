@@ -17,13 +17,13 @@ from aerobee.broker.feature import Feature
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import RemoteError
-from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX, decode_properties, encode_properties, tags_code
+from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX, decode_properties, encode_properties
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import LIGHT_PREFIX, LIGHT_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.stored_message import StoredMessage
 
 QUEUES_OF_A_MESSAGE_MAX = 1_000
 
@@ -48,7 +48,7 @@ class LightQueues(Feature):
         return sum(1 for topic, _ in self._store.queues if topic.startswith(LIGHT_PREFIX))
 
     def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]:
-        """The message with its offsets in light queues, and these queues with room for it. Raises RemoteError."""
+        """The message with its offsets in light queues, and these queues. Raises RemoteError."""
         properties = decode_properties(message.properties.decode(errors="surrogateescape"))
         names = [name for name in dict.fromkeys(properties.get(MULTI_DISPATCH, "").split(",")) if name]
         if len(names) > QUEUES_OF_A_MESSAGE_MAX:
@@ -74,23 +74,11 @@ class LightQueues(Feature):
         for name in names:
             queue = self._store.queue(name, LIGHT_QUEUE_ID)
             assert isinstance(queue, ConsumeQueue)
-            queue.ensure_room(1)
             queues.append(queue)
         properties[MULTI_DISPATCH] = ",".join(names)
         properties[MULTI_OFFSET] = ",".join(str(queue.max_offset) for queue in queues)
         message.properties = encode_properties(properties).encode(errors="surrogateescape")
         return message, queues
-
-    def dispatch(self, message: StoredMessage, queues: list[ConsumeQueue], result: AppendResult) -> None:
-        """Write the entries of a message that was just stored. Nothing here can fail."""
-        code = tags_code(decode_properties(message.properties.decode(errors="surrogateescape")).get("TAGS"))
-        for queue in queues:
-            if queue.max_offset >= queue.room:
-                queue.make_room()
-            queue.append_message(
-                result.physical_offset, result.size, code, result.store_timestamp, message.properties
-            )
-            self._store.announce(queue, result.physical_offset, result.store_timestamp, code)
 
 
 def light_topic(name: str) -> TopicConfig | None:

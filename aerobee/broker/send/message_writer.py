@@ -7,7 +7,7 @@ what the one before it returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from aerobee.broker.feature import PutHook
@@ -24,7 +24,9 @@ class MessageLog(Protocol):
 
     config: StoreConfig
 
-    def append(self, message: StoredMessage) -> AppendResult: ...
+    def append(
+        self, message: StoredMessage, *, light_queues: Sequence[ConsumeQueue] = ()
+    ) -> AppendResult: ...
 
     def append_batch(self, messages: list[StoredMessage]) -> AppendResult: ...
 
@@ -32,11 +34,9 @@ class MessageLog(Protocol):
 
 
 class LightDispatch(Protocol):
-    """Who writes entries of light queues (light_queue.py)."""
+    """Who knows light queues (light_queue.py)."""
 
     def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]: ...
-
-    def dispatch(self, message: StoredMessage, queues: list[ConsumeQueue], result: AppendResult) -> None: ...
 
 
 class MessageWriter:
@@ -67,8 +67,7 @@ class MessageWriter:
         # What a hook put aside is dispatched when it is delivered.
         if self._light is not None and MULTI_DISPATCH in properties and message.topic == topic:
             message, queues = self._light.prepare(message)
-            result = self._store.append(message)
-            self._light.dispatch(message, queues, result)
+            result = self._store.append(message, light_queues=queues)
         else:
             result = self._store.append(message)
         watcher = self._watchers.get(message.topic)

@@ -179,8 +179,7 @@ class TransactionLaneCore(DelayedLane):
         keys, tag = pairs.get("KEYS", ""), pairs.get("TAGS", "")
         hashes, code = self._hashes(half, unique_key, keys, tag)
         user_flag, born_timestamp = ext["h"], ext["g"]
-        if self._born_host != born_host:
-            self._share(born_host)
+        self._origin.enter(born_host)
         queue_offset, offset = self._append(
             half, self._half_lane or self._half_queue(), body, stored, hashes, code, 0 if user_flag == "0" else number(user_flag),
             sys_flag & ~TRANSACTION_MASK, number(born_timestamp), 0,
@@ -284,8 +283,7 @@ class TransactionLaneCore(DelayedLane):
         lane_queue = topic.queues.get(queue_text) or self._admit_queue(topic, queue_text)
         hashes, code = self._hashes(topic, transaction.key[1], *marks)
         born_host = born_ip + born_port.to_bytes(4, "big")
-        if born_host != self._born_host:
-            self._share(born_host)
+        self._origin.enter(born_host)
         self._append(
             topic, lane_queue, record[HEAD_V4.size : body_end], properties, hashes, code, flag,
             sys_flag | TRANSACTION_COMMIT, born_timestamp, tries, at,
@@ -304,9 +302,3 @@ class TransactionLaneCore(DelayedLane):
         code, tag_hash = topic.tag(tag)
         hashes.append(tag_hash)
         return hashes, code
-
-    def _share(self, born_host: bytes) -> None:
-        """The next records come from another sender."""
-        if self._index_entries:
-            self._write_index()
-        self._begin(born_host, self._now_ms)

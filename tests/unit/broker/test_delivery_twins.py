@@ -274,30 +274,55 @@ def test_a_run_takes_old_records_and_goes_into_new_files(name: str, tmp_path: Pa
     world.close()
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_what_was_delivered_before_a_fault_is_told_with_it(name: str, tmp_path: Path) -> None:
-    world = World(tmp_path, name, 1)
-    text = b"REAL_TOPIC\x01TopicNormal\x02REAL_QID\x01%d\x02"
-    offsets = [
+def four_for(world: World, topics: tuple[str, ...]) -> list[int]:
+    """Messages that waited, one for each topic's queues 0, 2, 1, 0. Somebody watches queue 1 of TopicNormal."""
+    text = b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02"
+    return [
         world.store.append(
             StoredMessage(
                 topic="SCHEDULE_TOPIC_XXXX",
                 queue_id=0,
                 body=b"x",
-                properties=text % queue_id,
+                properties=text % (topic.encode(), queue_id),
                 born_host=pack_host("10.0.0.1", 4),
             )
         ).physical_offset
-        for queue_id in (0, 2, 1, 0)  # somebody watches queue 1
+        for topic, queue_id in zip(topics, (0, 2, 1, 0), strict=True)
     ]
 
-    def fail(topic: str, queue_id: int, end: int, code: int) -> None:
-        raise RuntimeError("a listener's own fault")
 
-    world.store.on_arrival(fail)
+@pytest.mark.parametrize("name", TWINS)
+def test_what_was_delivered_before_a_fault_is_told_with_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, name, 1)
+    offsets = four_for(world, ("TopicNormal", "TopicNormal", "TopicOrder", "TopicNormal"))
+    find = world.topics.get
+
+    def fail(topic: str) -> TopicConfig | None:
+        if topic == "TopicOrder":
+            raise RuntimeError("a fault of ours")
+        return find(topic)
+
+    monkeypatch.setattr(world.topics, "get", fail)
     count, puts, fault = world.deliveries.run(offsets)
     assert isinstance(fault, RuntimeError)
     assert count == 2
     assert world.store.next_offset("TopicNormal", 0) == world.store.next_offset("TopicNormal", 2) == 1
     assert puts[0][0] == "TopicNormal"
+    world.close()
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_listener_that_fails_stops_no_delivery(name: str, tmp_path: Path) -> None:
+    world = World(tmp_path, name, 1)
+    offsets = four_for(world, ("TopicNormal",) * 4)
+
+    def fail(topic: str, queue_id: int, end: int, code: int) -> None:
+        raise ValueError("a listener's own fault")
+
+    world.store.on_arrival(fail)
+    count, puts, fault = world.deliveries.run(offsets)
+    assert (count, fault) == (4, None)
+    assert puts[0][1] == 4
     world.close()
