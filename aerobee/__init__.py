@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aerobee.client.producer.transaction_producer import TransactionProducer
     from aerobee.client.received import ReceivedMessage
     from aerobee.client.results import SendResult, SendStatus
-    from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
+    from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer, SyncPushConsumer
     from aerobee.errors import AerobeeError
     from aerobee.message import Message, MessageQueue
 
@@ -51,6 +51,7 @@ _HOME = {
     "SyncAdmin": "aerobee.client.sync",
     "SyncProducer": "aerobee.client.sync",
     "SyncPullConsumer": "aerobee.client.sync",
+    "SyncPushConsumer": "aerobee.client.sync",
     "TransactionProducer": "aerobee.client.producer.transaction_producer",
     "TransactionState": "aerobee.client.producer.transaction",
     "reject": "aerobee.client.consumer.verdict",
@@ -79,6 +80,7 @@ __all__ = [
     "SyncAdmin",
     "SyncProducer",
     "SyncPullConsumer",
+    "SyncPushConsumer",
     "TransactionProducer",
     "TransactionState",
     "reject",

@@ -34,7 +34,7 @@ from aerobee.client.producer.transaction import TransactionResult, TransactionSt
 from aerobee.client.producer.transaction_producer import TransactionConfig, TransactionProducer
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult, SendStatus
-from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer
+from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer, SyncPushConsumer
 
 __all__ = [
     "Admin",
@@ -66,6 +66,7 @@ __all__ = [
     "SyncAdmin",
     "SyncProducer",
     "SyncPullConsumer",
+    "SyncPushConsumer",
     "TransactionConfig",
     "TransactionProducer",
     "TransactionResult",

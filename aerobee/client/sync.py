@@ -3,6 +3,10 @@
     with SyncProducer("127.0.0.1:9876") as producer:
         producer.send(Message("orders", b"hello"))
 
+    with SyncPushConsumer("127.0.0.1:9876", "billing", subscriptions=["orders"]) as consumer:
+        for message in consumer:
+            print(message.body)
+
 `with` starts one background thread with an event loop of its own, in which the asynchronous client lives; leaving the
 block closes the client and ends the thread. A call may come from any thread but one that runs an event loop: there
 it would block that loop, so it is refused.
@@ -11,17 +15,28 @@ it would block that loop, so it is refused.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from aerobee.client.admin.admin import Admin
-from aerobee.client.config import AdminConfig, ClientConfig, ProducerConfig, PullConsumerConfig
+from aerobee.client.config import (
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    PullConsumerConfig,
+)
+from aerobee.client.consumer.consumption import Handler
 from aerobee.client.consumer.pull_consumer import PullConsumer
+from aerobee.client.consumer.push_consumer import PushConsumer
+from aerobee.client.consumer.verdict import GiveBack
 from aerobee.client.observer import ConsumeObserver, SendObserver
 from aerobee.client.producer.producer import Producer, Selector
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.received import ReceivedMessage, Settles, attach
 from aerobee.client.results import SendResult
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue
@@ -37,11 +52,42 @@ class _Client(Protocol):
 ClientT = TypeVar("ClientT", bound=_Client)
 
 
-class _LoopThread:
+class Loop(Protocol):
+    """Where a client lives."""
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T: ...
+    def call_soon(self, function: Callable[..., object], *arguments: object) -> None: ...
+    def stop(self) -> None: ...
+
+
+class OtherLoop:
+    """An event loop that runs in a thread of somebody else, who ends it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait for it. An interrupt of the caller cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call_soon(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function in the loop, soon."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    def stop(self) -> None:
+        """Nothing: the loop goes on."""
+
+
+class _LoopThread(OtherLoop):
     """One thread that runs an event loop from start() to stop()."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        super().__init__(asyncio.new_event_loop())
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -53,15 +99,6 @@ class _LoopThread:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop and wait for it. An interrupt of the caller cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -72,12 +109,21 @@ class _Sync(Generic[ClientT]):
 
     def __init__(self, client: ClientT) -> None:
         self._client = client
-        self._thread: _LoopThread | None = None
+        self._host: Loop | None = None  # where it is to live; None: in a thread of its own
+        self._thread: Loop | None = None
+
+    @classmethod
+    def over(cls, client: ClientT, loop: Loop) -> Self:
+        """The blocking form of a client that was made elsewhere and is to live in another thread's loop."""
+        made = cls.__new__(cls)
+        _Sync.__init__(made, client)
+        made._host = loop
+        return made
 
     def __enter__(self) -> Self:
         if self._thread is not None:
             raise UsageError("this client is started already; use one object for each `with`")
-        self._thread = _LoopThread(f"aerobee-{type(self._client).__name__.lower()}")
+        self._thread = self._host or _LoopThread(f"aerobee-{type(self._client).__name__.lower()}")
         try:
             self._call(self._client.start())
         except BaseException:
@@ -206,6 +252,32 @@ class SyncPullConsumer(_Sync[PullConsumer]):
         """See PullConsumer.queues."""
         return self._call(self._client.queues(topic))
 
+    @property
+    def assigned(self) -> frozenset[MessageQueue]:
+        """See PullConsumer.assigned."""
+        return self._client.assigned
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """See PullConsumer.position."""
+        return self._client.position(queue)
+
+    def begin_offset(self, queue: MessageQueue) -> int:
+        """See PullConsumer.begin_offset."""
+        return self._call(self._client.begin_offset(queue))
+
+    def end_offset(self, queue: MessageQueue) -> int:
+        """See PullConsumer.end_offset."""
+        return self._call(self._client.end_offset(queue))
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Messages as they come, without an end; leave it with `break`.
+
+        With `auto_commit` a message counts as done when the messages that were fetched with it are; commit() says it
+        of all that were fetched.
+        """
+        while True:
+            yield from self.poll()
+
     def poll(self, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """See PullConsumer.poll."""
         return self._call(self._client.poll(timeout_s))
@@ -235,10 +307,81 @@ class SyncPullConsumer(_Sync[PullConsumer]):
         return self._call(self._client.committed(queue))
 
 
-class SyncAdmin(_Sync[Admin]):
-    """Admin, blocking: `with SyncAdmin(addresses) as admin: admin.call(admin.calls.topics())`.
+class SyncPushConsumer(_Sync[PushConsumer]):
+    """PushConsumer, blocking: `for message in consumer`, or a handler and wait().
 
-    `calls` is the asynchronous Admin; call() runs one of its calls and returns what it returns.
+    The next step of the loop acknowledges a message, or `message.ack()` does earlier; `message.retry()` has it delivered
+    again, `message.reject()` puts it with the dead letters. The message at which a loop is left is acknowledged only by
+    `message.ack()`. A plain handler runs in threads, as PushConsumer says.
+    """
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str],
+        group: str,
+        *,
+        subscriptions: Mapping[str, str] | Iterable[str],
+        handler: Handler | None = None,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        trace: bool = False,
+        observers: Sequence[ConsumeObserver] = (),
+    ) -> None:
+        super().__init__(
+            PushConsumer(
+                nameservers,
+                group,
+                subscriptions=subscriptions,
+                handler=handler,
+                config=config,
+                client=client,
+                trace=trace,
+                observers=observers,
+            )
+        )
+
+    @property
+    def owned(self) -> frozenset[MessageQueue]:
+        """See PushConsumer.owned."""
+        return self._client.owned
+
+    @property
+    def consumed_count(self) -> int:
+        """See PushConsumer.consumed_count."""
+        return self._client.consumed_count
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        steps = aiter(self._client)
+
+        async def step() -> ReceivedMessage | None:
+            return await anext(steps, None)
+
+        while (message := self._call(step())) is not None:
+            settler = message._settler
+            if settler is not None and self._thread is not None:
+                attach(message, _FromAnyThread(self._thread, settler))
+            yield message
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block while the handler gets messages: for ever, until Ctrl-C, or for `timeout_s` seconds."""
+        threading.Event().wait(timeout_s)
+
+
+class _FromAnyThread:
+    """Takes the verdict on a message into the loop that its consumer lives in."""
+
+    def __init__(self, loop: Loop, settler: Settles) -> None:
+        self._loop = loop
+        self._settler = settler
+
+    def settle(self, message: ReceivedMessage, verdict: GiveBack | None) -> None:
+        self._loop.call_soon(self._settler.settle, message, verdict)
+
+
+class SyncAdmin(_Sync[Admin]):
+    """Admin, blocking: `with SyncAdmin(addresses) as admin: print(admin.topics())`.
+
+    It has every call of Admin, with the same arguments, under the same name.
     """
 
     def __init__(
@@ -250,10 +393,18 @@ class SyncAdmin(_Sync[Admin]):
     ) -> None:
         super().__init__(Admin(nameservers, config=config, client=client))
 
-    @property
-    def calls(self) -> Admin:
-        return self._client
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        call = getattr(self._client, name)
+        if not inspect.iscoroutinefunction(call):
+            raise AttributeError(f"Admin has no call {name}")
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a call of `calls` and wait for its result."""
-        return self._call(work)
+        @functools.wraps(call)
+        def blocking(*arguments: Any, **named: Any) -> Any:
+            return self._call(call(*arguments, **named))
+
+        return blocking
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self._client) if not name.startswith("_"))})

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.store.config import StoreConfig
+from aerobee.testing.fields import fields_of
 
 log = logging.getLogger("aerobee.testing")
 HOST = "127.0.0.1"
@@ -83,7 +84,8 @@ class LocalCluster:
         store_config: Mapping[str, Any] | None = None,
         nameserver_config: Mapping[str, Any] | None = None,
     ) -> None:
-        """The three `*_config` hold fields of BrokerConfig, StoreConfig and NameServerConfig to be set otherwise.
+        """The three `*_config` hold what is to be set otherwise, by RocketMQ's keys or by the fields of NameServerConfig,
+        BrokerConfig and StoreConfig; `broker_config` takes the store's keys, too.
 
         `clock`: an AdvancingClock unless given. `directory`: kept afterwards when given, else one that is removed.
         Starts nothing before start() or `async with`.
@@ -93,9 +95,13 @@ class LocalCluster:
         self.clock: Clock = clock or AdvancingClock()
         self.network: Network = network or AsyncioNetwork()
         self.cluster_name = cluster_name
-        self._nameserver_fields = dict(nameserver_config or {})
-        self._broker_fields = dict(broker_config or {})
-        self._store_fields = {**SMALL_STORE, **(store_config or {})}
+        (self._nameserver_fields,) = fields_of(nameserver_config or {}, "nameserver_config", NameServerConfig)
+        # As in broker.conf, which holds the keys of both.
+        self._broker_fields, store_fields = fields_of(
+            broker_config or {}, "broker_config", BrokerConfig, StoreConfig
+        )
+        (more,) = fields_of(store_config or {}, "store_config", StoreConfig)
+        self._store_fields = {**SMALL_STORE, **store_fields, **more}
         self._given_directory = Path(directory) if directory is not None else None
         self._directory: Path | None = None
         self._nameservers = [_NameServerNode(f"nameserver-{index}") for index in range(nameservers)]
@@ -330,7 +336,7 @@ class LocalCluster:
     def push_consumer(
         self,
         group: str,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, str] | Iterable[str],
         handler: Callable[..., Any] | None = None,
         *,
         config: ConsumerConfig | None = None,
@@ -372,7 +378,7 @@ class LocalCluster:
     def simple_consumer(
         self,
         group: str,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, str] | Iterable[str],
         *,
         config: SimpleConsumerConfig | None = None,
         client: ClientConfig | None = None,

@@ -1,18 +1,20 @@
 """ThreadedCluster: a LocalCluster in a thread and an event loop of its own, for tests that have no loop.
 
 Its methods block, and may be called from any thread, also inside a running event loop: what they wait for happens in
-the other thread. Clients belong to the caller's loop (or thread), so the cluster gives addresses, not clients; their
-timers are not moved by advance_clock().
+the other thread. producer() and its like give blocking clients that live in the cluster's loop and on its clock; a
+client that a test makes of its own has a clock of its own, which advance_clock() does not move.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
+from aerobee.client.consumer.consumption import Handler
+from aerobee.client.sync import OtherLoop, SyncAdmin, SyncProducer, SyncPullConsumer, SyncPushConsumer
 from aerobee.errors import UsageError
 from aerobee.testing.local_cluster import LocalCluster
 
@@ -80,12 +82,35 @@ class ThreadedCluster:
     def broker_names(self) -> tuple[str, ...]:
         return self._cluster.broker_names
 
+    def producer(self, group: str = "DEFAULT_PRODUCER", **options: Any) -> SyncProducer:
+        """A blocking producer on the cluster's clock: `with cluster.producer() as producer`. See LocalCluster.producer."""
+        return SyncProducer.over(self._cluster.producer(group, **options), self._home())
+
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str] | Iterable[str],
+        handler: Handler | None = None,
+        **options: Any,
+    ) -> SyncPushConsumer:
+        """A blocking push consumer on the cluster's clock; without a handler `for message in consumer`."""
+        consumer = self._cluster.push_consumer(group, subscriptions, handler, **options)
+        return SyncPushConsumer.over(consumer, self._home())
+
+    def pull_consumer(self, group: str, **options: Any) -> SyncPullConsumer:
+        """A blocking pull consumer on the cluster's clock."""
+        return SyncPullConsumer.over(self._cluster.pull_consumer(group, **options), self._home())
+
+    def admin(self, **options: Any) -> SyncAdmin:
+        """A blocking admin client on the cluster's clock."""
+        return SyncAdmin.over(self._cluster.admin(**options), self._home())
+
     def create_topic(self, name: str, queues: int = 4, *, perm: int = 6, attributes: str = "") -> None:
         """As LocalCluster.create_topic."""
         self._call(self._cluster.create_topic(name, queues, perm=perm, attributes=attributes))
 
     def advance_clock(self, seconds: float) -> None:
-        """Move the clock of brokers and nameservers; clients have their own."""
+        """Move the clock of brokers, nameservers, and the clients that this cluster gave."""
         self._call(self._cluster.advance_clock(seconds))
 
     def stop_broker(self, index: int = 0) -> None:
@@ -102,6 +127,11 @@ class ThreadedCluster:
 
     def start_nameserver(self, index: int = 0) -> None:
         self._call(self._cluster.start_nameserver(index))
+
+    def _home(self) -> OtherLoop:
+        if self._loop is None:
+            raise UsageError("this cluster is not started: use `with`, or call start()")
+        return OtherLoop(self._loop)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:

@@ -286,7 +286,7 @@ async def test_synchronous_facade(cluster):
                 messages += consumer.poll(1.0)
             consumer.commit()
         with SyncAdmin(addresses) as admin:
-            topics = admin.call(admin.calls.topics())
+            topics = admin.topics()
         with pytest.raises(UsageError, match="inside `with`"):
             producer.send(Message("orders", b"late"))
         return result, results, messages, topics
