@@ -10,15 +10,15 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any
+from collections.abc import Mapping
+from concurrent.futures import Executor
 
 from aerobee.broker.admin.runtime_info import RuntimeInfo
+from aerobee.broker.background import Background
 from aerobee.broker.bounds import Bounds
 from aerobee.broker.call_parts import CallPart, admin_calls, client_calls, pull_calls, send_calls
-from aerobee.broker.config import BrokerConfig, Endpoint, LiveConfig
-from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.config_files import ConfigFiles
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
@@ -29,12 +29,12 @@ from aerobee.broker.feature import Feature
 from aerobee.broker.features import make_features
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
-from aerobee.broker.host_address import advertised_ip, packable_ip
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.lane.choice import VARIABLE, choose_lane
 from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
 from aerobee.broker.parts import BrokerParts
+from aerobee.broker.ports import Ports
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.pull.pull_calls import PullCalls
@@ -46,20 +46,15 @@ from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
-from aerobee.clock import Clock, SystemClock, Timer
-from aerobee.config import merge_properties
+from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError, StoreError, UsageError
-from aerobee.message import pack_host
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body_limits import BROKER_BODIES, limit_bodies
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.codes import ResponseCode
-from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.direct import DirectNetwork
 from aerobee.remoting.loop_watch import LoopWatch
-from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.remoting.server import Listener, RemotingServer, connections_max
+from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ServerTls
 from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.config import BrokerRole, StoreConfig
@@ -71,8 +66,6 @@ log = logging.getLogger(__name__)
 
 SCAN_INTERVAL_S = 10.0  # for clients that fell silent
 FIRST_REGISTRATION_WAIT_S = 3.0
-VIP_OFFSET = -2
-HA_OFFSET = 1
 
 
 class Broker:
@@ -93,42 +86,46 @@ class Broker:
         executor: Executor | None = None,
         tls: ServerTls | None = None,
         settings_path: str | None = None,
+        config_writer: Executor | None = None,
     ) -> None:
-        """`settings_path`: the configuration file, into which settings changed at run time (25) are written."""
+        """`settings_path`: the configuration file, into which settings changed at run time (25) are written.
+
+        `config_writer` writes that file and all small ones; a thread of the broker's own when none is given.
+        """
         self.live = LiveConfig(config)
         self.clock = clock or SystemClock()
         self._network = network or AsyncioNetwork()
         self._disk = disk or RealDisk()
         self._store_config = store_config
-        self._settings_path = settings_path
+        files = ConfigFiles(
+            disk=self._disk,
+            path_of=lambda name: store_config.path("config", name),
+            settings_path=settings_path,
+            writer=config_writer,
+        )
+        self._files = files
         self.store = MessageStore(store_config, disk=self._disk, clock=self.clock, executor=executor)
         self.bounds = Bounds(self.live, self.clock)
-        self.topics = TopicTable(file=self._file("topics.json"), clock=self.clock, bounds=self.bounds)
-        groups_file = self._file("subscriptionGroup.json")
+        self.topics = TopicTable(file=files.file("topics.json"), clock=self.clock, bounds=self.bounds)
+        groups_file = files.file("subscriptionGroup.json")
         self.groups = GroupTable(
             clock=self.clock,
             live=self.live,
             file=groups_file,
-            run_beside=self._run_blocking,
+            run_beside=files.run_blocking,
             bounds=self.bounds,
         )
         self.offsets = ConsumerOffsets(
             clock=self.clock,
-            file=self._file("consumerOffset.json"),
+            file=files.file("consumerOffset.json"),
             end_of=self.store.max_offset,
             bounds=self.bounds,
+            log_end_now=lambda: self.store.appended,
         )
         self.stats = BrokerStats(clock=self.clock, cluster=config.broker_cluster_name)
         self.locks = LockTable(clock=self.clock, bounds=self.bounds)
         self.consumers = ConsumerRegistry(clock=self.clock, may_notify=self._may_notify)
         self.producers = ProducerRegistry(clock=self.clock)
-        self.schedule = Schedule(
-            store=self.store,
-            file=self._file("delayOffset.json"),
-            clock=self.clock,
-            stats=self.stats,
-            run_blocking=self._run_blocking,
-        )
         self._duplicates = SendDuplicates(live=self.live, clock=self.clock)
         self._handlers: dict[int, Handler] = {}
         self.lane_choice = choose_lane(os.environ.get(VARIABLE, ""))
@@ -136,17 +133,22 @@ class Broker:
         make_sockets = self.lane_choice.make_sockets if is_real else None
         self._direct = DirectNetwork(make_sockets) if make_sockets is not None else None
         self._watch = LoopWatch(self.clock.monotonic)
-        self._server = self._make_server(tls)
-        self._vip_server = self._make_server(tls)
+        self.ports = Ports(
+            live=self.live,
+            clock=self.clock,
+            network=self._direct or self._network,
+            handlers=self._handlers,
+            watch=self._watch,
+            tls=tls,
+        )
         self._client = RemotingClient(clock=self.clock, network=self._network)
         self._lane: Lane | None = None
         self._deliveries: Deliveries | None = None
-        self._timers: dict[str, Timer] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._config_writer = ThreadPoolExecutor(1, "aerobee-config")
+        self._background = Background(self.clock)
         self._is_started = False
         self._is_running = False
         self.identity: BrokerIdentity
+        self.schedule: Schedule
         self.held: HeldPulls
         self.overload: Overload
         self.registration: Registration
@@ -171,7 +173,7 @@ class Broker:
     @property
     def connections(self) -> set[Connection]:
         """The open connections of clients."""
-        return self._server.connections | self._vip_server.connections
+        return self.ports.connections
 
     # --- life
 
@@ -185,19 +187,16 @@ class Broker:
         self._is_started = True
         await asyncio.get_running_loop().run_in_executor(None, self.store.load)
         try:
-            for part in (self.topics, self.groups, self.offsets, self.schedule):
+            for part in (self.topics, self.groups, self.offsets):
                 part.load()
             self.topics.create_system_topics(self.config)
-            await self._server.start([Listener(e.name, e.host, e.port) for e in self.config.bound_listeners])
-            self.identity = self._make_identity()
-            await self._start_vip()
+            self.identity = await self.ports.open()
             self.store.store_host = self.identity.store_host
             self._wire()
             await self.store.start()
         except BaseException:
-            await self._server.stop(go_away=False, drain_s=0)
-            await self._vip_server.stop(go_away=False, drain_s=0)
-            self._config_writer.shutdown(wait=False)
+            await self.ports.abandon()
+            self._files.close(wait=False)
             await self.store.stop()
             raise
         self._is_running = True
@@ -207,8 +206,9 @@ class Broker:
             self.schedule.start()
             for feature in self._features:
                 feature.start()
-        self._every("scan", lambda: SCAN_INTERVAL_S, self._scan)
-        self._every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self._save_offsets)
+        every = self._background.every
+        every("scan", lambda: SCAN_INTERVAL_S, self._scan)
+        every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self._save_offsets)
         await self.registration.start(self.config.nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
         lane = f"{self.lane_choice.name} lane: {self.lane_choice.why}"
         log.info(
@@ -228,11 +228,10 @@ class Broker:
         self.held.accepting = False
         self.held.release_all()
         try:
-            await self._server.stop()
-            await self._vip_server.stop()
+            await self.ports.close()
         finally:
             self._stop_timers()
-            self._config_writer.shutdown(wait=True)
+            self._files.close(wait=True)
             self.save()
             self._close_parts()
             await self.store.stop()
@@ -246,9 +245,8 @@ class Broker:
         self._stop_timers()
         for connection in list(self.connections):
             connection.abort("the broker was killed")
-        await self._server.stop(go_away=False, drain_s=0)
-        await self._vip_server.stop(go_away=False, drain_s=0)
-        self._config_writer.shutdown(wait=True)
+        await self.ports.abandon()
+        self._files.close(wait=True)
         self._close_parts()
         await self.store.abandon()
 
@@ -290,7 +288,6 @@ class Broker:
             record_at=record_reader(store.queues, store.log),
         )
         store.on_arrival(self.held.on_appended)
-        store.on_arrival(self.schedule.arrived)
         self.offsets.on_reset(self.held.reset)
         self.overload = Overload(
             wait_limit_ms=config.wait_time_mills_in_send_queue,
@@ -310,7 +307,16 @@ class Broker:
             waiting=self.held.by_queue,
             choice=self.lane_choice,
         )
-        self.schedule.use(self._deliveries)
+        self.schedule = Schedule(
+            store=store,
+            deliveries=self._deliveries,
+            file=self._files.file("delayOffset.json"),
+            clock=self.clock,
+            stats=self.stats,
+            run_blocking=self._files.run_blocking,
+        )
+        self.schedule.load()
+        store.on_arrival(self.schedule.arrived)
         parts = self._make_parts(self._deliveries)
         self._features = make_features(parts)
         for feature in self._features:
@@ -318,25 +324,7 @@ class Broker:
             if feature.put_hook is not None:
                 parts.writer.add_hook(feature.put_hook)
         parts.writer.add_hook(delay_level_hook(len(self._store_config.delay_levels_ms())))
-        self._pulls = pull_calls(parts)
-        info = RuntimeInfo(
-            stats=self.stats,
-            store=store,
-            disk_usage=self._disk.usage,
-            wait_ms=lambda: self.overload.wait_ms,
-            accepts_sends_from_ms=lambda: self.config.start_accept_send_request_time_stamp,
-            delivered=lambda: self.schedule.offsets,
-            extra=self._runtime_extra,
-        )
-        calls: tuple[CallPart, ...] = (
-            self._pulls,
-            *send_calls(parts),
-            *client_calls(parts, self.registration),
-            *admin_calls(parts, self.registration, info),
-            *self._features,
-        )
-        for part in calls:
-            self._handlers.update(limit_bodies(part.handlers(), BROKER_BODIES))
+        self._fill_handlers(parts)
         self._lane = Lane(
             store=store,
             topics=self.topics,
@@ -355,10 +343,31 @@ class Broker:
             second=next((each.lane_core for each in self._features if each.lane_core is not None), None),
             expressions=parts.expressions,
         )
-        for server in (self._server, self._vip_server):
-            server.use_burst(self._lane.burst)
+        self.ports.serve(self._lane.burst)
         if self._direct is not None:
             self._direct.receive = self._lane.receive
+
+    def _fill_handlers(self, parts: BrokerParts) -> None:
+        """The dispatch: what serves which request."""
+        self._pulls = pull_calls(parts)
+        info = RuntimeInfo(
+            stats=self.stats,
+            store=self.store,
+            disk_usage=self._disk.usage,
+            wait_ms=lambda: self.overload.wait_ms,
+            accepts_sends_from_ms=lambda: self.config.start_accept_send_request_time_stamp,
+            delivered=lambda: self.schedule.offsets,
+            extra=self._runtime_extra,
+        )
+        calls: tuple[CallPart, ...] = (
+            self._pulls,
+            *send_calls(parts),
+            *client_calls(parts, self.registration),
+            *admin_calls(parts, self.registration, info),
+            *self._features,
+        )
+        for part in calls:
+            self._handlers.update(limit_bodies(part.handlers(), BROKER_BODIES))
 
     def _make_parts(self, deliveries: Deliveries) -> BrokerParts:
         """What handlers and features share."""
@@ -390,17 +399,17 @@ class Broker:
                 expressions=expressions,
                 live=self.live,
                 clock=self.clock,
-                file=self._file("consumerFilter.json"),
+                file=self._files.file("consumerFilter.json"),
             ),
             live=self.live,
             identity=identity,
             client=self._client,
             clock=self.clock,
             disk=self._disk,
-            config_file=self._file,
-            run_blocking=self._run_blocking,
-            save_settings=self._save_settings if self._settings_path is not None else None,
-            spawn=self._spawn,
+            config_file=self._files.file,
+            run_blocking=self._files.run_blocking,
+            save_settings=self._files.save_settings,
+            spawn=self._background.spawn,
         )
 
     def _runtime_extra(self) -> dict[str, str]:
@@ -410,8 +419,7 @@ class Broker:
             "lane": self.lane_choice.name,
             "loopWaitMaxMs": str(self.overload.wait_max_ms),
             "refusedSends": str(self.overload.refused_count),
-            "refusedConnections": str(self._server.refused_count + self._vip_server.refused_count),
-            "slowPeersClosed": str(self._server.too_slow_count + self._vip_server.too_slow_count),
+            **self.ports.runtime_info(),
             "boundsReached": str(self.bounds.reached_count),
             **self._watch.runtime_info(),
             "dedupKeys": str(len(self._duplicates)),
@@ -423,85 +431,11 @@ class Broker:
             **{key: text for feature in self._features for key, text in feature.runtime_info().items()},
         }
 
-    def _file(self, name: str) -> ConfigFile:
-        return ConfigFile(path=self._store_config.path("config", name), disk=self._disk)
-
-    def _make_server(self, tls: ServerTls | None) -> RemotingServer:
-        return RemotingServer(
-            clock=self.clock,
-            network=self._direct or self._network,
-            handlers=self._handlers,
-            default=self._unknown,
-            tls=tls,
-            limits=ConnectionLimits(
-                idle_close_s=self.config.server_channel_max_idle_time_seconds,
-                handshake_s=self.config.tls_handshake_timeout_millis / 1000,
-                frame_s=self.config.frame_receive_timeout_millis / 1000,
-            ),
-            admits=self._admits,
-            watch=self._watch,
-        )
-
-    def _admits(self) -> bool:
-        """Whether one more connection may stay: the store and the nameservers need descriptors too."""
-        count = len(self._server.connections) + len(self._vip_server.connections)
-        return count < connections_max(self.config.server_connections_max)
-
-    def _unknown(self, peer: Peer, request: RemotingCommand) -> Reply:
-        if self._lane is None:
-            return request.reply(
-                ResponseCode.SERVICE_NOT_AVAILABLE, remark="service not available now. the broker is starting"
-            )
-        return request.reply(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-        )
-
-    def _make_identity(self) -> BrokerIdentity:
-        config = self.config
-        addresses = [(e.name, self._advertised(e)) for e in config.bound_listeners]
-        first = addresses[0][1]
-        host, _, port = first.rpartition(":")
-        return BrokerIdentity(
-            cluster=config.broker_cluster_name,
-            name=config.broker_name,
-            broker_id=config.broker_id,
-            address=first,
-            ha_address=f"{config.broker_ip2 or host}:{int(port) + HA_OFFSET}",
-            store_host=pack_host(packable_ip(host), int(port)),
-            region=config.region_id,
-            listeners=tuple(addresses) if config.listeners else (),
-        )
-
-    def _advertised(self, bound: Endpoint) -> str:
-        """What clients of a listener are told: what the configuration says, else brokerIP1 and the bound port."""
-        named = self.config.advertised.get(bound.name)
-        if named is not None:
-            return named.address
-        return (
-            f"{self.config.broker_ip1 or advertised_ip(bound.host)}:{self._server.address_of(bound.name)[1]}"
-        )
-
-    async def _start_vip(self) -> None:
-        """The second port that RocketMQ's slaves and its clients before 4.5 call."""
-        config = self.config
-        if config.enable_vip_listener is False or (
-            config.enable_vip_listener is None and config.listen_port == 0
-        ):
-            return
-        first = config.bound_listeners[0]
-        port = self._server.address_of(first.name)[1] + VIP_OFFSET
-        try:
-            await self._vip_server.start([Listener("vip", first.host, port)])
-        except OSError as error:
-            if config.enable_vip_listener:
-                raise
-            log.warning("port %d, for clients before 4.5 and replicas, cannot be bound: %s", port, error)
-
     @property
     def _serves_writes(self) -> bool:
         return self.identity.is_master and self._store_config.broker_role is not BrokerRole.SLAVE
 
-    # --- ticks and tasks
+    # --- periodic work
 
     def _may_notify(self, group: str) -> bool:
         config = self.groups.get(group)
@@ -514,62 +448,21 @@ class Broker:
             # The file must not say that a message was taken whose check point a power loss can take back.
             save = write
             self.store.flushed.when(
-                self.store.appended, lambda ok: self._run_blocking(save) if ok and self._is_running else None
+                self.store.appended,
+                lambda ok: self._files.run_blocking(save) if ok and self._is_running else None,
             )
-
-    def _run_blocking(self, work: Callable[[], None]) -> None:
-        """Run what may wait for the disk in a thread of its own, one after the other."""
-
-        def run() -> None:
-            try:
-                work()
-            except AerobeeError as error:
-                log.error("a config file cannot be written: %s; it is tried again", error)
-
-        self._config_writer.submit(run)
-
-    def _save_settings(self, changes: Mapping[str, str]) -> None:
-        path, disk = str(self._settings_path), self._disk
-
-        def write() -> None:
-            try:
-                text = disk.read_file(path).decode()
-                disk.replace_file(path, merge_properties(text, changes).encode())
-            except (OSError, UnicodeDecodeError) as error:
-                log.error("%s does not have the new settings %s, write them: %s", path, dict(changes), error)
-
-        self._run_blocking(write)
 
     def _scan(self) -> None:
         expiry_s = self.config.channel_expired_timeout / 1000
         self.consumers.scan(expiry_s)
         self.producers.scan(expiry_s)
 
-    def _every(self, name: str, interval_s: Callable[[], float], work: Callable[[], None]) -> None:
-        def tick() -> None:
-            self._timers[name] = self.clock.call_later(interval_s(), tick)
-            try:
-                work()
-            except Exception:
-                log.exception("the periodic work %r failed", name)
-
-        self._timers[name] = self.clock.call_later(interval_s(), tick)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="broker-cold-pull")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _stop_timers(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
         for part in (self.stats, self.overload, self.schedule):
             part.stop()
         for feature in self._features:
             feature.stop()
-        for task in list(self._tasks):
-            task.cancel()
+        self._background.stop()
 
     async def _end_registration(self, *, unregister: bool) -> None:
         await self.registration.stop(unregister=unregister)

@@ -105,7 +105,7 @@ async def test_a_frame_that_comes_a_byte_at_a_time_has_an_end(tmp_path: Path, be
         async with Stranger(broker.address) as other:
             info = await other.call(28, None)
             assert info.code == 0
-        assert broker._server.too_slow_count == 1
+        assert broker.ports.main.too_slow_count == 1
 
 
 async def test_a_peer_that_always_has_a_frame_under_way_is_served(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_peer_that_always_has_a_frame_under_way_is_served(tmp_path: Path
 async def test_a_tls_hello_that_never_ends_has_an_end(tmp_path: Path) -> None:
     broker_tls = server_tls({})
     async with broker_at(tmp_path, **TIMES) as broker:
-        broker._server._endpoint.tls = broker_tls
+        broker.ports.main._endpoint.tls = broker_tls
         reader, writer = await open_one(broker)
         hello = b"\x16\x03\x01\x02\x00" + b"\x01" + b"\x00" * 500
         dripping = asyncio.create_task(drip(writer, hello, 0.1))

@@ -326,7 +326,7 @@ async def test_a_frame_of_which_half_is_there_when_the_broker_leaves_is_told_to_
         frame = send(2)
         peer.writer.write(frame[:60])
         await asyncio.sleep(0.05)
-        server = broker._server  # what Broker.stop does with it
+        server = broker.ports.main  # what Broker.stop does with it
         stopping = asyncio.create_task(server.stop(go_away=True, drain_s=1))
         await asyncio.sleep(0.01)
         peer.writer.write(frame[60:])

@@ -98,9 +98,8 @@ class World:
             network=self.network.endpoint("broker"),
             disk=self.disk,
             executor=InlineExecutor(),
+            config_writer=InlineExecutor(),
         )  # fmt: skip
-        broker._config_writer.shutdown(wait=False)
-        broker._config_writer = InlineExecutor()  # type: ignore[assignment]
         self.prepare(broker)
         # A broker makes its features when it starts.
         with mock.patch.object(features, "Timers", partial(Timers, slot_count=WHEEL_SLOTS)):

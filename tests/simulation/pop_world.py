@@ -163,7 +163,11 @@ class World:
         )
         store.load()
         self.consumer = Consumer()
-        self.offsets = ConsumerOffsets(clock=self.clock, file=self._file("consumerOffset.json"))
+        self.offsets = ConsumerOffsets(
+            clock=self.clock,
+            file=self._file("consumerOffset.json"),
+            log_end_now=lambda: self.store.appended,
+        )
         self.offsets.load()
         topics = TopicTable(file=self._file("topics.json"), clock=self.clock)
         topics.load()

@@ -116,14 +116,6 @@ class World:
         topics = TopicTable(file=None, clock=self.clock)
         topics.topics = {TOPIC: TopicConfig(TOPIC, 2, 2)}
         self.writer = MessageWriter(self.store)
-        self.schedule = Schedule(
-            store=self.store,
-            file=ConfigFile("/store/config/delayOffset.json", disk=self.disk),
-            clock=self.clock,
-            stats=stats,
-            run_blocking=self._run_blocking,
-        )
-        self.schedule.load()
         self.held = HeldPulls(clock=self.clock, call_soon=lambda work: None)
         self.store.on_arrival(self.held.on_appended)
         deliveries = Deliveries(
@@ -133,7 +125,15 @@ class World:
             waiting=self.held.by_queue,
             choice=self.rng.choice(TWINS),
         )
-        self.schedule.use(deliveries)
+        self.schedule = Schedule(
+            store=self.store,
+            deliveries=deliveries,
+            file=ConfigFile("/store/config/delayOffset.json", disk=self.disk),
+            clock=self.clock,
+            stats=stats,
+            run_blocking=self._run_blocking,
+        )
+        self.schedule.load()
         parts = SimpleNamespace(
             store=self.store,
             writer=self.writer,

@@ -93,6 +93,9 @@ BROKER_ORDER = (
     "admin",
     "call_parts",
     "features",
+    "background",  # what the broker itself is made of
+    "config_files",
+    "ports",
     "broker",
 )
 IO_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading", "subprocess", "os", "select"}

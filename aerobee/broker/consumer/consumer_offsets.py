@@ -54,9 +54,10 @@ class ConsumerOffsets:
         file: ConfigFile | None = None,
         end_of: Callable[[str, int], int] | None = None,
         bounds: Bounds | None = None,
+        log_end_now: Callable[[], int] = lambda: -1,
     ) -> None:
         """`end_of(topic, queue id)` is the offset that the queue's next message gets, `bounds` say how many offsets
-        there may be; without them nothing is bounded.
+        there may be; without them nothing is bounded. `log_end_now` is what the file says of the log's end; -1: nothing.
         """
         self._end_of = end_of
         self._bounds = bounds
@@ -73,7 +74,7 @@ class ConsumerOffsets:
         self.log_end = -1  # of the file that was read; -1: it does not say, or RocketMQ wrote it
         self.had_pop_buffer = False  # in the run that wrote the file
         self.has_pop_buffer = False
-        self.log_end_now: Callable[[], int] = lambda: -1  # -1: do not say
+        self._log_end_now = log_end_now
         self.has_resets = False  # the hot path's test; take_reset() is called only when it is true
         self.data_version = DataVersion(timestamp=clock.now_ms())
 
@@ -253,7 +254,7 @@ class ConsumerOffsets:
         does no harm: what was popped up to them shows in the log behind that end once more. Each copy of a table that
         is made there is one step of the interpreter.
         """
-        log_end, has_pop_buffer = self.log_end_now(), self.has_pop_buffer
+        log_end, has_pop_buffer = self._log_end_now(), self.has_pop_buffer
         version = self.data_version.to_dict()
         offsets, pulled = list(self._offsets.items()), list(self._pulled.items())
         topics = {group: list(topics) for group, topics in self._topics.items()}

@@ -87,15 +87,16 @@ class Schedule:
         self,
         *,
         store: ScheduleStore,
+        deliveries: DeliveryRuns | None = None,
         file: ConfigFile | None,
         clock: Clock,
         stats: BrokerStats,
         run_blocking: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`run_blocking` runs a function in a thread where it may block, one after the other, and logs its failure."""
+        """`deliveries` stores runs of due messages; without it they are delivered one by one. `run_blocking` runs a function in a thread where it may block, one after the other, and logs its failure."""
         self._store = store
         self._redelivery = Redelivery(store)
-        self._deliveries: DeliveryRuns | None = None
+        self._deliveries = deliveries
         self._file = file
         self._clock = clock
         self._stats = stats
@@ -111,10 +112,6 @@ class Schedule:
         self.error = DeliveryError()
         self.offsets: dict[int, int] = {}  # level -> next queue offset to deliver
         self.data_version = DataVersion(0, clock.now_ms(), 0)
-
-    def use(self, deliveries: DeliveryRuns) -> None:
-        """Deliver in runs. Without it messages are delivered one by one."""
-        self._deliveries = deliveries
 
     def start(self) -> None:
         """Begin with what is due. load() comes first."""

@@ -84,7 +84,6 @@ class Pop(Feature):
             buffer=MergeBuffer() if config.enable_pop_buffer_merge else None,
         )
         parts.offsets.has_pop_buffer = self.engine.buffer is not None
-        parts.offsets.log_end_now = lambda: store.appended
         self.waiting = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
         self.notified = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
         self._make_calls(parts, pick, call_soon)
