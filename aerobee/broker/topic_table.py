@@ -270,6 +270,14 @@ class TopicTable:
             self._change((config,), must_save=False)
         return config
 
+    def grow_internal(self, topic: str, queue_nums: int) -> TopicConfig:
+        """Return the internal topic with at least so many queues, created if it is not there."""
+        config = self.create_internal(topic, queue_nums=queue_nums)
+        if config.write_queue_nums < queue_nums or config.read_queue_nums < queue_nums:
+            config = dataclasses.replace(config, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+            self._change((config,), must_save=False)
+        return config
+
     def create_retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
         """%RETRY%group, created if it is not there."""
         return self.create_internal(

@@ -163,6 +163,14 @@ class PopChecks:
             raise RemoteError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return found.tag_codes, found.test.record
 
+    def with_queues(self, retries: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str, int], ...]:
+        """Retry topics with the number of their readable queues; one that is not there yet has one."""
+        found = [(name, retry, self._topics.get(name)) for name, retry in retries]
+        return tuple(
+            (name, retry, 1 if topic is None else max(1, topic.read_queue_nums))
+            for name, retry, topic in found
+        )
+
     def retry_topics(self, group: str, topic: str) -> tuple[tuple[str, str], ...]:
         """Where messages of a topic that were not acknowledged in time may lie: (topic, r)."""
         if topic.startswith("%RETRY%"):

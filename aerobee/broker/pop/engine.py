@@ -15,7 +15,7 @@ Core: time is an argument, the store is passed in.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,11 +72,14 @@ class PopStore(Protocol):
 
     def max_offset(self, topic: str, queue_id: int) -> int: ...
 
+    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool: ...
+
 
 @dataclass(slots=True, kw_only=True)
 class PopWant:
     """A pop after its checks. `queue_count` are the topic's readable queues; `retries` its retry topics as
-    ((topic, r), ...), none for an ordered pop."""
+    ((topic, r, readable queues), ...), none for an ordered pop. `young_from_zero`: a new group that begins at the end gets
+    what a queue holds when its first message is still in memory (initPopOffsetByCheckMsgInMem)."""
 
     topic: str
     group: str
@@ -89,7 +92,8 @@ class PopWant:
     attempt_id: str = ""
     tag_codes: frozenset[int] | None = None
     accept: Callable[[bytes], bool] | None = None
-    retries: tuple[tuple[str, str], ...] = ()
+    young_from_zero: bool = True
+    retries: tuple[tuple[str, str, int], ...] = ()
     retry_first: bool = False
     start: int = 0  # the queue that is looked at first when any will do
     highest_first: bool = False  # a PRIORITY topic: the queue's number is the priority of what lies in it
@@ -146,24 +150,25 @@ class PopEngine:
     def sources(self, want: PopWant) -> Iterator[tuple[str, int, str]]:
         """(topic, queue id, r) in the order in which this pop looks at them."""
         if want.retry_first:
-            for topic, retry in want.retries:
-                yield topic, 0, retry
+            yield from self._retry_sources(want)
         if want.queue_id != ANY_QUEUE:
             yield want.topic, want.queue_id, NORMAL
-        elif want.highest_first:
-            for queue_id in reversed(range(want.queue_count)):
-                yield want.topic, queue_id, NORMAL
         else:
-            for queue_id in (*range(want.start, want.queue_count), *range(want.start)):
+            for queue_id in _in_turn(want, want.queue_count):
                 yield want.topic, queue_id, NORMAL
         if not want.retry_first:
-            for topic, retry in want.retries:
-                yield topic, 0, retry
+            yield from self._retry_sources(want)
+
+    def _retry_sources(self, want: PopWant) -> Iterator[tuple[str, int, str]]:
+        for topic, retry, queue_count in want.retries:
+            for queue_id in _in_turn(want, queue_count):
+                yield topic, queue_id, retry
 
     def has_messages(self, want: PopWant, now_ms: int) -> bool:
         """Whether a pop would look at messages now (it may find that the filter refuses them)."""
         for topic, queue_id, _ in self.sources(want):
-            if self._store.max_offset(topic, queue_id) > self.position(want, topic, queue_id) and not (
+            at = self.position(want, topic, queue_id, keep=False)
+            if self._store.max_offset(topic, queue_id) > at and not (
                 want.ordered
                 and self.orders.blocked_until(topic, want.group, queue_id, want.attempt_id, now_ms)
             ):
@@ -248,8 +253,8 @@ class PopEngine:
             topic, queue_id, offset, count_max=count_max, tag_codes=want.tag_codes, accept=want.accept
         )
 
-    def position(self, want: PopWant, topic: str, queue_id: int) -> int:
-        """Where the group's next pop of a queue begins; the first one's place is stored at once."""
+    def position(self, want: PopWant, topic: str, queue_id: int, *, keep: bool = True) -> int:
+        """Where the group's next pop of a queue begins; a new group's place is stored at once, to `keep` it."""
         group = want.group
         if self._offsets.has_resets:
             moved = self._offsets.take_reset(group, topic, queue_id)
@@ -267,9 +272,17 @@ class PopEngine:
         if offset is None or offset < 0:
             offset = self._store.min_offset(topic, queue_id)
             if want.init_mode == INIT_FROM_MAX and not topic.startswith(RETRY_PREFIX):
-                offset = max(0, self._store.max_offset(topic, queue_id) - 1)
-            self._offsets.commit(group, topic, queue_id, offset)
+                offset = self._end(topic, queue_id, offset, young_from_zero=want.young_from_zero)
+            if keep:
+                self._offsets.commit(group, topic, queue_id, offset)
         return offset
+
+    def _end(self, topic: str, queue_id: int, low: int, *, young_from_zero: bool) -> int:
+        """Where a new group begins that does not ask for everything: at the last message, but a young queue is read whole."""
+        end = self._store.max_offset(topic, queue_id)
+        if young_from_zero and low <= 0 < end and not self._store.is_cold(topic, queue_id, 0):
+            return 0
+        return max(0, end - 1)
 
     def _as_origin(self, want: PopWant, body: bytes, share: QueueShare, taken: Taken) -> bytes:
         """Messages of a retry topic as the consumer sees them: under the topic it asked for, with their handle."""
@@ -482,6 +495,14 @@ class PopEngine:
         """Write everything that is only in memory, and keep nothing there any more. Raises StoreError."""
         self.scan_buffer(now_ms, everything=True)
         self.buffer = None
+
+
+def _in_turn(want: PopWant, queue_count: int) -> Iterable[int]:
+    """Queue numbers in the order in which a pop of any queue looks at them."""
+    if want.highest_first:
+        return reversed(range(queue_count))
+    start = want.start % queue_count if queue_count else 0
+    return (*range(start, queue_count), *range(start))
 
 
 def queue_offsets(body: bytes) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopWant
 from aerobee.broker.pop.pop_calls import HOLD_MS_MAX
-from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops
+from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops, queues_of
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
 from aerobee.remoting.codes import RequestCode
@@ -78,9 +78,7 @@ class NotificationCalls:
         if free_ms:
             self._when_free(want.topic, want.group, free_ms)
         call = WaitingCall(peer, request, want.topic, want.group, want.queue_id, None, until_ms, self.resume)
-        queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
-        queues += [(topic, 0) for topic, _ in want.retries]
-        if self._waiting.park(call, (until_ms - now_ms) / 1000, queues):
+        if self._waiting.park(call, (until_ms - now_ms) / 1000, queues_of(want)):
             return None
         return self._reply(request, has_message=False, polling_full=True)
 
@@ -108,7 +106,7 @@ class NotificationCalls:
             invisible_ms=0,
             ordered=ordered,
             attempt_id=request.text("attemptId", ""),
-            retries=() if ordered else self._checks.retry_topics(group, topic_name),
+            retries=() if ordered else self._checks.with_queues(self._checks.retry_topics(group, topic_name)),
         )
 
     def _reply(

@@ -14,7 +14,7 @@ from aerobee.broker.config import LiveConfig
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
 from aerobee.broker.pop.request_age import RequestAge
-from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops
+from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops, queues_of
 from aerobee.broker.refusal import store_refusal
 from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.stats import BrokerStats
@@ -139,7 +139,7 @@ class PopCalls:
         bodies: list[bytes] = []
         count = rest = 0
         for topic, queue_id, _ in self._engine.sources(want):
-            offset = self._engine.position(want, topic, queue_id)
+            offset = self._engine.position(want, topic, queue_id, keep=False)
             if count >= want.count_max or self._store.max_offset(topic, queue_id) <= offset:
                 continue
             result = self._store.get_messages(topic, queue_id, offset, count_max=want.count_max - count)
@@ -177,12 +177,12 @@ class PopCalls:
             )
         tag_codes, accept = self._checks.filter(topic_name, request.field("expType"), request.field("exp"))
         ordered = request.boolean("order", False)
-        retries = () if ordered else grant.retries
-        highest_first = not ordered and grant.has_priorities and self._heeds_priority(grant.group)
+        retries = () if ordered else self._checks.with_queues(grant.retries)
+        by_priority = not ordered and grant.has_priorities and self._heeds_priority(grant.group)
         config = self._live.value
         retry_percent = (
             config.pop_from_retry_probability_for_priority
-            if highest_first
+            if by_priority
             else config.pop_from_retry_probability
         )
         pick = self._pick
@@ -194,14 +194,15 @@ class PopCalls:
             count_max=count_max,
             invisible_ms=invisible_ms,
             init_mode=request.integer("initMode", INIT_FROM_MIN),
+            young_from_zero=config.init_pop_offset_by_check_msg_in_mem,
             ordered=ordered,
             attempt_id=request.text("attemptId", ""),
             tag_codes=tag_codes,
             accept=accept,
             retries=retries,
             retry_first=bool(retries) and pick(100) < retry_percent,
-            highest_first=highest_first,
-            start=pick(topic.read_queue_nums) if queue_id < 0 and topic.read_queue_nums > 1 else 0,
+            highest_first=by_priority and config.priority_order_asc,
+            start=0 if by_priority or queue_id >= 0 else pick(max(1, topic.read_queue_nums)),
             consumer=peer.address,
         )
 
@@ -254,9 +255,7 @@ class PopCalls:
         )
         if taken.blocked_until:
             self._when_free(want.topic, want.group, taken.blocked_until)
-        queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
-        queues += [(topic, 0) for topic, _ in want.retries]
-        if self._waiting.park(call, (until_ms - taken.pop_time) / 1000, queues):
+        if self._waiting.park(call, (until_ms - taken.pop_time) / 1000, queues_of(want)):
             return None
         return request.reply(
             ResponseCode.POLLING_FULL,

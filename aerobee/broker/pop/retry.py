@@ -18,14 +18,16 @@ def retry_topic_of(point: CheckPoint, *, v2: bool) -> str:
     return (retry_topic_v2 if v2 else retry_topic_v1)(point.group, point.topic)
 
 
-def retry_message(point: CheckPoint, record: Record, *, topic: str, host: bytes) -> StoredMessage:
+def retry_message(
+    point: CheckPoint, record: Record, *, topic: str, queue_id: int, host: bytes
+) -> StoredMessage:
     """The copy of a message for its next try: one more try, unless it was only put off; born at this broker."""
     properties = dict(record.properties)
     properties.setdefault(FIRST_POP_TIME, str(point.pop_time))
     properties.setdefault(ORIGIN_GROUP, point.group)
     return StoredMessage(
         topic=topic,
-        queue_id=0,
+        queue_id=queue_id,
         body=record.body,
         properties=encode_properties(properties).encode(errors="surrogateescape"),
         born_host=host,

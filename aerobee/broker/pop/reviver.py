@@ -24,6 +24,7 @@ from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock, Timer
 from aerobee.errors import MalformedFrame, MalformedRecord, RecordInvalid, StoreError
 from aerobee.message import Record, decode_record, decode_records
+from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.store.delivery_mark import delivery_mark
 from aerobee.store.stored_message import AppendResult, GetResult, GetStatus, StoredMessage
 
@@ -230,15 +231,14 @@ class Reviver:
             )  # fmt: skip
             return
         topic = retry_topic_of(point, v2=self._live.value.enable_retry_topic_v2)
-        self._topics.create_internal(topic, queue_nums=RETRY_QUEUES)
-        if self._offsets.query(point.group, topic, 0) is None:
-            self._offsets.commit(point.group, topic, 0, self._store.min_offset(topic, 0))
+        queue_nums = self._open_retry_topic(point, topic)
         done = self._copies_in(topic) if old else ()
         for offset in left:
             record = self._message(point, offset)
             if record is None or record.physical_offset in done:
                 continue
-            message = retry_message(point, record, topic=topic, host=self._host)
+            queue_id = record.queue_id if record.queue_id < queue_nums else 0
+            message = retry_message(point, record, topic=topic, queue_id=queue_id, host=self._host)
             message.prepared_transaction_offset = delivery_mark(record.physical_offset)
             try:
                 result = self._store.append(message)
@@ -250,6 +250,18 @@ class Reviver:
                 continue
             self.revived_count += 1
             self._stats.topic_put(topic, 1, result.size)
+
+    def _open_retry_topic(self, point: CheckPoint, topic: str) -> int:
+        """Make the retry topic or give it the queues that it lacks; return how many of them copies may go to."""
+        queue_nums = RETRY_QUEUES
+        if self._live.value.use_separate_retry_queue:
+            origin = self._topics.get(topic_before_retry(topic, point.group))
+            queue_nums = RETRY_QUEUES if origin is None else max(RETRY_QUEUES, origin.write_queue_nums)
+        self._topics.grow_internal(topic, queue_nums)
+        for queue_id in range(queue_nums):
+            if self._offsets.query(point.group, topic, queue_id) is None:
+                self._offsets.commit(point.group, topic, queue_id, self._store.min_offset(topic, queue_id))
+        return queue_nums
 
     def _message(self, point: CheckPoint, offset: int) -> Record | None:
         result = self._store.get_messages(point.topic, point.queue_id, offset, count_max=1)
@@ -271,24 +283,31 @@ class Reviver:
         found = self._copies.get(topic)
         if found is None:
             found = self._copies[topic] = set()
-            at, low = self._store.max_offset(topic, 0), self._store.min_offset(topic, 0)
-            while self._copied_from >= 0 and at > low:
-                stop, at = at, max(low, at - 32)
-                records = self._records(topic, at, stop)
-                found.update(
-                    -1 - record.prepared_transaction_offset
-                    for record in records
-                    if record.prepared_transaction_offset < 0
-                )
-                if not records or records[0].physical_offset < self._copied_from:
-                    break
+            config = self._topics.get(topic)
+            for queue_id in range(RETRY_QUEUES if config is None else config.read_queue_nums):
+                found |= self._copies_in_queue(topic, queue_id)
         return found
 
-    def _records(self, topic: str, at: int, stop: int) -> list[Record]:
-        """Queue 0 of a topic from `at` up to `stop`. One read may give less: it ends with a file, or is large."""
+    def _copies_in_queue(self, topic: str, queue_id: int) -> set[int]:
+        found: set[int] = set()
+        at, low = self._store.max_offset(topic, queue_id), self._store.min_offset(topic, queue_id)
+        while self._copied_from >= 0 and at > low:
+            stop, at = at, max(low, at - 32)
+            records = self._records(topic, queue_id, at, stop)
+            found.update(
+                -1 - record.prepared_transaction_offset
+                for record in records
+                if record.prepared_transaction_offset < 0
+            )
+            if not records or records[0].physical_offset < self._copied_from:
+                break
+        return found
+
+    def _records(self, topic: str, queue_id: int, at: int, stop: int) -> list[Record]:
+        """A queue of a topic from `at` up to `stop`. One read may give less: it ends with a file, or is large."""
         records: list[Record] = []
         while at < stop:
-            result = self._store.get_messages(topic, 0, at, count_max=stop - at)
+            result = self._store.get_messages(topic, queue_id, at, count_max=stop - at)
             if result.body:
                 records += decode_records(result.body, check_crc=False)
             if result.next_offset <= at:

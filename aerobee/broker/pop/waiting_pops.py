@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from aerobee.broker.bounds import Bounds
+from aerobee.broker.pop.engine import PopWant
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
@@ -74,14 +75,22 @@ class WaitingCall:
         self.waits = False
 
 
+def queues_of(want: PopWant) -> list[tuple[str, int]]:
+    """The queues whose messages a pop may get."""
+    queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
+    for topic, _, queue_count in want.retries:
+        queues += [(topic, queue_id) for queue_id in range(queue_count)]
+    return queues
+
+
 class _Place:
     """The calls of one group at one topic."""
 
     __slots__ = ("calls", "key", "watched")
 
-    def __init__(self, key: Key, watched: tuple[tuple[str, int], ...]) -> None:
+    def __init__(self, key: Key) -> None:
         self.key = key
-        self.watched = watched
+        self.watched: dict[tuple[str, int], None] = {}
         self.calls: dict[WaitingCall, None] = {}
 
 
@@ -130,8 +139,10 @@ class WaitingPops:
             self._bounds.reached("clientPollsMax", f"{own} pops of it wait already", call.peer.address)
             return False
         if place is None:
-            place = self._places[key] = _Place(key, tuple(queues))
-            for queue in place.watched:
+            place = self._places[key] = _Place(key)
+        for queue in queues:
+            if queue not in place.watched:  # a queue may have been added since the first call came
+                place.watched[queue] = None
                 self._by_queue.setdefault(queue, []).append(place)
                 self._watch.watch(*queue)
         place.calls[call] = None
