@@ -29,6 +29,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = pathlib.Path(os.environ.get("AEROBEE_INTEROP_DIR", ROOT / ".interop"))
 CLASS_PATH = f"{CACHE / 'classes'}:{CACHE / 'jars'}/*"
+GRPC_CLASS_PATH = (
+    f"{CACHE / 'classes-grpc'}:{CACHE / 'jars-grpc'}/*:{CACHE / 'jars' / 'fastjson2-2.0.59.jar'}"
+)
+GO_CLIENT = CACHE / "go-client"
+OLD_CLASS_PATH = f"{CACHE / 'classes-old'}:{CACHE / 'jars-old'}/*"
+GRPC_PYTHON = CACHE / "grpc-venv" / "bin" / "python"
 CPP_PYTHON = CACHE / "cpp-venv" / "bin" / "python"
 # Our command line; AEROBEE_INTEROP_CLI may name another one, such as that of an installed wheel.
 AEROBEE = shlex.split(os.environ.get("AEROBEE_INTEROP_CLI", f"{sys.executable} -m aerobee.ops"))
@@ -64,7 +70,12 @@ T = TypeVar("T")
 
 def missing_pieces() -> list[str]:
     """What scripts/setup-interop has still to make."""
-    needed = (CACHE / "jars" / "rocketmq-broker-5.5.0.jar", CACHE / "classes" / "Driver.class", CPP_PYTHON)
+    needed = (
+        CACHE / "jars" / "rocketmq-broker-5.5.0.jar", CACHE / "jars" / "rocketmq-proxy-5.5.0.jar",
+        CACHE / "classes" / "Driver.class", CACHE / "classes" / "SettingsList.class",
+        CACHE / "classes-grpc" / "GrpcScenarios.class", CACHE / "classes-old" / "OldClient.class",
+        CPP_PYTHON, GRPC_PYTHON, GO_CLIENT,
+    )  # fmt: skip
     missing = [str(path) for path in needed if not path.exists()]
     return missing + ([] if shutil.which("java") else ["java"])
 
@@ -268,6 +279,61 @@ class Broker(Server):
         except OSError:
             return False
         return True
+
+
+class Proxy(Server):
+    """RocketMQ's proxy in cluster mode, which speaks gRPC to clients and the remoting protocol to brokers."""
+
+    def __init__(self, root: pathlib.Path, namesrv: str) -> None:
+        super().__init__("rocketmq", root, "proxy")
+        self._remoting_port = free_port()
+        self._config = {
+            "rocketMQClusterName": "DefaultCluster",
+            "proxyMode": "CLUSTER",
+            "namesrvAddr": namesrv,
+            "grpcServerPort": self.port,
+            "remotingListenPort": self._remoting_port,
+            "useEndpointPortFromRequest": True,
+            "maxMessageSize": 4 << 20,
+        }
+
+    def command(self) -> list[str]:
+        file = self.root / "rmq-proxy.json"
+        file.write_text(json.dumps(self._config))
+        return [
+            *JAVA, "-Xmx640m", f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}",
+            # A call that is late on a busy machine must not take all others of its connection along.
+            "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false",
+            "-cp", CLASS_PATH, "org.apache.rocketmq.proxy.ProxyStartup", "-pm", "cluster", "-pc", str(file),
+        ]  # fmt: skip
+
+    def is_ready(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0 and "startup successfully" in self.tail()
+
+
+def grpc_scenarios(
+    language: str, proxy: Proxy, prefix: str, root: pathlib.Path, *wanted: str
+) -> dict[str, str]:
+    """Run java-grpc/GrpcScenarios.java or grpc/scenarios.py; return {scenario: outcome}."""
+    arguments = [proxy.address, prefix, *wanted]
+    command: list[Any] = [GRPC_PYTHON, HERE / "grpc" / "scenarios.py", *arguments]
+    if language == "java":
+        command = [
+            *JAVA,
+            "-Xmx640m",
+            f"-Duser.home={root}",
+            "-cp",
+            GRPC_CLASS_PATH,
+            "GrpcScenarios",
+            *arguments,
+        ]
+    with (root / f"{language}.err").open("wb") as errors:
+        result = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=errors, timeout=360, env={**os.environ, "HOME": str(root)}, check=False
+        )  # fmt: skip
+    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
+    return {line["scenario"]: line["outcome"] for line in lines}
 
 
 class Cluster:

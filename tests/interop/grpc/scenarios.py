@@ -1,0 +1,292 @@
+"""Every kind of message of RocketMQ's gRPC protocol, sent and received by its Python client through a proxy.
+
+Runs in the environment that scripts/setup-interop makes, not in ours. This client repeats nothing that failed, so a call that fails is
+made again here; what a repeated send doubled is counted once. Arguments as java-grpc/GrpcScenarios.java; each
+scenario prints one line {"scenario": name, "outcome": text}, equal at every broker that does what RocketMQ's does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
+)
+from rocketmq.grpc_protocol import FilterType
+
+ENDPOINT, PREFIX, *WANTED = sys.argv[1:]
+PATIENCE_S = 90
+ALL = FilterExpression()
+
+
+def configuration() -> ClientConfiguration:
+    return ClientConfiguration(ENDPOINT, Credentials(), request_timeout=10)
+
+
+def patiently(call: Callable[[], object]) -> object:
+    """Make a call until it works: the proxy gives up soon where the machine is busy."""
+    for attempt in range(20):
+        try:
+            return call()
+        except Exception:
+            if attempt == 19:
+                raise
+            time.sleep(1)
+    raise AssertionError("not reached")
+
+
+def message(topic: str, body: str | bytes, **fields: object) -> Message:
+    made = Message()
+    made.topic = topic
+    made.body = body if isinstance(body, bytes) else body.encode()
+    for name, value in fields.items():
+        if name == "properties":
+            for key, text in value.items():
+                made.add_property(key, text)
+        else:
+            setattr(made, name, value)
+    return made
+
+
+class Started:
+    """A client while the block runs."""
+
+    def __init__(self, client: object) -> None:
+        self.client = client
+
+    def __enter__(self) -> object:
+        patiently(self.client.startup)
+        if isinstance(self.client, Producer):
+            send = self.client.send
+            self.client.send = lambda *what: patiently(lambda: send(*what))
+        return self.client
+
+    def __exit__(self, *_: object) -> None:
+        self.client.shutdown()
+
+
+def producing(topic: str, checker: TransactionChecker | None = None) -> Started:
+    return Started(Producer(configuration(), [topic], checker))
+
+
+def simple(topic: str, expression: FilterExpression = ALL) -> Started:
+    return Started(SimpleConsumer(configuration(), f"G{topic}", {topic: expression}, await_duration=3))
+
+
+def receive(consumer: SimpleConsumer, count: int, describe: Callable[[Message], str]) -> list[str]:
+    found: list[str] = []
+    end = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < end:
+        for each in patiently(lambda: consumer.receive(16, 60)) or ():
+            told = describe(each)
+            found += [] if told in found else [told]
+            patiently(lambda each=each: consumer.ack(each))
+    return found
+
+
+def text(received: Message) -> str:
+    return received.body.decode()
+
+
+class Seen(MessageListener):
+    """What a push consumer was given; those that `fails` says fail."""
+
+    def __init__(self, fails: Callable[[Message], bool] = lambda received: False) -> None:
+        self.items: list[str] = []
+        self.groups: dict[str, list[str]] = {}
+        self._fails = fails
+        self._lock = threading.Lock()
+
+    def consume(self, received: Message) -> ConsumeResult:
+        with self._lock:
+            item = f"{text(received)}|{received.delivery_attempt}"
+            if item not in self.items:
+                self.items.append(item)
+                self.groups.setdefault(received.message_group or "-", []).append(text(received))
+        return ConsumeResult.FAILURE if self._fails(received) else ConsumeResult.SUCCESS
+
+    def sorted(self, count: int) -> str:
+        end = time.monotonic() + PATIENCE_S
+        while len(self.items) < count and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(1.5)
+        return str(sorted(self.items))
+
+
+def pushing(topic: str, seen: Seen) -> Started:
+    return Started(PushConsumer(configuration(), f"G{topic}", seen, {topic: ALL}))
+
+
+# --- scenarios
+
+
+def run_simple(topic: str) -> str:
+    with producing(topic) as producer, simple(topic) as consumer:
+        for number in range(6):
+            producer.send(
+                message(
+                    topic,
+                    f"m{number}",
+                    tag=f"tag{number}",
+                    keys=f"key{number}",
+                    properties={"p": f"v{number}"},
+                )
+            )
+        found = receive(
+            consumer,
+            6,
+            lambda each: (
+                f"{text(each)}|{each.tag}|{','.join(each.keys)}|{each.properties}|{each.delivery_attempt}"
+            ),
+        )
+        return f"{sorted(found)} then {len(patiently(lambda: consumer.receive(16, 15)) or ())}"
+
+
+def run_push(topic: str) -> str:
+    seen = Seen()
+    with producing(topic) as producer, pushing(topic, seen):
+        for number in range(12):
+            producer.send(message(topic, f"m{number}"))
+        return seen.sorted(12)
+
+
+def filtered(topic: str, expression: FilterExpression, count: int) -> str:
+    with producing(topic) as producer, simple(topic, expression) as consumer:
+        for number in range(8):
+            properties = {"number": str(number), "colour": "red" if number % 2 else "blue"}
+            producer.send(message(topic, f"m{number}", tag="abcd"[number % 4], properties=properties))
+        return f"{sorted(receive(consumer, count, text))} then {len(patiently(lambda: consumer.receive(16, 15)) or ())}"
+
+
+def run_tags(topic: str) -> str:
+    return filtered(topic, FilterExpression("a || c"), 4)
+
+
+def run_sql(topic: str) -> str:
+    return filtered(topic, FilterExpression("number >= 3 AND colour = 'red'", FilterType.SQL), 3)
+
+
+def run_fifo(topic: str) -> str:
+    seen = Seen()
+    with producing(topic) as producer, pushing(topic, seen):
+        for number in range(18):
+            producer.send(message(topic, f"m{number}", message_group=f"group{number % 3}"))
+        seen.sorted(18)
+        return str(dict(sorted(seen.groups.items())))
+
+
+def run_retry(topic: str) -> str:
+    seen = Seen(lambda each: text(each) == "m1" and each.delivery_attempt == 1)
+    with producing(topic) as producer, pushing(topic, seen):
+        for number in range(3):
+            producer.send(message(topic, f"m{number}"))
+        return seen.sorted(4)
+
+
+def run_delay(topic: str) -> str:
+    with producing(topic) as producer, simple(topic) as consumer:
+        due = time.time() + 4
+        producer.send(message(topic, "later", delivery_timestamp=int(due)))
+        return str(receive(consumer, 1, lambda each: f"{text(each)}|{time.time() >= due - 1.5}"))
+
+
+def run_recall(topic: str) -> str:
+    with producing(topic) as producer, simple(topic) as consumer:
+        now = int(time.time())
+        receipt = producer.send(message(topic, "never", delivery_timestamp=now + 12))
+        producer.send(message(topic, "after", delivery_timestamp=now + 15))
+        recalled = producer.recall_message(topic, receipt.recall_handle)
+        return f"{str(recalled) == str(receipt.message_id)} {receive(consumer, 1, text)}"
+
+
+class Checker(TransactionChecker):
+    def __init__(self) -> None:
+        self.checked: set[str] = set()
+
+    def check(self, half: Message) -> TransactionResolution:
+        self.checked.add(text(half))
+        return TransactionResolution.COMMIT
+
+
+def run_transaction(topic: str) -> str:
+    checker = Checker()
+    with producing(topic, checker) as producer, simple(topic) as consumer:
+        for body in ("commit", "rollback", "checked"):
+            transaction = producer.begin_transaction()
+            producer.send(message(topic, body), transaction)
+            if body != "checked":
+                getattr(transaction, body)()
+        return f"{sorted(receive(consumer, 2, text))} checked {'checked' in checker.checked}"
+
+
+def run_big(topic: str) -> str:
+    body = bytes(range(256)) * 12_000
+    with producing(topic) as producer, simple(topic) as consumer:
+        producer.send(message(topic, body))
+        return str(
+            receive(consumer, 1, lambda each: f"{len(each.body)}|{zlib.crc32(each.body) == zlib.crc32(body)}")
+        )
+
+
+def run_deadletter(topic: str) -> str:
+    seen = Seen(lambda each: True)
+    with producing(topic) as producer, pushing(topic, seen):
+        producer.send(message(topic, "bad", keys="k"))
+        attempts = seen.sorted(2)
+        time.sleep(30)  # the try that goes to the dead letters instead
+        return f"{attempts} then {seen.sorted(2)}"
+
+
+def run_twopushes(topic: str) -> str:
+    seen = Seen()
+    with producing(topic) as producer, pushing(topic, seen), pushing(topic, seen):
+        for number in range(40):
+            producer.send(message(topic, f"m{number:02}"))
+        return seen.sorted(40)
+
+
+def main() -> None:
+    lines = threading.Lock()
+    places = threading.Semaphore(4)
+
+    def run(name: str, scenario: Callable[[str], str]) -> None:
+        try:
+            with places:
+                outcome = scenario(f"{PREFIX}_{name}")
+        except Exception as error:  # the outcome of this scenario, whatever it is
+            outcome = f"failed: {error!r}"
+        with lines:
+            print(json.dumps({"scenario": name, "outcome": outcome}), flush=True)
+
+    found = {name.removeprefix("run_"): each for name, each in globals().items() if name.startswith("run_")}
+    threads = [
+        threading.Thread(target=run, args=(name, each), daemon=True)
+        for name, each in found.items()
+        if not WANTED or name in WANTED
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    sys.stdout.flush()
+    os._exit(0)  # threads of the client may be left
+
+
+if __name__ == "__main__":
+    main()
