@@ -199,6 +199,30 @@ class RecordInvalid(StoreError):
     """A record to be appended is not well formed; nothing was written."""
 
 
+class QuorumError(AerobeeError):
+    """A group of controllers cannot do what was asked of this member."""
+
+
+class NotLeader(QuorumError):
+    """Another member leads, or nobody does now. `leader` is its id, "" when none is known."""
+
+    retriable = True
+
+    def __init__(self, text: str, *, leader: str = "") -> None:
+        super().__init__(text)
+        self.leader = leader
+
+
+class QuorumBusy(QuorumError):
+    """Too much waits for a majority, or the leadership is being handed over."""
+
+    retriable = True
+
+
+class MembershipRefused(QuorumError):
+    """A change of the members that would be unsafe, or makes no sense, now."""
+
+
 # Response code -> class. An unknown code is a plain RemoteError. Source: ResponseCode (RocketMQ).
 REMOTE_ERRORS: dict[int, type[RemoteError]] = {
     1: RemoteSystemError,

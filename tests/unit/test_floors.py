@@ -2,7 +2,7 @@
 
     floor 4   ops/      testing/
     floor 3   broker/   nameserver/
-    floor 2   client/
+    floor 2   client/   ha/
     floor 1   remoting/ store/
     floor 0   errors.py clock.py message.py network.py config.py quick_init.py
 
@@ -33,6 +33,7 @@ FLOORS: dict[str, int] = {
     "remoting": 1,
     "store": 1,
     "client": 2,
+    "ha": 2,
     "broker": 3,
     "nameserver": 3,
     "ops": 4,
@@ -70,6 +71,21 @@ CORES = [
     "broker/send/delay_level.py",
     "broker/delay/delivery_core.py",
     "store/stored_message.py",
+    "ha/packed.py",
+    "ha/raft/asked_reads.py",
+    "ha/raft/config.py",
+    "ha/raft/entry.py",
+    "ha/raft/incoming.py",
+    "ha/raft/layout.py",
+    "ha/raft/leadership.py",
+    "ha/raft/log.py",
+    "ha/raft/membership_change.py",
+    "ha/raft/messages.py",
+    "ha/raft/node.py",
+    "ha/raft/outgoing.py",
+    "ha/raft/progress.py",
+    "ha/raft/replica.py",
+    "ha/raft/roles.py",
     "nameserver/route_table.py",
     "nameserver/zone_filter.py",
     "nameserver/answers.py",

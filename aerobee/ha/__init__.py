@@ -1,0 +1,1 @@
+"""Replication: the quorum that elects masters (`raft/`). Cores first; their shells are named as such."""

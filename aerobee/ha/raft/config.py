@@ -1,0 +1,73 @@
+"""Times and bounds of a Raft node. The same on every node of a group, or the lease means nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aerobee.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """Election times and the bounds of messages, windows and queues."""
+
+    # A follower that has heard its leader grants no vote for this long; it stands for election after this long to
+    # twice as long without a leader.
+    election_timeout_ms: int = 1_000
+    heartbeat_interval_ms: int = 200
+    # How far the speed of a monotonic clock may be from true time; the leader's lease is shorter by it.
+    clock_drift_ratio_max: float = 0.02
+    entry_bytes_max: int = 1 << 20  # one proposal
+    append_bytes_max: int = 1 << 20  # entries of one message; one entry always fits
+    append_entries_max: int = 512  # the same, by number
+    in_flight_max: int = 16  # append messages under way to one peer
+    snapshot_chunk_bytes: int = 256 << 10
+    snapshot_bytes_max: int = 256 << 20
+    uncommitted_bytes_max: int = 16 << 20  # proposals that wait for their quorum; above it they are refused
+    reads_max: int = 4_096  # reads that wait for their quorum; above it they are refused
+    members_max: int = 31
+    snapshot_interval_entries: int = 10_000  # entries between two snapshots
+    entries_kept_max: int = 1_000  # entries kept behind a snapshot, so that a slow follower needs none
+
+    def __post_init__(self) -> None:
+        positive = (
+            "election_timeout_ms",
+            "heartbeat_interval_ms",
+            "entry_bytes_max",
+            "append_bytes_max",
+            "append_entries_max",
+            "in_flight_max",
+            "snapshot_chunk_bytes",
+            "snapshot_bytes_max",
+            "uncommitted_bytes_max",
+            "reads_max",
+            "members_max",
+            "snapshot_interval_entries",
+        )
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"raft.{name} is {getattr(self, name)}, must be above 0")
+        if self.heartbeat_interval_ms * 2 > self.election_timeout_ms:
+            raise ConfigError(
+                f"raft.heartbeat_interval_ms is {self.heartbeat_interval_ms}, must be at most half of "
+                f"election_timeout_ms ({self.election_timeout_ms}): one lost heartbeat would end a leadership"
+            )
+        if not 0 <= self.clock_drift_ratio_max < 0.5:
+            raise ConfigError(f"raft.clock_drift_ratio_max is {self.clock_drift_ratio_max}, must be 0 to 0.5")
+        if self.entries_kept_max < 0:
+            raise ConfigError(f"raft.entries_kept_max is {self.entries_kept_max}, must be 0 or more")
+
+    @property
+    def lease_ms(self) -> float:
+        """How long a leader may trust one answered round: all over before the first of its voters votes again.
+
+        A voter's timeout lasts at least timeout / (1 + drift) of true time, the leader's lease at most
+        lease / (1 - drift).
+        """
+        drift = self.clock_drift_ratio_max
+        return self.election_timeout_ms * (1 - drift) / (1 + drift)
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message that a node of this configuration makes, with room for its head."""
+        return max(self.append_bytes_max + self.entry_bytes_max, self.snapshot_chunk_bytes) + (64 << 10)

@@ -1,0 +1,44 @@
+"""A snapshot on its way in, chunk by chunk. Core.
+
+Chunks are of one leader, one term and one index; a chunk of another throws away what has come so far, because two
+leaders may write the same state in different bytes. At most `total_bytes` are held.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from aerobee.errors import WireError
+from aerobee.ha.raft.messages import SnapshotChunk
+
+
+class IncomingSnapshot:
+    """Bytes that have come, and of which snapshot they are."""
+
+    def __init__(self) -> None:
+        self._of: tuple[object, ...] = ()
+        self._data = bytearray()
+
+    def clear(self) -> None:
+        self._of = ()
+        self._data = bytearray()
+
+    def add(self, chunk: SnapshotChunk) -> tuple[int, bytes | None]:
+        """Take a chunk. Return how many bytes have come, and all of them when that was the last one.
+
+        A chunk that does not follow is left out: the answer tells the leader where to go on. Raises WireError when
+        the whole is damaged; then nothing of it is kept.
+        """
+        key = (chunk.source, chunk.term, chunk.index, chunk.snapshot_term, chunk.total_bytes, chunk.crc)
+        if key != self._of:
+            self.clear()
+            self._of = key
+        if chunk.offset == len(self._data):
+            self._data += chunk.data
+        if len(self._data) < chunk.total_bytes:
+            return len(self._data), None
+        data = bytes(self._data)
+        self.clear()
+        if zlib.crc32(data) != chunk.crc:
+            raise WireError(f"the snapshot at {chunk.index} from {chunk.source!r} is damaged")
+        return len(data), data

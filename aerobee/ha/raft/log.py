@@ -1,0 +1,210 @@
+"""The log of a Raft node in memory, and what a storage must do for it. Core.
+
+      base            snapshot_index        stable          last
+    ...|--------------------|------------------|---------------|
+       entries kept for slow followers     on disk     not yet on disk
+
+`base` is the last entry that is gone. Entries behind `stable` are not durable: nobody may be told that they are there.
+What always holds: base <= snapshot_index, base <= stable <= last, and terms never go down from one entry to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from aerobee.errors import WireError
+from aerobee.ha.raft.entry import (
+    FIRST_TERM,
+    Entry,
+    EntryKind,
+    HardState,
+    Membership,
+    Snapshot,
+    decode_membership,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a storage found when it was opened. The entries follow the snapshot, or begin at 1 without one."""
+
+    hard_state: HardState
+    snapshot: Snapshot | None
+    entries: tuple[Entry, ...]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this node has never been part of a group."""
+        return self.snapshot is None and not self.entries and self.hard_state.term <= FIRST_TERM
+
+
+class RaftStorage(Protocol):
+    """Makes durable. Each call returns when its data survives power loss, or raises StoreError.
+
+    After an error nothing is known about what was written: the node must stop, and be recovered from the disk.
+    """
+
+    def save_hard_state(self, state: HardState) -> None: ...
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Replace the snapshot. Entries up to it may go; when the log lacks it, the whole log goes."""
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries that follow each other. They replace what the log has from the first one's index on."""
+        ...
+
+
+class RaftLog:
+    """Entries, terms and memberships by index."""
+
+    def __init__(self, recovered: Recovered) -> None:
+        self.snapshot = recovered.snapshot
+        self._entries: list[Entry] = []
+        self._bytes = 0
+        self.base_index = 0
+        self.base_term = 0
+        membership = Membership()
+        if recovered.snapshot is not None:
+            self.base_index, self.base_term = recovered.snapshot.index, recovered.snapshot.term
+            membership = recovered.snapshot.membership
+        self._memberships: list[tuple[int, Membership]] = [(self.base_index, membership)]
+        self._push(recovered.entries)
+        self.stable_index = self.last_index
+
+    @property
+    def last_index(self) -> int:
+        return self.base_index + len(self._entries)
+
+    @property
+    def last_term(self) -> int:
+        return self._entries[-1].term if self._entries else self.base_term
+
+    @property
+    def snapshot_index(self) -> int:
+        return self.snapshot.index if self.snapshot is not None else 0
+
+    @property
+    def membership(self) -> Membership:
+        """The members by the newest entry that says so, committed or not: that is the one a node acts by."""
+        return self._memberships[-1][1]
+
+    @property
+    def membership_index(self) -> int:
+        """The index of the entry that said so."""
+        return self._memberships[-1][0]
+
+    def membership_at(self, index: int) -> Membership:
+        """The members as of the entry at `index`, which must not be before the base."""
+        return next(members for at, members in reversed(self._memberships) if at <= index)
+
+    def term_at(self, index: int) -> int | None:
+        """The term of an entry; None when it is gone or not there yet."""
+        if index == self.base_index:
+            return self.base_term
+        place = index - self.base_index - 1
+        return self._entries[place].term if 0 <= place < len(self._entries) else None
+
+    def is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        """Whether a log that ends so holds everything that this one may have committed."""
+        return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def entries_from(self, index: int, *, bytes_max: int, count_max: int) -> tuple[Entry, ...]:
+        """Entries from `index` on within the bounds, but at least one if there is one."""
+        place = index - self.base_index - 1
+        found: list[Entry] = []
+        size = 0
+        for entry in self._entries[place : place + count_max]:
+            size += entry.size
+            if found and size > bytes_max:
+                break
+            found.append(entry)
+        return tuple(found)
+
+    def range(self, first: int, last: int) -> tuple[Entry, ...]:
+        """The entries first..last, which must be there."""
+        return tuple(self._entries[first - self.base_index - 1 : last - self.base_index])
+
+    def bytes_behind(self, index: int) -> int:
+        """Bytes of the entries behind `index`."""
+        place = max(0, index - self.base_index)
+        if place == 0:
+            return self._bytes
+        return sum(entry.size for entry in self._entries[place:])
+
+    def last_index_of_term(self, index: int, term: int) -> int:
+        """The last entry at or before `index` whose term is at most `term`; before the base when none is known."""
+        index = min(index, self.last_index)
+        while index >= self.base_index and (self.term_at(index) or 0) > term:
+            index -= 1
+        return index
+
+    def append(self, entries: Sequence[Entry], *, commit_index: int) -> None:
+        """Add entries whose predecessor is here. Entries that are here already stay, and what follows them too.
+
+        Only an entry of another term at the same place replaces it and all behind it. Raises WireError, and changes
+        nothing, when that would take back a committed entry: the leader that sent it cannot be one.
+        """
+        for place, entry in enumerate(entries):
+            term = self.term_at(entry.index)
+            if term == entry.term or entry.index <= self.base_index:
+                continue
+            if term is not None:
+                self._cut_from(entry.index, commit_index)
+            self._push(entries[place:])
+            return
+
+    def mark_stable(self, index: int, term: int) -> None:
+        """The storage has everything up to this entry. Ignored when the entry was replaced meanwhile."""
+        if index > self.stable_index and self.term_at(index) == term:
+            self.stable_index = index
+
+    def unstable(self) -> tuple[Entry, ...]:
+        """The entries that no storage has yet."""
+        return self.range(self.stable_index + 1, self.last_index)
+
+    def compact(self, snapshot: Snapshot, *, kept_max: int) -> None:
+        """Take a snapshot of what is here, and forget entries before it except the last `kept_max`."""
+        self.snapshot = snapshot
+        base = max(self.base_index, snapshot.index - kept_max)
+        term = self.term_at(base)
+        assert term is not None, "a snapshot was taken of entries that are not here"
+        gone = self._entries[: base - self.base_index]
+        del self._entries[: len(gone)]
+        self._bytes -= sum(entry.size for entry in gone)
+        self.base_index, self.base_term = base, term
+        while len(self._memberships) > 1 and self._memberships[1][0] <= base:
+            del self._memberships[0]
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Put a snapshot from the leader in place of everything."""
+        self.snapshot = snapshot
+        self._entries.clear()
+        self._bytes = 0
+        self.base_index, self.base_term = snapshot.index, snapshot.term
+        self.stable_index = snapshot.index
+        self._memberships = [(snapshot.index, snapshot.membership)]
+
+    def _cut_from(self, index: int, commit_index: int) -> None:
+        if index <= commit_index:
+            raise WireError(
+                f"entry {index} would be replaced, and {commit_index} entries are committed: "
+                "two leaders think differently of the same log"
+            )
+        place = index - self.base_index - 1
+        self._bytes -= sum(entry.size for entry in self._entries[place:])
+        del self._entries[place:]
+        self.stable_index = min(self.stable_index, index - 1)
+        while self._memberships[-1][0] >= index:
+            self._memberships.pop()
+
+    def _push(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            assert entry.index == self.last_index + 1, "an entry does not follow the log's last one"
+            assert entry.term >= self.last_term, "an entry is older than the one before it"
+            self._entries.append(entry)
+            self._bytes += entry.size
+            if entry.kind is EntryKind.MEMBERSHIP:
+                self._memberships.append((entry.index, decode_membership(entry.data)))

@@ -1,0 +1,251 @@
+"""What the nodes of a group say to each other, as values and as bytes. Core.
+
+    crc32 4 | MessagePack array: version, group, kind, source, target, term, fields of the kind in order
+
+Every message names its group, so that one of another cluster that reaches this port is refused and not obeyed. It names
+its target too: an address that was given to another node must not make that node answer. A datagram or a frame holds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from aerobee.errors import MalformedFrame
+from aerobee.ha.packed import array, array_of, blob, flag, integer, pack_checked, text, unpack_checked
+from aerobee.ha.raft.entry import Entry, EntryKind, Membership, decode_entry, members
+
+VERSION = 1
+ENTRIES_LIMIT = 1 << 16  # what a decoder takes in one message; RaftConfig.append_entries_max is what is sent
+_HEAD = 6  # values before the fields of the kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Who says it to whom, in which term."""
+
+    KIND: ClassVar[int] = 0
+    source: str
+    target: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest(Message):
+    """Asks for a vote. With `is_pre_vote` only whether there would be one: `term` is the one that would be stood for.
+
+    `is_ordered`: the leader told the candidate to stand, so voters need not wait until they miss their leader.
+    """
+
+    KIND: ClassVar[int] = 1
+    last_index: int
+    last_term: int
+    is_pre_vote: bool
+    is_ordered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteReply(Message):
+    """A grant names the term that was asked for; a refusal the voter's own."""
+
+    KIND: ClassVar[int] = 2
+    is_granted: bool
+    is_pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRequest(Message):
+    """Entries behind (prev_index, prev_term); without entries a heartbeat.
+
+    `round` numbers the leader's heartbeats; the reply repeats it, which proves that the follower still followed then.
+    """
+
+    KIND: ClassVar[int] = 3
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    round: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendReply(Message):
+    """`index` is the last one that is surely equal to the leader's, and durable.
+
+    Without `is_accepted` the follower lacks the entry at `rejected_index`; (index, hint_term) is a place at which the
+    leader may look for the last common entry.
+    """
+
+    KIND: ClassVar[int] = 4
+    is_accepted: bool
+    index: int
+    rejected_index: int
+    hint_term: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotChunk(Message):
+    """A piece of the snapshot at (index, snapshot_term); `total_bytes` and `crc` are those of the whole."""
+
+    KIND: ClassVar[int] = 5
+    index: int
+    snapshot_term: int
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
+    offset: int
+    total_bytes: int
+    crc: int
+    round: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotReply(Message):
+    """`offset`: bytes of the snapshot at `index` that have arrived."""
+
+    KIND: ClassVar[int] = 6
+    index: int
+    offset: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandNow(Message):
+    """The leader tells a follower that has everything to stand for election at once."""
+
+    KIND: ClassVar[int] = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest(Message):
+    """A follower asks which index a linearizable read must have applied."""
+
+    KIND: ClassVar[int] = 8
+    read_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadReply(Message):
+    """The answer to the ReadRequest of the same id."""
+
+    KIND: ClassVar[int] = 9
+    read_id: int
+    index: int
+
+
+def _entries(value: object, what: str) -> tuple[Entry, ...]:
+    entries = tuple(decode_entry(each) for each in array(value, what, ENTRIES_LIMIT))
+    if any(entry.kind is EntryKind.RESET for entry in entries):
+        raise MalformedFrame("a message carries an entry of a kind that only a disk may hold")
+    return entries
+
+
+_crc32 = partial(integer, maximum=(1 << 32) - 1)
+Fields = tuple[tuple[str, Callable[[object, str], Any]], ...]
+
+# The fields of each kind behind the head, in the order of the wire, with what checks them.
+FIELDS: dict[type[Message], Fields] = {
+    VoteRequest: (
+        ("last_index", integer),
+        ("last_term", integer),
+        ("is_pre_vote", flag),
+        ("is_ordered", flag),
+    ),
+    VoteReply: (("is_granted", flag), ("is_pre_vote", flag)),
+    AppendRequest: (
+        ("prev_index", integer),
+        ("prev_term", integer),
+        ("commit_index", integer),
+        ("round", integer),
+        ("entries", _entries),
+    ),
+    AppendReply: (
+        ("is_accepted", flag),
+        ("index", integer),
+        ("rejected_index", integer),
+        ("hint_term", integer),
+        ("round", integer),
+    ),
+    SnapshotChunk: (
+        ("index", integer),
+        ("snapshot_term", integer),
+        ("voters", members),
+        ("learners", members),
+        ("offset", integer),
+        ("total_bytes", integer),
+        ("crc", _crc32),
+        ("round", integer),
+        ("data", blob),
+    ),
+    SnapshotReply: (("index", integer), ("offset", integer), ("round", integer)),
+    StandNow: (),
+    ReadRequest: (("read_id", integer),),
+    ReadReply: (("read_id", integer), ("index", integer)),
+}
+_BY_KIND = {cls.KIND: cls for cls in FIELDS}
+
+
+def encode_message(message: Message, group: str) -> bytes:
+    """The bytes of one message."""
+    cls = type(message)
+    head = (VERSION, group, cls.KIND, message.source, message.target, message.term)
+    values = [getattr(message, name) for name, _ in FIELDS[cls]]
+    if isinstance(message, AppendRequest):
+        values[-1] = [entry.values for entry in message.entries]
+    return pack_checked((*head, *values))
+
+
+def decode_message(data: bytes, group: str, *, bytes_max: int) -> Message:
+    """Read what encode_message made.
+
+    Raises MalformedFrame when it is damaged, too large, of another version or group, or when a value is out of range
+    or entries do not follow each other.
+    """
+    values = array(unpack_checked(data, bytes_max=bytes_max, what="a Raft message"), "a Raft message", 64)
+    if len(values) < _HEAD:
+        raise MalformedFrame(f"a Raft message has {len(values)} values, {_HEAD} are the head")
+    version, other, kind, source, target, term = values[:_HEAD]
+    if version != VERSION:
+        raise MalformedFrame(f"a Raft message is of version {version!r:.40}, this node speaks {VERSION}")
+    if other != group:
+        raise MalformedFrame(f"a Raft message is of the group {other!r:.80}, this node belongs to {group!r}")
+    cls = _BY_KIND.get(integer(kind, "the kind of a Raft message"))
+    if cls is None:
+        raise MalformedFrame(f"a Raft message is of the unknown kind {kind!r:.40}")
+    fields = FIELDS[cls]
+    rest = array_of(values[_HEAD:], f"{cls.__name__}'s fields", len(fields))
+    message = cls(
+        source=text(source, "the source"),
+        target=text(target, "the target"),
+        term=integer(term, "the term"),
+        **{name: check(value, name) for (name, check), value in zip(fields, rest, strict=True)},
+    )
+    _check_relations(message)
+    return message
+
+
+def _check_relations(message: Message) -> None:
+    """What no single field shows."""
+    if isinstance(message, AppendRequest):
+        index, term = message.prev_index, message.prev_term
+        for entry in message.entries:
+            if entry.index != index + 1 or not term <= entry.term <= message.term:
+                raise MalformedFrame(
+                    f"entry {entry.index} of term {entry.term} follows entry {index} of term {term} "
+                    f"in a message of term {message.term}"
+                )
+            index, term = entry.index, entry.term
+        if term > message.term:
+            raise MalformedFrame(f"an entry of term {term} precedes a message of term {message.term}")
+    elif isinstance(message, SnapshotChunk):
+        end = message.offset + len(message.data)
+        if end > message.total_bytes or message.snapshot_term > message.term:
+            raise MalformedFrame(
+                f"a chunk up to {end} of a snapshot of {message.total_bytes} bytes and term "
+                f"{message.snapshot_term} in a message of term {message.term}"
+            )
+        if not Membership(message.voters, message.learners).voters:
+            raise MalformedFrame("a snapshot has no voters")

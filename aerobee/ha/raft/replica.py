@@ -1,0 +1,193 @@
+"""A node with its storage and its state machine, in the one right order. The network is its owner's.
+
+Every input ends in the same steps, repeated until nothing is left to do:
+
+    make durable  ->  tell the node  ->  send  ->  restore, apply  ->  answer proposals and reads  ->  snapshot
+
+A storage that fails ends the replica: nothing of the step that failed is sent, and no later step is taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from aerobee.errors import StoreError
+from aerobee.ha.raft.entry import Entry, EntryKind
+from aerobee.ha.raft.log import RaftStorage
+from aerobee.ha.raft.messages import Message
+from aerobee.ha.raft.node import RaftNode
+from aerobee.ha.raft.outgoing import Effects
+
+
+class StateMachine(Protocol):
+    """What the entries act on. The same entries give the same state and the same results on every member."""
+
+    def apply(self, index: int, data: bytes) -> object:
+        """Carry out one command and return its result, for whoever proposed it here."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """The whole state as of the last command."""
+        ...
+
+    def restore(self, data: bytes) -> None:
+        """Put a state that snapshot() made in place of this one."""
+        ...
+
+
+class Outcome(Enum):
+    """What became of a proposal."""
+
+    APPLIED = auto()
+    REPLACED = auto()  # another leader's entry stands in its place: it never took effect
+    UNKNOWN = auto()  # it may have taken effect: a snapshot came instead of the entry, or the replica ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    term: int
+    on_done: Callable[[Outcome, object], None]
+
+
+class Replica:
+    """Drives one RaftNode. Not thread-safe; calls block for the storage's syncs."""
+
+    def __init__(
+        self,
+        node: RaftNode,
+        storage: RaftStorage,
+        machine: StateMachine,
+        *,
+        send: Callable[[Message], None],
+    ) -> None:
+        """`send` hands a message to the network, which may lose it; it must not call back into this replica."""
+        self.node = node
+        self.applied_index = 0
+        self.failure: StoreError | None = None
+        self._storage = storage
+        self._machine = machine
+        self._send = send
+        self._proposals: dict[int, _Proposal] = {}
+        self._reads: dict[int, Callable[[bool], None]] = {}  # waiting for their index, by read id
+        self._confirmed: list[tuple[int, int]] = []  # heap of (index, read id) that wait to be applied
+        snapshot = node.log.snapshot
+        if snapshot is not None:
+            machine.restore(snapshot.data)
+            self.applied_index = snapshot.index
+
+    def tick(self, now_ms: float) -> None:
+        """Let time pass. Raises StoreError when the storage failed."""
+        self._check()
+        self.node.tick(now_ms)
+        self._work(now_ms)
+
+    def receive(self, message: Message, now_ms: float) -> None:
+        """Take in one message. Raises WireError for one that no member can mean, StoreError."""
+        self._check()
+        try:
+            self.node.receive(message, now_ms)
+        finally:
+            self._work(now_ms)
+
+    def propose(self, data: bytes, on_done: Callable[[Outcome, object], None], now_ms: float) -> None:
+        """Have a command applied; `on_done` gets what became of it, and its result. Raises what RaftNode.propose does."""
+        self._check()
+        term, index = self.node.propose(data)
+        self._proposals[index] = _Proposal(term, on_done)
+        self._work(now_ms)
+
+    def read(self, on_ready: Callable[[bool], None], now_ms: float) -> None:
+        """Call back with True once the state machine holds everything acknowledged before this call, anywhere.
+
+        With False when that could not be found out. Raises NotLeader when no leader is known, QuorumBusy.
+        """
+        self._check()
+        self._reads[self.node.read(now_ms)] = on_ready
+        self._work(now_ms)
+
+    def run(self, act: Callable[[RaftNode], object], now_ms: float) -> None:
+        """Change members or hand over: call a method of the node, then carry out what follows from it."""
+        self._check()
+        act(self.node)
+        self._work(now_ms)
+
+    def close(self) -> None:
+        """Tell everybody who waits that nothing more will be known here."""
+        proposals, self._proposals = self._proposals, {}
+        for proposal in proposals.values():
+            proposal.on_done(Outcome.UNKNOWN, None)
+        reads, self._reads = self._reads, {}
+        for on_ready in reads.values():
+            on_ready(False)
+        self._confirmed.clear()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _work(self, now_ms: float) -> None:
+        while (effects := self.node.take_effects(now_ms)) is not None:
+            try:
+                self._persist(effects)
+            except StoreError as error:
+                self.failure = error
+                raise
+            self.node.on_persisted(effects, now_ms)
+            for message in effects.messages:
+                self._send(message)
+            self._apply(effects)
+            for ready in effects.reads:
+                self._on_read_ready(ready.read_id, ready.index)
+            self._answer_reads()
+            self._compact_if_due()
+
+    def _persist(self, effects: Effects) -> None:
+        # The term first: an entry of a term that the vote file does not know would be refused at the next start.
+        if effects.hard_state is not None:
+            self._storage.save_hard_state(effects.hard_state)
+        if effects.snapshot is not None:
+            self._storage.save_snapshot(effects.snapshot)
+        if effects.entries:
+            self._storage.append(effects.entries)
+
+    def _apply(self, effects: Effects) -> None:
+        if effects.restore is not None:
+            self._machine.restore(effects.restore.data)
+            self.applied_index = effects.restore.index
+            for index in [each for each in self._proposals if each <= self.applied_index]:
+                self._proposals.pop(index).on_done(Outcome.UNKNOWN, None)
+        for entry in effects.committed:
+            self._apply_entry(entry)
+
+    def _apply_entry(self, entry: Entry) -> None:
+        assert entry.index == self.applied_index + 1, "an entry was left out"
+        result = self._machine.apply(entry.index, entry.data) if entry.kind is EntryKind.COMMAND else None
+        self.applied_index = entry.index
+        proposal = self._proposals.pop(entry.index, None)
+        if proposal is None:
+            return
+        if proposal.term == entry.term:
+            proposal.on_done(Outcome.APPLIED, result)
+        else:
+            proposal.on_done(Outcome.REPLACED, None)
+
+    def _on_read_ready(self, read_id: int, index: int | None) -> None:
+        if index is not None:
+            heapq.heappush(self._confirmed, (index, read_id))
+        elif (on_ready := self._reads.pop(read_id, None)) is not None:
+            on_ready(False)
+
+    def _answer_reads(self) -> None:
+        while self._confirmed and self._confirmed[0][0] <= self.applied_index:
+            _, read_id = heapq.heappop(self._confirmed)
+            if (on_ready := self._reads.pop(read_id, None)) is not None:
+                on_ready(True)
+
+    def _compact_if_due(self) -> None:
+        interval = self.node.config.snapshot_interval_entries
+        if self.applied_index - self.node.log.snapshot_index >= interval:
+            self.node.compact(self.applied_index, self._machine.snapshot())

@@ -1,0 +1,59 @@
+"""The roles of a Raft node, as a table. Core.
+
+A node is a follower until it misses its leader. It then asks whether it could win (pre-candidate), which disturbs
+nobody, and stands only when a majority would vote for it (candidate). Learners stay followers.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class Role(Enum):
+    FOLLOWER = auto()
+    PRE_CANDIDATE = auto()
+    CANDIDATE = auto()
+    LEADER = auto()
+
+
+class RoleEvent(Enum):
+    LEADER_MISSED = auto()  # the election timeout passed
+    PRE_VOTE_WON = auto()
+    VOTE_WON = auto()
+    ELECTION_LOST = auto()  # a majority refused
+    TOLD_TO_STAND = auto()  # the leader hands over
+    HIGHER_TERM = auto()  # somebody is in a later term
+    LEADER_HEARD = auto()  # a leader of this term spoke
+    QUORUM_LOST = auto()  # a leader that no majority answered for an election timeout
+    REMOVED = auto()  # a leader whose own removal is committed
+
+
+_F, _P, _C, _L = Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER
+
+NEXT: dict[tuple[Role, RoleEvent], Role] = {
+    (_F, RoleEvent.LEADER_MISSED): _P,
+    (_P, RoleEvent.LEADER_MISSED): _P,
+    (_C, RoleEvent.LEADER_MISSED): _P,
+    (_P, RoleEvent.PRE_VOTE_WON): _C,
+    (_F, RoleEvent.TOLD_TO_STAND): _C,
+    (_C, RoleEvent.VOTE_WON): _L,
+    (_P, RoleEvent.ELECTION_LOST): _F,
+    (_C, RoleEvent.ELECTION_LOST): _F,
+    (_F, RoleEvent.HIGHER_TERM): _F,
+    (_P, RoleEvent.HIGHER_TERM): _F,
+    (_C, RoleEvent.HIGHER_TERM): _F,
+    (_L, RoleEvent.HIGHER_TERM): _F,
+    (_F, RoleEvent.LEADER_HEARD): _F,
+    (_P, RoleEvent.LEADER_HEARD): _F,
+    (_C, RoleEvent.LEADER_HEARD): _F,
+    (_L, RoleEvent.QUORUM_LOST): _F,
+    (_L, RoleEvent.REMOVED): _F,
+}
+
+
+def next_role(role: Role, event: RoleEvent) -> Role:
+    """The role after an event. Raises RuntimeError for a pair that cannot be: a fault of ours, never of a peer."""
+    try:
+        return NEXT[role, event]
+    except KeyError:
+        raise RuntimeError(f"{event.name} cannot happen to a {role.name}") from None
