@@ -35,10 +35,12 @@ from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import ack_of
+from aerobee.ops.times import seconds as span
 
 TOPIC = "aerobee-bench"  # RocketMQ's BenchmarkTest has 1,024 queues, whose files would be what is measured
 QUEUE_COUNT = 8
 REPORT_EVERY_S = 0.5
+SECONDS = 10.0
 ERRORS_MAX = 100  # then the run ends: a broken cluster gives no rate
 CLIENT_BOUND = 0.9  # share of a core above which the client is taken for the limit
 
@@ -67,14 +69,24 @@ def produce(
     nameserver: NameServersLetter = NAMESERVER_DEFAULT,
     count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages.")] = 0,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0, help="End after this time; 0: until Ctrl-C.")
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            "--seconds",
+            parser=span,
+            metavar="SPAN",
+            help="End after this time: 30, 5m; 0: until Ctrl-C. 10 s unless --count is given.",
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Messages in one request.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Send as fast as the answers come."""
     out = Output(as_json)
-    run(lambda stop: _produce(stop, out, workers, size, topic, nameserver, count, seconds, batch))
+    run(
+        lambda stop: _produce(
+            stop, out, workers, size, topic, nameserver, count, _limit(seconds, count), batch
+        )
+    )
 
 
 @app.command("consume")
@@ -83,14 +95,24 @@ def consume(
     nameserver: NameServersLetter = NAMESERVER_DEFAULT,
     count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages.")] = 0,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0, help="End after this time; 0: until Ctrl-C.")
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            "--seconds",
+            parser=span,
+            metavar="SPAN",
+            help="End after this time: 30, 5m; 0: until Ctrl-C. 10 s unless --count is given.",
+        ),
+    ] = None,
     first: Annotated[bool, typer.Option("--from-first", help="Read what is stored already.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read as fast as messages come; the latency is from the sender's clock to here."""
     out = Output(as_json)
-    run(lambda stop: _consume(stop, out, topic, nameserver, count, seconds, first))
+    run(lambda stop: _consume(stop, out, topic, nameserver, count, _limit(seconds, count), first))
+
+
+def _limit(seconds: float | None, count: int) -> float:
+    return seconds if seconds is not None else 0.0 if count else SECONDS
 
 
 async def _produce(
@@ -110,14 +132,15 @@ async def _produce(
     brokers: set[str] = set()
 
     async def worker(producer: Producer) -> None:
-        while not meter.over:
+        while not meter.over and (share := meter.take(batch)):
             began = time.perf_counter()
             try:
                 if batch == 1:
                     results: tuple[SendResult, ...] = (await producer.send(message),)
                 else:
-                    results = await producer.send_batch([message] * batch)
+                    results = await producer.send_batch([message] * share)
             except AerobeeError as error:
+                meter.give_back(share)
                 meter.fail(error)
                 continue
             histogram.add(time.perf_counter() - began)
@@ -135,6 +158,8 @@ async def _produce(
             message
         )  # the route, the connection, and a topic that may have to be created
         brokers.add(first.queue.broker_name)
+        meter.add(meter.take(1))
+        meter.body_bytes += size
         ack = await ack_of(nameserver, brokers)
         out.note(f"sending {size} bytes to {topic}, {workers} under way; {ack}")
         meter.begin()
@@ -196,6 +221,7 @@ class _Meter:
         self._cpu_began = time.process_time()
         self._last = self._began
         self.done = 0
+        self._taken = 0
         self.body_bytes = 0
         self.errors = 0
         self.last_error: BaseException | None = None
@@ -203,6 +229,16 @@ class _Meter:
     def begin(self) -> None:
         self._began = time.perf_counter()
         self._cpu_began = time.process_time()
+
+    def take(self, most: int) -> int:
+        """How many of the messages that are wanted a worker may send now, at most `most`; 0 when all are on their way."""
+        share = min(most, self._count - self._taken) if self._count else most
+        self._taken += share
+        return share
+
+    def give_back(self, share: int) -> None:
+        """They were not sent: somebody else may."""
+        self._taken -= share
 
     def add(self, count: int) -> None:
         self.done += count

@@ -28,10 +28,11 @@ from aerobee.client import (
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.clients import open_admin, open_pull_consumer, open_simple_consumer
-from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
 from aerobee.ops.output import Output, body_text, host_text, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
+from aerobee.ops.times import above_zero, moment_ms, moment_text
 from aerobee.ops.topic import missing_topic
 
 GROUPLESS = "TOOLS_CONSUMER"  # known to every broker, so that nothing is created by looking
@@ -80,7 +81,13 @@ def consume(
         bool, typer.Option("--pop", help="With --group: pop and acknowledge, without queues of its own.")
     ] = False,
     invisible_s: Annotated[
-        float, typer.Option("--invisible", metavar="S", help="With --pop: hidden from other members so long.")
+        float,
+        typer.Option(
+            "--invisible",
+            parser=above_zero,
+            metavar="SPAN",
+            help="With --pop: hidden from other members so long.",
+        ),
     ] = 60.0,
     trace: Annotated[bool, typer.Option("--trace", help="Record what is read for `aerobee trace`.")] = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
@@ -135,7 +142,7 @@ def parse_start(text: str, now_ms: int) -> Start:
             raise UsageError(f"--from {text!r}: write offset: and a number, for example offset:120")
         return Start("offset", int(number))
     try:
-        return Start("time", time_ms(text, now_ms))
+        return Start("time", moment_ms(text, now_ms))
     except UsageError:
         raise UsageError(
             f"--from {text!r}: write first, last, offset:N, a time like 2026-11-21T10:00:00, "
@@ -289,7 +296,7 @@ def _consume_from(begin: Start) -> ConsumeFrom:
 def _head(message: ReceivedMessage) -> str:
     parts = [
         f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
-        time_text(message.store_timestamp),
+        moment_text(message.store_timestamp),
     ]
     if message.tag:
         parts.append(f"tag={message.tag}")

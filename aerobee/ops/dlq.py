@@ -29,12 +29,11 @@ from aerobee.ops.options import (
     NameServers,
     Yes,
     ask,
-    time_ms,
-    time_text,
 )
 from aerobee.ops.output import Output, body_text, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import parse_properties
+from aerobee.ops.times import moment_ms, moment_text
 from aerobee.ops.topic import require_topic
 
 app = typer.Typer(name="dlq", help="Dead letters: list, show, send again.", no_args_is_help=True)
@@ -87,7 +86,7 @@ def list_groups(nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = 
                             "queue_id": place.queue.queue_id,
                             "letters": place.count,
                             "waiting": place.waiting,
-                            "newest": time_text(newest or 0),
+                            "newest": moment_text(newest or 0),
                         }
                     )
         out.table(
@@ -310,8 +309,8 @@ def _filter(
         message_ids=frozenset(ids or ()),
         error=error,
         reason=reason,
-        since_ms=time_ms(since, now_ms) if since else 0,
-        until_ms=time_ms(until, now_ms) if until else 0,
+        since_ms=moment_ms(since, now_ms) if since else 0,
+        until_ms=moment_ms(until, now_ms) if until else 0,
         properties=parse_properties(properties or []),
     )
 
@@ -333,7 +332,7 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
     text = " ".join(body.split())
     return {
         "place": _place(letter),
-        "died": time_text(letter.died_ms),
+        "died": moment_text(letter.died_ms),
         "topic": letter.topic or None,
         "message_id": letter.message_id,
         "tries": letter.tries,
@@ -351,6 +350,6 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason or None,
         "last_error": letter.error or None,
         "tries": letter.tries,
-        "died": time_text(letter.died_ms),
+        "died": moment_text(letter.died_ms),
     }
     return origin | message_document(letter.message)

@@ -22,12 +22,11 @@ from aerobee.ops.options import (
     NameServers,
     Yes,
     ask,
-    time_ms,
-    time_text,
 )
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
+from aerobee.ops.times import moment_ms, moment_text
 from aerobee.ops.topic import require_topic
 
 SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-", "CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER",
@@ -89,7 +88,7 @@ def _lock_row(lock: QueueLock) -> dict[str, Any]:
         "broker": lock.queue.broker_name,
         "queue_id": lock.queue.queue_id,
         "holder": lock.client_id,
-        "since": time_text(lock.since_ms),
+        "since": moment_text(lock.since_ms),
         "renewed_s_ago": round(lock.age_ms / 1000, 1),
         "lease_s": lock.lease_ms / 1000,
         "state": "held" if lock.age_ms <= lock.lease_ms else "lapsed",
@@ -231,7 +230,7 @@ def group_lag(
                 "broker_offset": row.broker_offset,
                 "consumer_offset": row.consumer_offset,
                 "lag": row.lag,
-                "last_consumed": time_text(row.last_timestamp_ms),
+                "last_consumed": moment_text(row.last_timestamp_ms),
                 "member": row.client_id or None,
             }
             for row in progress.queues
@@ -285,8 +284,8 @@ def group_pops(
                 "broker": message.queue.broker_name,
                 "queue_id": message.queue.queue_id,
                 "offset": message.offset,
-                "popped": time_text(message.popped_ms),
-                "visible_at": time_text(message.visible_at_ms),
+                "popped": moment_text(message.popped_ms),
+                "visible_at": moment_text(message.visible_at_ms),
                 "left_s": round((message.visible_at_ms - now_ms) / 1000, 1),
                 "ordered": message.ordered,
                 "consumer": message.client_id or None,
@@ -415,7 +414,7 @@ def reset_time(text: str) -> int:
         return 0
     if text in ("latest", "last"):
         return -1
-    return time_ms(text, time.time_ns() // 1_000_000)
+    return moment_ms(text, time.time_ns() // 1_000_000)
 
 
 async def _reset_to_offset(

@@ -14,10 +14,11 @@ from aerobee.message import MessageQueue
 from aerobee.ops.clients import open_admin, open_pull_consumer
 from aerobee.ops.consume import GROUPLESS, message_document
 from aerobee.ops.failure import NotFound
-from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms, time_text
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
+from aerobee.ops.times import moment_ms, moment_text
 from aerobee.ops.topic import require_topic
 
 app = typer.Typer(
@@ -79,8 +80,8 @@ def by_key(
     """List the messages with this key, through the index."""
     out = Output(as_json)
     now_ms = time.time_ns() // 1_000_000
-    begin_ms = time_ms(since, now_ms) if since else 0
-    end_ms = time_ms(until, now_ms) if until else now_ms + 86_400_000  # a broker's clock may be ahead
+    begin_ms = moment_ms(since, now_ms) if since else 0
+    end_ms = moment_ms(until, now_ms) if until else now_ms + 86_400_000  # a broker's clock may be ahead
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
@@ -144,7 +145,7 @@ def by_time(
     """List the messages that were stored in a span of time, oldest first."""
     out = Output(as_json)
     now_ms = time.time_ns() // 1_000_000
-    begin_ms, end_ms = time_ms(since, now_ms), time_ms(until, now_ms) + (until == "now")
+    begin_ms, end_ms = moment_ms(since, now_ms), moment_ms(until, now_ms) + (until == "now")
     if begin_ms >= end_ms:
         raise UsageError(f"--since {since} is not before --until {until}")
 
@@ -159,7 +160,7 @@ def by_time(
         messages.sort(key=lambda message: (message.store_timestamp, message.queue, message.queue_offset))
         if not messages:
             raise NotFound(
-                f"topic {topic} holds no message that was stored between {time_text(begin_ms)} and {time_text(end_ms)}"
+                f"topic {topic} holds no message that was stored between {moment_text(begin_ms)} and {moment_text(end_ms)}"
             )
         show_messages(out, messages[:count])
         if len(messages) >= count:
@@ -195,7 +196,7 @@ def show_messages(out: Output, messages: Sequence[ReceivedMessage]) -> None:
             {
                 "message_id": message.message_id,
                 "place": f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
-                "stored": time_text(message.store_timestamp),
+                "stored": moment_text(message.store_timestamp),
                 "body": _short(message.body),
             }
             for message in messages
@@ -213,7 +214,7 @@ def show_message(out: Output, message: ReceivedMessage) -> None:
         return
     body = document.pop("body")
     for key in ("born_timestamp", "store_timestamp"):
-        document[key] = time_text(document[key])
+        document[key] = moment_text(document[key])
     out.facts(document)
     out.say("")
     out.say(body)

@@ -25,11 +25,11 @@ from aerobee.ops.options import (
     NameServers,
     Yes,
     ask,
-    time_ms,
 )
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
+from aerobee.ops.times import moment_ms
 from aerobee.ops.topic import require_topic
 
 app = typer.Typer(name="offset", help="Where a group is in its topics, and moving it.", no_args_is_help=True)
@@ -70,7 +70,7 @@ def parse_target(text: str, now_ms: int) -> OffsetTarget:
             raise UsageError(f"--to {text!r}: write offset: and a number, for example offset:120")
         return OffsetTarget.offset(int(number))
     try:
-        return OffsetTarget.time(time_ms(text, now_ms))
+        return OffsetTarget.time(moment_ms(text, now_ms))
     except UsageError:
         raise UsageError(
             f"--to {text!r}: write earliest, latest, offset:120, +100 or -100 messages from here, "

@@ -31,9 +31,10 @@ from aerobee.ops.ack_level import UNKNOWN, ack_sentence_of
 from aerobee.ops.clients import open_admin, open_producer
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.lines import STDIN, open_lines, read_all, read_lines
-from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument, time_ms
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
 from aerobee.ops.output import Output, body_text, host_text, plural
 from aerobee.ops.run import Stop, run
+from aerobee.ops.times import is_span, moment_ms, moment_text, span_ms, until_text
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 RETRY_PAUSE_S = 0.5
@@ -58,6 +59,14 @@ class Shape:
     def waits(self) -> bool:
         """Whether messages come to the topic later."""
         return bool(self.delay_level or self.deliver_after) or (self.deliver_at or 0) > time.time()
+
+    def due_ms(self, levels: list[int], now_ms: int) -> int:
+        """When a message that is sent now comes to the topic. `levels`: the broker's delays in ms."""
+        if self.delay_level:
+            return now_ms + levels[self.delay_level - 1]
+        if self.deliver_after is not None:
+            return now_ms + round(self.deliver_after * 1000)
+        return now_ms if self.deliver_at is None else round(self.deliver_at * 1000)
 
     def message(self, body: bytes) -> Message:
         return Message(
@@ -148,19 +157,20 @@ def send(
         queue=queue,
         order_key=order_key,
         delay_level=delay_level,
-        deliver_at=None if deliver_at is None else time_ms(deliver_at, 0) / 1000,
+        deliver_at=None if deliver_at is None else moment_to_come(deliver_at) / 1000,
         deliver_after=deliver_after,
     )
     shape.message(b"")  # names and values are checked before anything is opened
     config = ProducerConfig(send_timeout_s=timeout, in_flight_max=in_flight)
 
     async def command(stop: Stop) -> int:
+        levels = await delays(nameserver, delay_level) if delay_level else []
         async with open_producer(nameserver, group, config=config, trace=trace) as producer:
             if text is not None and reply_within is not None:
                 return await _ask(producer, shape, text.encode(), reply_within, out)
             if text is not None or whole:
                 body = text.encode() if text is not None else await _whole_body(file)
-                return await _send_one(producer, nameserver, shape, body, out)
+                return await _send_one(producer, nameserver, shape, body, levels, out)
             return await _send_lines(
                 producer,
                 nameserver,
@@ -186,6 +196,26 @@ def parse_properties(texts: list[str]) -> dict[str, str]:
             raise UsageError(f"--property {text!r}: write --property NAME=VALUE, both not empty")
         properties[name] = value
     return properties
+
+
+def moment_to_come(text: str) -> int:
+    """A moment in ms for --deliver-at. Raises UsageError; a span is meant for --deliver-after."""
+    if is_span(text) and len(text) < 12:
+        raise UsageError(
+            f"--deliver-at {text!r} is a span, not a time: --deliver-after {text} means so much later"
+        )
+    return moment_ms(text, 0)
+
+
+async def delays(nameserver: str, level: int) -> list[int]:
+    """The delays in ms of the brokers' levels (messageDelayLevel). Raises UsageError for a level that is none."""
+    async with open_admin(nameserver) as admin:
+        masters = [info.address for info in await admin.brokers() if info.broker_id == 0]
+        text = (await admin.broker_config(masters[0])).get("messageDelayLevel", "") if masters else ""
+    levels = [span_ms(each) for each in text.split()]
+    if masters and level > len(levels):
+        raise UsageError(f"--delay-level {level}: the brokers have {len(levels)} levels, {text}")
+    return levels or [0] * level
 
 
 def find_queue(queues: tuple[MessageQueue, ...], text: str, topic: str) -> MessageQueue:
@@ -237,18 +267,22 @@ async def _destination(producer: Producer, shape: Shape) -> dict[str, Any]:
     return {}
 
 
-def _sent_text(shape: Shape, result: SendResult, place: str, ack: str) -> str:
+def _sent_text(shape: Shape, result: SendResult, place: str, ack: str, due_ms: int) -> str:
     if result.is_duplicate:
         return f"was stored before: {shape.topic}, queue {place}, as {result.transaction_id} (DEDUP_KEY)"
     if not shape.waits:
         return f"sent {result.message_id} to {shape.topic}, queue {place} ({ack})"
     # The place that the broker tells is where it waits.
     handle = f"\nrecall handle {result.recall_handle}" if result.recall_handle else ""
-    return f"stored {result.message_id} for {shape.topic}, where it comes at its time ({ack}){handle}"
+    due = f"{moment_text(due_ms)}, {until_text(due_ms - time.time_ns() // 1_000_000)}"
+    return f"stored {result.message_id} for {shape.topic}, where it comes at {due} ({ack}){handle}"
 
 
-async def _send_one(producer: Producer, nameserver: str, shape: Shape, body: bytes, out: Output) -> int:
+async def _send_one(
+    producer: Producer, nameserver: str, shape: Shape, body: bytes, levels: list[int], out: Output
+) -> int:
     result = await producer.send(shape.message(body), **await _destination(producer, shape))
+    due_ms = shape.due_ms(levels, time.time_ns() // 1_000_000)
     ack = await ack_of(nameserver, {result.queue.broker_name})
     place = f"{result.queue.broker_name}/{result.queue.queue_id} at offset {result.queue_offset}"
     out.document(
@@ -263,9 +297,10 @@ async def _send_one(producer: Producer, nameserver: str, shape: Shape, body: byt
             "duplicate": result.is_duplicate,
             "stored_as": result.transaction_id if result.is_duplicate else result.message_id,
             "recall_handle": result.recall_handle,
+            "due_ms": due_ms if shape.waits else None,
             "ack": ack,
         },
-        _sent_text(shape, result, place, ack),
+        _sent_text(shape, result, place, ack, due_ms),
     )
     if result.status is not SendStatus.SEND_OK:
         out.note(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from aerobee.ops.times import above_zero, seconds
+
 Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The body; without it, lines are read.")]
 File = Annotated[
     Path | None, typer.Option("--file", "-f", help="Send each line of this file; - is standard input.")
@@ -26,10 +28,18 @@ DelayLevel = Annotated[
     ),
 ]
 DeliverAfter = Annotated[
-    float | None, typer.Option("--deliver-after", min=0, metavar="SECONDS", help="Deliver so much later.")
+    float | None,
+    typer.Option(
+        "--deliver-after", parser=seconds, metavar="SPAN", help="Deliver so much later: 3s, 15m, 1h30m."
+    ),
 ]
 DeliverAt = Annotated[
-    str | None, typer.Option("--deliver-at", metavar="TIME", help="Deliver then: 2026-11-21T10:00:00+01:00.")
+    str | None,
+    typer.Option(
+        "--deliver-at",
+        metavar="TIME",
+        help="Deliver then: 2026-11-21T10:00:00 (UTC), or with an offset: +01:00.",
+    ),
 ]
 Priority = Annotated[
     int | None,
@@ -44,7 +54,12 @@ DedupKey = Annotated[
 ]
 Reply = Annotated[
     float | None,
-    typer.Option("--reply-within", min=0.001, metavar="SECONDS", help="Wait for a consumer's reply to TEXT."),
+    typer.Option(
+        "--reply-within",
+        parser=above_zero,
+        metavar="SPAN",
+        help="Wait so long for a consumer's reply to TEXT.",
+    ),
 ]
 Trace = Annotated[bool, typer.Option("--trace", help="Record the sends for `aerobee trace`.")]
 Group = Annotated[str, typer.Option("--group", help="The producer group.")]
@@ -62,6 +77,12 @@ SkipEmpty = Annotated[
 ]
 FromLine = Annotated[int, typer.Option("--from-line", min=1, help="Leave out the lines before.")]
 RetryFor = Annotated[
-    float, typer.Option("--retry-for", min=0, help="Seconds for which a line that failed is tried again.")
+    float,
+    typer.Option(
+        "--retry-for", parser=seconds, metavar="SPAN", help="How long a line that failed is tried again."
+    ),
 ]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds for one send.")]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", parser=above_zero, metavar="SPAN", help="Longest that one send may take."),
+]

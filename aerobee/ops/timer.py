@@ -19,11 +19,10 @@ from aerobee.ops.options import (
     NameServers,
     Yes,
     ask,
-    time_ms,
-    time_text,
 )
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
+from aerobee.ops.times import moment_ms, moment_text, span_ms, until_text
 
 app = typer.Typer(
     name="timer",
@@ -52,28 +51,6 @@ _STATS = {
     "scheduleDeliveryErrorP99Ms": "levels: late, p99 (ms)",
     "scheduleDeliveryErrorMaxMs": "levels: late, most (ms)",
 }
-
-
-def span_ms(text: str) -> int:
-    """Parse a span such as 90s or 2h. Raises UsageError saying which forms are taken."""
-    match = _SPAN.match(text)
-    if match is None:
-        raise UsageError(f"{text!r} is no span of time: write 500ms, 90s, 15m, 2h or 3d")
-    return round(float(match[1]) * _SPAN_MS[match[2]])
-
-
-def duration_text(milliseconds: int) -> str:
-    """A span for people: `in 4.2 s`, `in 3 h 20 min`, `now`."""
-    if milliseconds <= 0:
-        return "now"
-    seconds = milliseconds / 1000
-    if seconds < 120:
-        return f"in {seconds:.1f} s"
-    minutes = round(seconds / 60)
-    if minutes < 120:
-        return f"in {minutes} min"
-    hours = minutes // 60
-    return f"in {hours} h {minutes % 60} min" if hours < 48 else f"in {hours // 24} d {hours % 24} h"
 
 
 @app.command("list")
@@ -121,9 +98,9 @@ def list_timers(
 
 def _row(info: TimerInfo) -> dict[str, Any]:
     return {
-        "due": time_text(info.due_ms),
+        "due": moment_text(info.due_ms),
         "due_ms": info.due_ms,
-        "in": duration_text(info.in_ms),
+        "in": until_text(info.in_ms),
         "in_ms": info.in_ms,
         "topic": info.topic,
         "queue": info.queue_id,
@@ -131,7 +108,7 @@ def _row(info: TimerInfo) -> dict[str, Any]:
         "keys": list(info.keys),
         "tag": info.tag,
         "body_bytes": info.body_bytes,
-        "stored": time_text(info.store_timestamp),
+        "stored": moment_text(info.store_timestamp),
         "rolls": info.rolls,
         "offset_message_id": info.offset_message_id,
         "broker": info.broker_address,
@@ -178,7 +155,7 @@ def reschedule_timer(
     if (at is None) == (after is None):
         raise UsageError("give one of --at and --after")
     now_ms = time.time_ns() // 1_000_000
-    deliver_ms = time_ms(at, now_ms) if at is not None else now_ms + span_ms(after or "")
+    deliver_ms = moment_ms(at, now_ms) if at is not None else now_ms + span_ms(after or "")
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
@@ -188,9 +165,9 @@ def reschedule_timer(
                 raise NotFound(f"{error.remark}; `aerobee timer list` shows what waits") from error
             except RequestNotSupported as error:
                 raise _not_ours(error) from error
-        document = {"due": time_text(deliver_ms), "due_ms": deliver_ms, "recall_handle": new_handle}
+        document = {"due": moment_text(deliver_ms), "due_ms": deliver_ms, "recall_handle": new_handle}
         text = (
-            f"due at {time_text(deliver_ms)}, {duration_text(deliver_ms - now_ms)}\nhandle {new_handle}"
+            f"due at {moment_text(deliver_ms)}, {until_text(deliver_ms - now_ms)}\nhandle {new_handle}"
             if new_handle
             else "delivered at once"
         )

@@ -20,10 +20,10 @@ from aerobee.ops.options import (
     TopicArgument,
     Yes,
     ask,
-    time_text,
 )
 from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
+from aerobee.ops.times import moment_text
 from aerobee.ops.topic_change import create_topic, perm_text, update_topic
 
 app = typer.Typer(
@@ -160,7 +160,7 @@ def topic_stats(
                 "min_offset": row.min_offset,
                 "max_offset": row.max_offset,
                 "messages": row.max_offset - row.min_offset,
-                "last_update": time_text(row.last_update_ms),
+                "last_update": moment_text(row.last_update_ms),
             }
             for row in stats
         ]

@@ -10,9 +10,10 @@ import typer
 from aerobee.client.trace_record import TRACE_TOPIC, ConsumeOutcome, TracedType, TraceEvent, TraceKind
 from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
-from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, time_ms, time_text
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
+from aerobee.ops.times import moment_ms, moment_text
 
 DAY_MS = 86_400_000
 
@@ -37,7 +38,7 @@ def trace(
     """Show when a message was sent and consumed, by whom, how long it took, and how it ended."""
     out = Output(as_json)
     now_ms = time.time_ns() // 1_000_000
-    begin_ms = time_ms(since, now_ms) if since else 0
+    begin_ms = moment_ms(since, now_ms) if since else 0
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
@@ -56,7 +57,7 @@ def trace(
         out.table(
             [
                 {
-                    "time": time_text(event.time_ms),
+                    "time": moment_text(event.time_ms),
                     "after": f"+{event.time_ms - first} ms" if event.time_ms else "-",
                     "what": what_text(event),
                     "group": event.group,

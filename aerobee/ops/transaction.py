@@ -10,9 +10,10 @@ from aerobee.client.admin.transactions import GIVEN_UP, LIST_MAX, OPEN, Transact
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
 from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
-from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask, time_text
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
+from aerobee.ops.times import moment_text, seconds
 
 app = typer.Typer(
     name="transaction",
@@ -35,7 +36,10 @@ def list_transactions(
     group: Annotated[str | None, typer.Option("--group", "-g", help="Of this producer group only.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="For this topic only.")] = None,
     older_than_s: Annotated[
-        float, typer.Option("--older-than", metavar="SECONDS", min=0, help="Open for longer than this.")
+        float,
+        typer.Option(
+            "--older-than", parser=seconds, metavar="SPAN", help="Open for longer than this: 90s, 1h30m."
+        ),
     ] = 0.0,
     count: Annotated[
         int, typer.Option("--count", min=1, max=LIST_MAX, help="Show so many, oldest first.")
@@ -91,7 +95,7 @@ def _row(info: TransactionInfo) -> dict[str, Any]:
         "queue": info.queue_id,
         "age": _duration(info.age_ms),
         "age_ms": info.age_ms,
-        "stored": time_text(info.store_timestamp),
+        "stored": moment_text(info.store_timestamp),
         "checks_of": f"{info.checks} of {info.checks_max}",
         "checks": info.checks,
         "checks_max": info.checks_max,

@@ -16,7 +16,7 @@ from aerobee.client.admin.explain import InvisibleMessage
 from aerobee.client.results import QueueProgress, SubscriptionInfo
 from aerobee.client.trace_record import TraceEvent, TraceKind
 from aerobee.message import DLQ_PREFIX, MessageQueue
-from aerobee.ops.options import time_text
+from aerobee.ops.times import moment_text
 from aerobee.ops.why_facts import GroupFacts, MessageFacts, TopicRates, Waiting
 
 # Kinds of findings, the strongest first.
@@ -65,7 +65,7 @@ def _of_group(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Fi
         yield Finding(
             "invisible",
             f"{_plural(len(facts.invisible), 'message')} of POP {_are(len(facts.invisible))} handed out and not "
-            f"acknowledged, invisible to others until {time_text(until)} at the latest",
+            f"acknowledged, invisible to others until {moment_text(until)} at the latest",
             {"count": len(facts.invisible), "until": until},
         )
     if facts.dead_count:
@@ -175,7 +175,7 @@ def _lag(facts: GroupFacts) -> Iterator[Finding]:
         yield Finding(
             "lag",
             f"topic {topic}: {_plural(lag, 'message')} behind in {_plural(len(behind), 'queue')} of {len(rows)}"
-            + (f", last consumed one is of {time_text(since)}" if since else "")
+            + (f", last consumed one is of {moment_text(since)}" if since else "")
             + (_rate_text(lag, rates) if facts.connections is not None else ""),
             {
                 "topic": topic,
@@ -245,7 +245,7 @@ def _dead(facts: MessageFacts) -> Iterator[Finding]:
         error = properties.get("LAST_ERROR", "")
         yield Finding(
             "dead-letter",
-            f"it is in the dead letters since {time_text(copy.store_timestamp)}, after {tries} {'try' if tries == '1' else 'tries'}"
+            f"it is in the dead letters since {moment_text(copy.store_timestamp)}, after {tries} {'try' if tries == '1' else 'tries'}"
             + (f": {reason}" if reason else "")
             + (f"; last error: {error}" if error else ""),
             {
@@ -263,7 +263,7 @@ def _consumed(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     done = [each for each in _ends(facts, group.group) if each.success]
     if not done:
         return
-    parts = [f"by {each.client_host} at {time_text(_end_ms(each, hosts))}" for each in done]
+    parts = [f"by {each.client_host} at {moment_text(_end_ms(each, hosts))}" for each in done]
     clients = [{"client": each.client_host, "time": _end_ms(each, hosts)} for each in done]
     if len(done) == 1:
         yield Finding("consumed", f"it was consumed {parts[0]} (trace)", {"consumptions": clients})
@@ -315,9 +315,9 @@ def _before_it_is_stored(group: GroupFacts, facts: MessageFacts) -> Iterator[Fin
         last = due[-1]
         late_ms = group.now_ms - last.due_ms
         if late_ms <= 0:
-            text = f"it is delayed until {time_text(last.due_ms)}, in {_seconds(-late_ms)}"
+            text = f"it is delayed until {moment_text(last.due_ms)}, in {_seconds(-late_ms)}"
         else:
-            text = f"its delay ended at {time_text(last.due_ms)}, {_seconds(late_ms)} ago, and it is not delivered yet"
+            text = f"its delay ended at {moment_text(last.due_ms)}, {_seconds(late_ms)} ago, and it is not delivered yet"
         yield Finding(
             "delayed" if late_ms <= 0 else "overdue", text, {"due": last.due_ms, "for": last.for_topic}
         )
@@ -330,13 +330,13 @@ def _absent(facts: MessageFacts) -> Iterator[Finding]:
     if sent:
         yield Finding(
             "gone",
-            f"it was sent at {time_text(sent[0].time_ms)} to {sent[0].topic} (trace) and is not there any more: retention "
+            f"it was sent at {moment_text(sent[0].time_ms)} to {sent[0].topic} (trace) and is not there any more: retention "
             "has removed it, or the broker lost it",
             {"sent": sent[0].time_ms, "topic": sent[0].topic},
         )
         return
     oldest = [
-        f"{name}'s oldest message is of {time_text(each)}" for name, each in facts.oldest_ms.items() if each
+        f"{name}'s oldest message is of {moment_text(each)}" for name, each in facts.oldest_ms.items() if each
     ]
     where = _listed(list(facts.searched)) if facts.searched else "any topic of the group"
     yield Finding(
@@ -358,7 +358,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
         yield Finding(
             "retry",
             f"it {_failed(copy)} {_plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due at "
-            f"{time_text(last.due_ms)}, in {_seconds(last.due_ms - group.now_ms)}" + _error_text(last.copy),
+            f"{moment_text(last.due_ms)}, in {_seconds(last.due_ms - group.now_ms)}" + _error_text(last.copy),
             {"tries": tries, "tries_max": group.retry_count_max, "due": last.due_ms},
         )
         return
@@ -387,7 +387,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
         yield Finding(
             "passed",
             f"it {_failed(copy)} {_plural(tries, 'time')} and retry {tries} of {group.retry_count_max} was handed out after "
-            f"{time_text(copy.store_timestamp)}: it did not fail again since" + _error_text(copy),
+            f"{moment_text(copy.store_timestamp)}: it did not fail again since" + _error_text(copy),
             {"tries": tries, "tries_max": group.retry_count_max, "handed_out_after": copy.store_timestamp},
         )
 
@@ -405,7 +405,7 @@ def _copy(group: GroupFacts, facts: MessageFacts, copy: ReceivedMessage, settled
     if progress is None or progress.consumer_offset < 0:
         yield Finding(
             "no-offset",
-            f"{_where(copy)}: stored at {time_text(copy.store_timestamp)}, but group {group.group} has no offset in that "
+            f"{_where(copy)}: stored at {moment_text(copy.store_timestamp)}, but group {group.group} has no offset in that "
             "queue: it has never finished a message of it",
             {"place": _where(copy), "stored": copy.store_timestamp},
         )
@@ -456,7 +456,7 @@ def _handed_out(copy: ReceivedMessage, hidden: InvisibleMessage, before: str = "
     return Finding(
         "invisible",
         f"{before}{_where(copy)}: handed out by POP to {hidden.client_id or 'a client'} at "
-        f"{time_text(hidden.popped_ms)}, invisible to others until {time_text(hidden.visible_at_ms)}",
+        f"{moment_text(hidden.popped_ms)}, invisible to others until {moment_text(hidden.visible_at_ms)}",
         {"place": _where(copy), "client_id": hidden.client_id, "until": hidden.visible_at_ms},
     )
 

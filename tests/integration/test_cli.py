@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,39 @@ def test_interrupt_at_a_question_needs_no_enter(run: Run, cluster: ThreadedClust
     finally:
         process.kill()
         process.communicate()
+
+
+def test_delayed_send_says_when_it_is_due(run: Run) -> None:
+    before = time.time() * 1000
+    for options, delay_ms in ((("--deliver-after", "1h30m"), 5_400_000), (("--delay-level", "5"), 60_000)):
+        code, out, _ = run("send", "later", "x", *options, "--json")
+        assert code == 0
+        assert 0 <= json.loads(out)["due_ms"] - before - delay_ms < 600_000
+    code, out, _ = run("send", "later", "x", "--deliver-after", "15m")
+    assert "in 15 min" in out
+    assert "Z, " in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--delay-level", "99"), "--delay-level 99: the brokers have 18 levels"),
+        (("--deliver-after", "soon"), "'soon' is no span of time: write 500ms, 3s, 15m, 1h30m"),
+        (("--deliver-at", "15m"), "--deliver-after 15m means so much later"),
+        (("--timeout", "0"), "a span above 0 is needed here"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(run: Run, options: tuple[str, ...], said: str) -> None:
+    code, out, error = run("send", "later", "x", *options)
+    assert (code, out) == (2, "")
+    assert said in error
+
+
+def test_bench_sends_as_many_as_were_asked_for(run: Run) -> None:
+    for batch in ("1", "7"):
+        code, out, _ = run(
+            "bench", "produce", "-t", f"counted{batch}", "--count", "500", "--batch", batch, "--json"
+        )
+        assert (code, json.loads(out)["sent"]) == (0, 500)
+        stats = json.loads(run("topic", "stats", f"counted{batch}", "--json")[1])
+        assert sum(row["messages"] for row in stats) == 500

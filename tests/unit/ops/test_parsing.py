@@ -1,13 +1,15 @@
 """Texts of the command line: times, places, properties, queues."""
 
+import time
+
 import pytest
 
 from aerobee.errors import UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.consume import Start, host_text, parse_start
 from aerobee.ops.group import reset_time
-from aerobee.ops.options import time_ms, time_text
 from aerobee.ops.send import find_queue, parse_properties
+from aerobee.ops.times import moment_ms, moment_text, span_ms
 
 NOW = 1_795_229_733_873
 QUEUES = (
@@ -30,17 +32,17 @@ QUEUES = (
     ],
 )
 def test_moments_are_parsed(text: str, expected: int) -> None:
-    assert time_ms(text, NOW) == expected
+    assert moment_ms(text, NOW) == expected
 
 
 def test_moment_that_is_none_names_the_forms() -> None:
     with pytest.raises(UsageError, match=r"'yesterday' is no time.*15m"):
-        time_ms("yesterday", NOW)
+        moment_ms("yesterday", NOW)
 
 
 def test_moment_is_shown_to_the_millisecond() -> None:
-    assert time_text(NOW) == "2026-11-21T02:55:33.873Z"
-    assert time_text(0) == "-"
+    assert moment_text(NOW) == "2026-11-21T02:55:33.873Z"
+    assert moment_text(0) == "-"
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,30 @@ def test_queue_on_several_brokers_must_be_named_in_full() -> None:
 def test_host_of_ipv6_is_bracketed() -> None:
     assert host_text(("::1", 10911)) == "[::1]:10911"
     assert host_text(("127.0.0.1", 10911)) == "127.0.0.1:10911"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("3s", 3_000), ("15m", 900_000), ("1h30m", 5_400_000), ("2d1h", 176_400_000), ("250ms", 250), ("1.5h", 5_400_000),
+     ("90", 90_000), ("0.5", 500), ("0s", 0), ("1m30s500ms", 90_500)],
+)  # fmt: skip
+def test_spans_are_parsed_alike_everywhere(text: str, expected: int) -> None:
+    assert span_ms(text) == expected
+    assert moment_ms("now", NOW) - expected == NOW - span_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "s", "1x", "-3s", "30m1h", "1 h", "1e9", "99999999999d", "inf", "nan"])
+def test_what_is_no_span_names_the_forms(text: str) -> None:
+    with pytest.raises(UsageError, match=r"write 500ms, 3s, 15m, 1h30m|a hundred years"):
+        span_ms(text)
+
+
+def test_moment_without_a_zone_is_utc_as_all_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert moment_ms("2026-11-21T02:55:33", NOW) == 1_795_229_733_000
+        assert moment_ms(moment_text(NOW), 0) == NOW
+    finally:
+        monkeypatch.undo()
+        time.tzset()
