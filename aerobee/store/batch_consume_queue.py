@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from aerobee.store.config import BATCH_QUEUE_ENTRY_BYTES
 from aerobee.store.queue_files import FilePool, QueueFileList
 
+NO_SIZE = 0x7FFFFFFF  # of an entry without a record, a hole
+_BATCH_SIZE_MAX = 0x7FFF
+_SIZE = struct.Struct(">i")
 BATCH_ENTRY = struct.Struct(">qiqqqhii")
 BATCH_ENTRY_BYTES = BATCH_QUEUE_ENTRY_BYTES
 assert BATCH_ENTRY.size == BATCH_ENTRY_BYTES
@@ -36,6 +39,11 @@ class BatchEntry:
     @property
     def end_offset(self) -> int:
         return self.base_offset + self.batch_size
+
+    @property
+    def end_physical(self) -> int:
+        """Behind its record; of a hole, where it points to."""
+        return self.physical_offset + (0 if self.size == NO_SIZE else self.size)
 
 
 class BatchConsumeQueue:
@@ -122,12 +130,12 @@ class BatchConsumeQueue:
         number = self.number_of(offset)
         if number < 0:
             return []
-        entries = []
-        for at in range(number, min(number + count, self._end)):
-            entry = self._unpack(at)
-            if entry is None:
-                break
-            entries.append(entry)
+        entries: list[BatchEntry] = []
+        while number < self._end and len(entries) < count:
+            entry = self._unpack(number)
+            if entry is not None and entry.end_offset > offset:  # damaged ones are passed over
+                entries.append(entry)
+            number += 1
         return entries
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
@@ -141,13 +149,62 @@ class BatchConsumeQueue:
     @property
     def max_physical_offset(self) -> int:
         last = self.entry_at(self._end - 1)
-        return last.physical_offset + last.size if last is not None else 0
+        return last.end_physical if last is not None else 0
 
     # -- opening, cutting, deleting
 
-    def load(self) -> None:
+    @property
+    def fault(self) -> str:
+        """As ConsumeQueue.fault."""
+        return self._files.fault
+
+    @property
+    def first_position(self) -> int:
+        """Where the first file begins; 0 when there is none."""
+        return self._files.files[0].base if self._files.files else 0
+
+    def first_bad_file(self, log_end: int) -> int | None:
+        """0 when an entry cannot be one of this queue: then all of it is built again; None when all may.
+
+        Looks at every entry: their records follow one another in the log, and their offsets without a gap.
+        """
+        before = None
+        for file in self._files.files:
+            number = file.base // BATCH_ENTRY_BYTES
+            for at in range(number, min(number + self._per_file, self._end)):
+                entry = self._unpack(at)
+                if entry is None or entry.physical_offset >= log_end + (entry.size == NO_SIZE):
+                    return 0
+                if before is not None and (
+                    entry.base_offset != before.end_offset or entry.physical_offset < before.end_physical
+                ):
+                    return 0
+                before = entry
+        return None
+
+    def make_holes(self, start: int, stop: int) -> None:
+        """As ConsumeQueue.make_holes: no record has the size that such an entry says."""
+        for number in range(self._first, self._end):
+            entry = self._unpack(number)
+            if entry is not None and start <= entry.physical_offset < stop:
+                at = number * BATCH_ENTRY_BYTES
+                file = self._files.writable_file(at, BATCH_ENTRY_BYTES)
+                _SIZE.pack_into(self._pool.buffer(file), at - file.base + 8, NO_SIZE)
+                self._pool.mark_dirty(file)
+
+    def pad_to(self, offset: int, physical_offset: int) -> None:
+        """Holes up to a queue offset, for messages before the record at `physical_offset`. Raises StoreFull."""
+        while self.max_offset < offset:
+            count = min(offset - self.max_offset, _BATCH_SIZE_MAX)
+            self.append_batch_entry(BatchEntry(physical_offset, NO_SIZE, 0, 0, self.max_offset, count))
+
+    def start_at(self, offset: int) -> None:
+        """Let an empty queue give this offset next. The file says so from its first entry on."""
+        self.min_offset = self.max_offset = self.readable_max = offset
+
+    def load(self, written_size: int = 0) -> None:
         """Find the files and the end."""
-        self._files.load("mapperFileSizeBatchConsumeQueue")
+        self._files.load("mapperFileSizeBatchConsumeQueue", written_size)
         self._settle(1 << 62)
 
     def _settle(self, physical_bound: int) -> None:

@@ -8,7 +8,10 @@ RocketMQ reads nothing behind that. Aerobee keeps its own, exact bounds there:
 
     @64 magic 8 | log_flushed 8 | queues_flushed 8 | copy of @0 8 | copy of @8 8 | crc32 of these 4
 
-When RocketMQ has written the checkpoint since, the copies differ, and the bounds are not used.
+When RocketMQ has written the checkpoint since, the copies differ, and the bounds are not used. Behind the 4096 bytes,
+which are all that RocketMQ maps, stands what is known of each queue (queue_bounds.py):
+
+    @4096 size of it 4 | crc32 of @64 to @104 and of it 4 | it
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ FIELDS = struct.Struct(">qqqqqq")
 BOUNDS_AT = 64
 BOUNDS = struct.Struct(">8sqqqq")
 _MAGIC = b"AEROBEE1"
+_OWN_PART = struct.Struct(">II")
 _logger = logging.getLogger(__name__)
 
 
@@ -42,6 +46,7 @@ class Checkpoint:
     queues_physical_offset: int = 0
     log_flushed: int = -1
     queues_flushed: int = -1
+    queue_bounds: bytes = b""  # encoded; empty: nothing is known
 
     @property
     def has_bounds(self) -> bool:
@@ -71,6 +76,9 @@ class Checkpoint:
             )
             crc = zlib.crc32(data[BOUNDS_AT : BOUNDS_AT + BOUNDS.size])
             struct.pack_into(">I", data, BOUNDS_AT + BOUNDS.size, crc)
+            if self.queue_bounds:
+                crc = zlib.crc32(self.queue_bounds, crc)
+                data += _OWN_PART.pack(len(self.queue_bounds), crc) + self.queue_bounds
         return bytes(data)
 
 
@@ -108,7 +116,17 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         ):
             checkpoint.log_flushed = log_flushed
             checkpoint.queues_flushed = queues_flushed
+            checkpoint.queue_bounds = _decode_own_part(data, crc)
     return checkpoint
+
+
+def _decode_own_part(data: bytes, seed: int) -> bytes:
+    start = CHECKPOINT_BYTES + _OWN_PART.size
+    if len(data) < start:
+        return b""
+    size, crc = _OWN_PART.unpack_from(data, CHECKPOINT_BYTES)
+    part = data[start : start + size]
+    return part if len(part) == size and zlib.crc32(part, seed) == crc else b""
 
 
 class OpenIndex(Protocol):
@@ -128,6 +146,7 @@ def next_checkpoint(
     record_time: Callable[[int], int],
     index_timestamp: int,
     open_index: OpenIndex | None,
+    queue_bounds: bytes,
 ) -> Checkpoint:
     """What may be written now. `last_record` is (offset, store time) of the youngest one, offset -1 for none.
 
@@ -152,6 +171,7 @@ def next_checkpoint(
         queues_physical_offset=queues_physical_offset,
         log_flushed=log_flushed,
         queues_flushed=bound,
+        queue_bounds=queue_bounds,
     )
 
 
@@ -179,6 +199,10 @@ class CheckpointFile:
                 self._path,
                 error,
             )
+
+    def keep_bounds(self, queue_bounds: bytes) -> None:
+        """Write the same with other queue bounds. When the disk refuses, the older ones stay."""
+        self.write(replace(self.current, queue_bounds=queue_bounds))
 
     def must_write(self, checkpoint: Checkpoint) -> None:
         """As write(), but raises OSError when the disk refuses."""

@@ -89,6 +89,7 @@ class CommitLog:
         self._unsynced_names = False  # a segment was created or removed since the directory was synced
         self._create_lock = threading.Lock()
         self._spare: Segment | None = None
+        self._empty_path = ""  # of a last file without any length
         self._removed: list[Segment] = []  # deleted files that somebody still reads
 
     # -- writing
@@ -311,34 +312,88 @@ class CommitLog:
 
     # -- opening and cutting
 
-    def load(self) -> None:
+    def load(self, *, written_size: int = 0, mend: bool = False) -> list[str]:
         """Find the files. Their content is recovery's business: until set_end() nothing may be appended.
 
-        Raises ConfigError for a file of another length, StoreError for a hole between files.
+        `written_size`: the length that the files are known to have had, 0 when nothing is known. With `mend` a file that
+        was cut gets its length back, as zeros, and a missing one becomes a blank; what was done is returned in sentences.
+        Raises ConfigError for files of another length, StoreError for a file that was cut or is missing.
         """
+        notes: list[str] = []
         names = [name for name in self._disk.list_dir(self.directory) if is_segment_name(name)]
+        sizes = {name: self._disk.file_size(os.path.join(self.directory, name)) for name in names}
+        is_known = self.segment_size in (written_size, *sizes.values())
         for name in names:
-            path = os.path.join(self.directory, name)
-            size = self._disk.file_size(path)
+            path, size, base = os.path.join(self.directory, name), sizes[name], int(name)
             if size == 0 and name == names[-1]:
-                self._disk.remove(path)  # created, and the power went before it got its length
-                self._unsynced_names = True
+                self._empty_path = (
+                    path  # created, and the power went before it got its length; or it was emptied
+                )
                 continue
-            if size != self.segment_size:
+            if size > self.segment_size or (size != self.segment_size and not is_known):
                 raise ConfigError(
                     f"{path} has {size} bytes, but mappedFileSizeCommitLog is {self.segment_size}: set it to the "
                     "value with which the store was written"
                 )
-            base = int(name)
+            while self.segments and base > self.segments[-1].end:
+                notes.append(self._fill_hole(name, mend))
+            if size != self.segment_size:
+                notes.append(self._lengthen(path, size, mend))
             if self.segments and base != self.segments[-1].end:
                 raise StoreError(
-                    f"the commit log file {segment_name(self.segments[-1].end)} is missing in {self.directory}: "
-                    f"the next one there is {name}. Restore it from a copy, or move the older files away",
-                    path=self.directory,
-                    offset=self.segments[-1].end,
+                    f"{path} begins inside {self.segments[-1].path}: it belongs to another store; move it away",
+                    path=path,
+                    offset=base,
                 )
             self.segments.append(Segment(self._disk, path, base, self.segment_size))
         self.end = self.segments[-1].end if self.segments else 0
+        return notes
+
+    def _fill_hole(self, next_name: str, mend: bool) -> str:
+        base = self.segments[-1].end
+        path = os.path.join(self.directory, segment_name(base))
+        text = f"the commit log file {segment_name(base)} is missing in {self.directory}: the next one there is {next_name}"
+        if not mend:
+            raise StoreError(
+                f"{text}. Acknowledged messages are lost with it. Restore it from a copy or a replica, or start once with "
+                "truncateCorruptLog=true to go on with what is in the other files",
+                path=self.directory,
+                offset=base,
+            )
+        segment = self._create(base)
+        BLANK.pack_into(segment.file.buffer, 0, self.segment_size, MAGIC_BLANK)
+        segment.file.sync(0, BLANK_BYTES)
+        self.segments.append(segment)
+        return f"{text}; an empty {path} stands in its place because truncateCorruptLog is set"
+
+    def _lengthen(self, path: str, size: int, mend: bool) -> str:
+        text = f"the commit log file {path} was cut: it has {size} of {self.segment_size} bytes"
+        if not mend:
+            raise StoreError(
+                f"{text}. Restore it from a copy or a replica, or start once with truncateCorruptLog=true to go on with "
+                "what is left of it",
+                path=path,
+                offset=int(os.path.basename(path)) + size,
+            )
+        whole = path + ".whole"
+        if self._disk.exists(whole):
+            self._disk.remove(whole)
+        target = self._disk.create_mapped(whole, self.segment_size)
+        source = self._disk.open_mapped(path) if size else None
+        try:
+            target.reserve(max(1, size))
+            for at in range(0, size, _CLEAR_STEP_BYTES):
+                assert source is not None
+                stop = min(size, at + _CLEAR_STEP_BYTES)
+                target.buffer[at:stop] = source.read(at, stop)
+            target.sync(0, self.segment_size)
+        finally:
+            target.close()
+            if source is not None:
+                source.close()
+        self._disk.rename(whole, path)
+        self._unsynced_names = True
+        return f"{text}; zeros stand in the place of the rest because truncateCorruptLog is set"
 
     def set_end(self, end: int, *, clear: bool) -> int:
         """Make `end` the log's end, as recovery found it: later files go, and with `clear` later bytes become zero.
@@ -347,6 +402,10 @@ class CommitLog:
         able to tell what was cut long ago from what was lost last night.
         """
         cleared = 0
+        if self._empty_path:
+            self._disk.remove(self._empty_path)
+            self._empty_path = ""
+            self._unsynced_names = True
         while self.segments and self.segments[-1].base > end:
             segment = self.segments.pop()
             cleared += _nonzero_bytes(segment, 0) if clear else 0

@@ -107,7 +107,8 @@ class StoreConfig:
     hot_read_bytes: int = (
         67_108_864  # the log's youngest bytes, read without asking whether they are in memory
     )
-    truncate_corrupt_log: bool = False  # start although acknowledged records are damaged, cutting them off
+    truncate_corrupt_log: bool = False  # start although acknowledged records are damaged, leaving those out
+    check_queues_on_start: bool = False  # compare every queue entry with the log, which reads all of it
 
     def __post_init__(self) -> None:
         for name, kind in (("flush_disk_type", FlushDiskType), ("broker_role", BrokerRole)):
@@ -203,6 +204,16 @@ class StoreConfig:
     @property
     def index_file_bytes(self) -> int:
         return 40 + self.max_hash_slot_num * 4 + self.max_index_num * 20
+
+    @property
+    def file_sizes(self) -> tuple[int, int, int, int]:
+        """Bytes of a file of the log, of a queue, of a batch queue, of the index."""
+        return (
+            self.mapped_file_size_commit_log,
+            self.mapped_file_size_consume_queue,
+            self.mapper_file_size_batch_consume_queue,
+            self.index_file_bytes,
+        )
 
     def memory_share_bytes(self) -> int:
         """How many of the log's youngest bytes count as "in memory" (accessMessageInMemoryMaxRatio)."""

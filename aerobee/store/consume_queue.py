@@ -5,7 +5,8 @@ Follows ConsumeQueue of RocketMQ. Entries of 20 bytes, position = queue offset *
     physical_offset int64 | size int32 | tags_code int64
 
 `size` 0 is no entry. A queue that begins inside a file has fillers before its first entry: offset 0, size
-0x7FFFFFFF, tags code 0. `tags_code` is the hash of TAGS, or the delivery time in the schedule topic.
+0x7FFFFFFF, tags code 0. A hole, in place of messages whose records are lost, has that size too and points to the record
+behind it. `tags_code` is the hash of TAGS, or the delivery time in the schedule topic.
 
 What always holds: entries [min_offset, max_offset) are there, their physical offsets grow, and behind max_offset there
 are zeros up to `room`.
@@ -14,7 +15,7 @@ are zeros up to `room`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from aerobee.store.config import QUEUE_ENTRY_BYTES
 from aerobee.store.disk import WritableBuffer
@@ -25,6 +26,7 @@ ENTRY = struct.Struct(">qiq")
 ENTRY_BYTES = QUEUE_ENTRY_BYTES
 FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
+_LOOK_BYTES = 1 << 20
 assert ENTRY.size == ENTRY_BYTES
 
 QueueEntry = tuple[int, int, int]  # physical offset, size, tags code
@@ -153,7 +155,7 @@ class ConsumeQueue:
         physical_offset, size, tags_code = ENTRY.unpack_from(
             self._pool.buffer(file), offset * ENTRY_BYTES - file.base
         )
-        if size <= 0 or (size == FILLER_SIZE and physical_offset == 0):
+        if size <= 0 or size == FILLER_SIZE:
             return None
         return physical_offset, size, tags_code
 
@@ -205,18 +207,100 @@ class ConsumeQueue:
 
     # -- opening, cutting, deleting
 
-    def load(self) -> None:
+    def load(self, written_size: int = 0) -> None:
         """Find the files and the end. Looks at names, lengths, and some entries of the last file."""
-        self._files.load("mappedFileSizeConsumeQueue")
+        self._files.load("mappedFileSizeConsumeQueue", written_size)
         files = self._files.files
         self.max_offset = 0
         if files:
             self.min_offset = files[0].base // ENTRY_BYTES
             self.max_offset = self._find_end(1 << 62)
             while len(files) > 1 and self.max_offset == files[-1].base // ENTRY_BYTES and not self.rejected:
+                if not self._is_unused(files[-1]):
+                    self._files.fault = f"the beginning of {files[-1].path} is gone"
+                    break
                 self._pool.remove(files.pop())  # made in advance, or all of it was lost
                 self.max_offset = self._find_end(1 << 62)
         self.readable_max = self.max_offset
+
+    def _is_unused(self, file: QueueFile) -> bool:
+        return all(
+            is_zero(self._pool.peek(file, at, min(file.size, at + _LOOK_BYTES)))
+            for at in range(0, file.size, _LOOK_BYTES)
+        )
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the files, as far as load() saw; empty: nothing."""
+        return self._files.fault
+
+    @property
+    def first_position(self) -> int:
+        """Where the first file begins, or will."""
+        files = self._files.files
+        if files:
+            return files[0].base
+        return (self.max_offset - self.max_offset % self._entries_per_file) * ENTRY_BYTES
+
+    def first_bad_file(self, log_end: int) -> int | None:
+        """Queue offset at which the first file begins that cannot hold entries of this queue; None when all may.
+
+        Looks at the first and the last entry of each: their physical offsets grow and lie in the log. Where they do not
+        grow from one file to the next either may be the wrong one.
+        """
+        before, previous = -1, 0
+        for file in self._files.files:
+            base = file.base // ENTRY_BYTES
+            count = min(self._entries_per_file, self.max_offset - base)
+            for index in (0, count - 1) if count > 0 else ():
+                physical_offset, size, _ = self._entry_of(file, index)
+                if size <= 0 or not 0 <= physical_offset < log_end + (size == FILLER_SIZE):
+                    return base
+                if physical_offset < before:
+                    return previous
+                before = max(before, physical_offset)
+            previous = base
+        return None
+
+    def first_entries(self) -> Iterator[tuple[int, int]]:
+        """Queue offset and physical offset of the first entry of each file, but fillers."""
+        for file in self._files.files:
+            offset = file.base // ENTRY_BYTES
+            entry = self.entry(offset)
+            if entry is not None:
+                yield offset, entry[0]
+
+    def drop_from(self, offset: int) -> None:
+        """Remove the entries from a queue offset on, and the files that could not be loaded."""
+        self._files.remove_strays()
+        self.rejected = None
+        files = self._files.files
+        while files and files[-1].base // ENTRY_BYTES >= offset:
+            self._pool.remove(files.pop())
+        self.cut_offsets_from(offset)
+
+    def make_holes(self, start: int, stop: int) -> None:
+        """Let the entries of records in log bytes [start, stop) be holes: the records are no more."""
+        low, high = self._files.files[0].base // ENTRY_BYTES if self._files.files else 0, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(middle)
+            if entry is None or entry[0] < start:
+                low = middle + 1
+            else:
+                high = middle
+        while low < self.max_offset and (entry := self.entry(low)) is not None and entry[0] < stop:
+            self.rewrite_entry(low, entry[0], FILLER_SIZE, 0)
+            low += 1
+
+    def pad_to(self, offset: int, physical_offset: int) -> None:
+        """Holes up to a queue offset, for messages before the record at `physical_offset`. Raises StoreFull."""
+        hole = ENTRY.pack(physical_offset, FILLER_SIZE, 0)
+        while self.max_offset < offset:
+            if self.max_offset >= self.room:
+                self.make_room()
+            count = min(offset, self.room) - self.max_offset
+            self.append_entries(hole * count, physical_offset)
 
     def _find_end(self, physical_bound: int, file: QueueFile | None = None) -> int:
         """First offset of the file, by default the last, that holds no entry of a record below `physical_bound`."""
@@ -297,6 +381,7 @@ class ConsumeQueue:
     def clear(self) -> None:
         """Delete every file; the queue is empty and at offset 0."""
         self._files.remove_all()
+        self.rejected = None
         self.room = 0
         self.min_offset = self.max_offset = self.readable_max = 0
 

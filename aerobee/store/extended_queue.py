@@ -234,9 +234,9 @@ class ExtendedQueue(ConsumeQueue):
 
     # -- opening, cutting, deleting
 
-    def load(self) -> None:
+    def load(self, written_size: int = 0) -> None:
         self._extension.load()
-        super().load()
+        super().load(written_size)
         self._settle()
 
     def _settle(self) -> None:

@@ -88,6 +88,25 @@ class IndexFile:
     def is_full(self) -> bool:
         return self.count >= self.entry_count_max
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was ever written to it: it was made in advance."""
+        return is_zero(self.file.peek(0, HEADER_BYTES)) and is_zero(
+            self.file.peek(self.entries_at, min(self.file.size, self.entries_at + _CLEAR_STEP_BYTES))
+        )
+
+    def is_plausible(self, before: int, log_end: int) -> bool:
+        """Whether its header and last entry are those of an index of a log that ends at `log_end`, and of records behind
+        `before`.
+        """
+        last = self._entry(self.count - 1)
+        return (
+            before <= self.begin_physical_offset <= self.end_physical_offset < log_end
+            and last[1] == self.end_physical_offset
+            and last[0] >= 0
+            and last[2] >= 0
+        )
+
     def reserve(self, count: int, *, fill: bool = False) -> None:
         """Take disk space for entries numbered below `count`, and for some more. Raises OSError.
 
@@ -325,20 +344,28 @@ class KeyIndex:
         self.is_enabled = config.message_index_enable
         self.files: list[IndexFile] = []
         self.unsynced_names = False
+        self._strays: list[str] = []  # files that load() left out
         self._config = config
         self._disk = disk
         self._spare: IndexFile | None = None
         self._create_lock = threading.Lock()
 
-    def load(self) -> None:
-        """Open the files. Raises ConfigError for a file of another length."""
-        for name in self._disk.list_dir(self.directory):
-            if not (len(name) == 17 and name.isdecimal()):
-                continue
+    def load(self, written_size: int = 0) -> None:
+        """Open the files; the first one that was cut, and those behind it, are left out and told by first_fault().
+
+        `written_size`: the length that files are known to have had, 0 when nothing is known. Raises ConfigError when
+        nothing says that files of another length were cut.
+        """
+        names = [name for name in self._disk.list_dir(self.directory) if len(name) == 17 and name.isdecimal()]
+        sizes = {name: self._disk.file_size(os.path.join(self.directory, name)) for name in names}
+        is_known = self._config.index_file_bytes in (written_size, *sizes.values())
+        for name, size in sizes.items():
             path = os.path.join(self.directory, name)
-            size = self._disk.file_size(path)
             if size == 0:
                 self._disk.remove(path)
+                continue
+            if self._strays or (size != self._config.index_file_bytes and is_known):
+                self._strays.append(path)
                 continue
             if size != self._config.index_file_bytes:
                 raise ConfigError(
@@ -351,6 +378,32 @@ class KeyIndex:
                     self._disk.open_mapped(path), self._config.max_hash_slot_num, self._config.max_index_num
                 )
             )
+
+    def first_fault(self, log_end: int) -> str:
+        """What is wrong with the first file that cannot be one of this log; empty when all may be."""
+        before = -1
+        for number, file in enumerate(self.files):
+            if file.is_empty:
+                if number < len(self.files) - 1 and not file.is_unused:
+                    return f"{file.path} has lost its beginning"
+                continue
+            if not file.is_plausible(before, log_end):
+                return f"{file.path} does not hold entries of this log"
+            before = file.end_physical_offset
+        return f"{self._strays[0]} was cut" if self._strays else ""
+
+    def remove_faulty(self) -> None:
+        """Delete the first file that cannot be right and those behind it."""
+        for path in self._strays:
+            self._disk.remove(path)
+        self._strays = []
+        before = -1
+        for number, file in enumerate(self.files):
+            if file.is_empty or not file.is_plausible(before, 1 << 62):
+                for later in self.files[number:]:
+                    self.remove(later)
+                return
+            before = file.end_physical_offset
 
     def make_room(self, count: int, now_ms: int) -> None:
         """Take disk space for `count` more entries, so that add() cannot fail. Raises StoreFull."""

@@ -26,8 +26,10 @@ from aerobee.store.index_file import KeyIndex
 from aerobee.store.key_query import KeyQuestion, answer, candidates
 from aerobee.store.log_appender import LogAppender
 from aerobee.store.log_cleaner import LogCleaner
+from aerobee.store.queue_bounds import BoundsKeeper, written_sizes
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
+from aerobee.store.queue_mender import QueueMender
 from aerobee.store.queue_table import AnyQueue, QueueTable
 from aerobee.store.queue_upkeep import QueueUpkeep
 from aerobee.store.reader import Accept, MessageReader
@@ -71,8 +73,10 @@ class MessageStore:
         self._executor: Executor | None = executor or self._own_executor
         self._lock = StoreLock(config, disk)
         self._checkpoints = CheckpointFile(disk, config.path("checkpoint"))
+        self._bounds = BoundsKeeper(boot_id=disk.boot_id, file_sizes=config.file_sizes)
         self._is_sync = config.is_sync_flush
-        self.reader = MessageReader(config, self.log, config.memory_share_bytes())
+        mender = QueueMender(self.log, self._table)
+        self.reader = MessageReader(config, self.log, config.memory_share_bytes(), mender.mend)
         self.warmer = Warmer(config, self.log, self.pool, self._executor)
         self._refusal: StoreError | None = StoreNotWritable("the store is not open yet")
         self._slave_refusal: StoreError | None = (
@@ -153,19 +157,23 @@ class MessageStore:
     def _recover(self) -> RecoveryReport:
         root = self.config.store_path_root_dir
         was_clean = not was_aborted(self._disk, root)
-        self.log.load()
-        self._table.load()
-        self.index.load()
         checkpoint = self._checkpoints.read()
+        sizes = written_sizes(checkpoint.queue_bounds)
+        notes = self.log.load(written_size=sizes[0], mend=self.config.truncate_corrupt_log)
+        self._table.load(sizes[1:3])
+        self.index.load(sizes[3])
         report = Recovery(
             self.config,
             self.log,
             self._table,
             self.index,
             checkpoint,
+            disk=self._disk,
             was_clean=was_clean,
             before_rebuild=self._distrust_queues,
+            keep_bounds=self._checkpoints.keep_bounds,
         ).run()
+        report.notes[:0] = notes
         write_abort_file(self._disk, root, os.getpid())
         self.last_store_timestamp = report.last_store_timestamp
         self.last_record_offset = report.last_record_offset
@@ -554,6 +562,7 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> int:
         """Remove the topic's queues and their files. Returns how many queues; the log keeps the records."""
+        self._bounds.forget([key for key in self.queues if key[0] == topic])
         return self._table.delete_topic(topic)
 
     def delete_topics_except(self, topics: Iterable[str]) -> list[str]:
@@ -609,6 +618,9 @@ class MessageStore:
             record_time=self.reader.record_time,
             index_timestamp=self.index.settled_timestamp,
             open_index=None if is_closed else self.index.open_file,
+            queue_bounds=self._bounds.encoded(
+                self.queues, self.log, self.index, self.flushed.value, now=is_closed
+            ),
         )
 
     def reconfigure(self, config: StoreConfig) -> None:

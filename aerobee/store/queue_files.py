@@ -12,7 +12,7 @@ import resource
 from collections.abc import Callable
 from typing import Protocol
 
-from aerobee.errors import ConfigError, RecordInvalid, StoreError
+from aerobee.errors import ConfigError, RecordInvalid
 from aerobee.store.descriptors import is_used_up
 from aerobee.store.disk import Disk, MappedFile, WritableBuffer, store_full
 from aerobee.store.zeros import is_zero
@@ -265,31 +265,47 @@ class QueueFileList:
         self.file_size = file_size
         self.pool = pool
         self.files: list[QueueFile] = []
+        self.fault = ""  # what is wrong with the files
+        self._strays: list[str] = []  # files that load() left out
         self.on_close: Callable[[QueueFile], None] = _ignore
 
-    def load(self, config_key: str) -> None:
-        """Find the files. ConfigError for a wrong length, StoreError for a hole. A file that lost its length goes."""
+    def load(self, config_key: str, written_size: int = 0) -> None:
+        """Find the files. What cannot be one of them, and all behind it, is left out and told in `fault`.
+
+        `written_size`: the length that the files are known to have had, 0 when nothing is known. Raises ConfigError when
+        nothing says that files of another length were cut. A last file that lost its length goes.
+        """
         disk = self.pool.disk
         names = [name for name in disk.list_dir(self.directory) if len(name) == 20 and name.isdecimal()]
-        for name in names:
-            path = os.path.join(self.directory, name)
-            size = disk.file_size(path)
-            if size == 0 and name == names[-1]:
-                disk.remove(path)
-                continue
-            if size != self.file_size:
+        sizes = {name: disk.file_size(os.path.join(self.directory, name)) for name in names}
+        if names and not sizes[names[-1]]:
+            disk.remove(os.path.join(self.directory, names.pop()))
+        is_known = self.file_size in (written_size, *sizes.values())
+        for number, name in enumerate(names):
+            path, base = os.path.join(self.directory, name), int(name)
+            if sizes[name] != self.file_size and not is_known:
                 raise ConfigError(
-                    f"{path} has {size} bytes, but {config_key} is {self.file_size}: set it to the value with which "
-                    "the store was written"
+                    f"{path} has {sizes[name]} bytes, but {config_key} is {self.file_size}: set it to the value with "
+                    f"which the store was written; if the file was cut, move {self.directory} away to have the queue built "
+                    "again from the commit log"
                 )
-            base = int(name)
-            if self.files and base != self.files[-1].base + self.file_size:
-                raise StoreError(
-                    f"a file between {self.files[-1].path} and {path} is missing: delete the directory "
-                    f"{self.directory} to have the queue built again from the commit log",
-                    path=path,
-                )
+            expected = self.files[-1].base + self.file_size if self.files else base
+            if sizes[name] != self.file_size:
+                self.fault = f"{path} has {sizes[name]} of {self.file_size} bytes"
+            elif base != expected or base % self.file_size:
+                self.fault = f"the file before {path} is missing"
+            if self.fault:
+                self._strays = [os.path.join(self.directory, each) for each in names[number:]]
+                return
             self.files.append(self._file(base))
+
+    def remove_strays(self) -> None:
+        """Delete the files that load() left out."""
+        for path in self._strays:
+            self.pool.disk.remove(path)
+            self.pool.unsynced_dirs.add(self.directory)
+        self._strays = []
+        self.fault = ""
 
     def _file(self, base: int) -> QueueFile:
         path = os.path.join(self.directory, f"{base:020d}")
@@ -313,6 +329,7 @@ class QueueFileList:
                 assert not self.files or base == self.files[-1].base + self.file_size
                 file = self._file(base)
                 self.pool.create(file)
+                self._strays = [path for path in self._strays if path != file.path]
                 self.files.append(file)
             end = position - file.base + size
             if end > file.reserved or file.file is None:
@@ -351,6 +368,7 @@ class QueueFileList:
 
     def remove_all(self) -> None:
         """Delete every file and the directory."""
+        self.remove_strays()
         while self.files:
             self.pool.remove(self.files.pop())
         disk = self.pool.disk

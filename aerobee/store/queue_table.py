@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from aerobee.errors import RecordInvalid
+from aerobee.message import INNER_BATCH, decode_properties
 from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
@@ -42,8 +43,10 @@ class QueueTable:
         """Compute the filter bits of messages with this from now on; None: entries have no bits."""
         self._bitmap = bitmap
 
-    def load(self) -> None:
-        """Open every queue that is on the disk."""
+    def load(self, written_sizes: tuple[int, int] = (0, 0)) -> None:
+        """Open every queue that is on the disk. `written_sizes`: what files of ordinary and batch queues are known to
+        have had, 0 when nothing is known.
+        """
         disk = self._pool.disk
         for directory in (self._ordinary_dir, self._batch_dir):
             for topic in disk.list_dir(directory):
@@ -53,7 +56,7 @@ class QueueTable:
                     if directory == self._batch_dir:
                         self.batch_topics.add(topic)
                     queue = self._make(topic, int(name), is_batch=directory == self._batch_dir)
-                    queue.load()
+                    queue.load(written_sizes[directory == self._batch_dir])
                     self.queues[topic, int(name)] = queue
 
     def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -122,17 +125,22 @@ class QueueTable:
                     record, topic=name, queue_id=LIGHT_QUEUE_ID, queue_offset=int(offset)
                 )
 
-    def redispatch(self, record: DispatchRecord, properties: dict[str, str]) -> str:
+    def redispatch(
+        self, record: DispatchRecord, properties: dict[str, str], *, after_gap: bool = False
+    ) -> str:
         """Give a record of the log its queue entry, unless it has it. Returns what happened:
 
-        "present", "added", "mended" (another entry stood there), "gap" (entries before it are missing, so the queue
-        must be built again from an older place), "damaged" (its queue offset cannot be right), or "unnamed" (its topic
-        or queue id cannot be a directory: no queue is made). Raises StoreFull.
+        "present", "added", "began" (added to a queue that had none, and it is not its first message), "mended" (another entry stood there), "gap" (entries before it are missing, so the queue
+        must be built again from an older place; a batch queue takes it with `after_gap`), "other" (the entry of another
+        record stands there), or "unnamed" (its topic or queue id cannot be a directory: no queue is made). Raises
+        StoreFull.
         """
         if (record.topic, record.queue_id) not in self.queues and not is_queue_name(
             record.topic, record.queue_id
         ):
             return "unnamed"
+        if record.sys_flag & INNER_BATCH and (record.topic, record.queue_id) not in self.queues:
+            self.batch_topics.add(record.topic)  # its directory is gone, and nothing else says so yet
         queue = self.any(record.topic, record.queue_id)
         offset = record.queue_offset
         code = self.tags_code(record.topic, properties, record.store_timestamp)
@@ -140,7 +148,7 @@ class QueueTable:
         if isinstance(queue, BatchConsumeQueue):
             if record.physical_offset + record.size <= queue.max_physical_offset:
                 return "present"
-            if not is_empty and offset > queue.max_offset:
+            if not is_empty and offset > queue.max_offset and not after_gap:
                 return "gap"
             queue.append_batch_entry(
                 BatchEntry(
@@ -152,33 +160,57 @@ class QueueTable:
                     batch_size_of(record.sys_flag, properties),
                 )
             )
-            return "added"
+            return "began" if is_empty and offset else "added"
         wanted = (record.physical_offset, record.size, code)
         if offset < queue.max_offset:
             found = queue.entry(offset)
             if found == wanted:
                 return "present"
             if found is not None and found[0] > record.physical_offset:
-                return "present"  # a later life of the queue, after its topic was deleted and made again
+                return "other"  # of a later life of the queue, after its topic was deleted and made again
             if found is not None and found[0] == record.physical_offset:
                 if record.topic == SCHEDULE_TOPIC and found[1] == record.size:
                     return "present"  # the delay levels may have been others then
                 queue.rewrite_entry(offset, *wanted)
                 return "mended"
+            if found is None and offset < queue.min_offset:
+                return "gap"  # the files before are gone
+            if found is None and offset:
+                queue.rewrite_entry(offset, *wanted)  # it is lost, or a hole
+                return "mended"
             if offset:
-                return "damaged"
+                return "other"
             queue.cut_offsets_from(0)  # here a later life begins
             is_empty = True
         if offset > queue.max_offset:
             if not is_empty:
                 return "gap"
             queue.start_at(offset)
+        begins = is_empty and offset > 0
         if queue.max_offset >= queue.room:
             queue.make_room()
         queue.append_message(
             *wanted, record.store_timestamp, record.properties.encode(errors="surrogateescape")
         )
-        return "added"
+        return "began" if begins else "added"
+
+    def rewrite(self, record: DispatchRecord, properties: dict[str, str]) -> None:
+        """Put the record's entry in place of another that stands there."""
+        queue = self.any(record.topic, record.queue_id)
+        assert isinstance(queue, ConsumeQueue)
+        code = self.tags_code(record.topic, properties, record.store_timestamp)
+        queue.rewrite_entry(record.queue_offset, record.physical_offset, record.size, code)
+
+    def rewrite_from(self, queue: ConsumeQueue, offset: int, record: DispatchRecord) -> None:
+        """Put a record's entry at an offset of a queue, whatever stands there."""
+        properties = decode_properties(record.properties)
+        code = self.tags_code(record.topic, properties, record.store_timestamp)
+        queue.rewrite_entry(offset, record.physical_offset, record.size, code)
+
+    def make_holes(self, start: int, stop: int) -> None:
+        """What stood in log bytes [start, stop) is no message any more: no entry leads to it."""
+        for queue in self.queues.values():
+            queue.make_holes(start, stop)
 
     def expose_all(self) -> None:
         """Everything that is written becomes visible to consumers."""

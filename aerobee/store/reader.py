@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
-from aerobee.errors import StoreError
 from aerobee.message import BORN_HOST_V6
 from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.commit_log import CommitLog
@@ -72,14 +71,12 @@ class _Collected:
             count_max = config.max_transfer_count_on_message_in_disk
         return self.bytes + size > bytes_max or self.count >= count_max
 
-    def take(self, physical_offset: int, size: int, messages: int, accept: Accept | None) -> None:
-        """Add the record, unless it was deleted or is refused. Raises StoreError when there is no such record."""
+    def take(self, physical_offset: int, size: int, messages: int, accept: Accept | None) -> bool:
+        """Add the record, unless it was deleted or is refused. Returns False when there is no such record."""
         segment = self.log.segment_at(physical_offset)
         if segment is None:
-            if not 0 <= physical_offset < self.log.end:
-                raise not_there(self.log, physical_offset, size)
-            self.removed = True
-            return
+            self.removed = 0 <= physical_offset < self.log.end
+            return self.removed
         at = physical_offset - segment.base
         record = bytes(segment.file.buffer[at : at + size])
         if (
@@ -88,13 +85,14 @@ class _Collected:
             or _SIZE.unpack_from(record)[0] != size
             or _OWN_OFFSET.unpack_from(record, 28)[0] != physical_offset
         ):
-            raise not_there(self.log, physical_offset, size)
+            return False
         if accept is not None and not accept(record):
-            return
+            return True
         self.parts.append(record)
         self.bytes += size
         self.count += messages
         self.last_offset = physical_offset
+        return True
 
 
 @lru_cache(_LAYOUTS_KEPT)
@@ -115,18 +113,6 @@ def _alike(count: int, size: int, distance: int) -> struct.Struct:
     return struct.Struct(f">{f'{size}s{distance - size}x' * (count - 1)}{size}s")
 
 
-def not_there(log: CommitLog, physical_offset: int, size: int) -> StoreError:
-    """The error for a queue entry without its record."""
-    segment = log.segment_at(physical_offset)
-    path = segment.path if segment is not None else log.directory
-    return StoreError(
-        f"a queue entry points to {size} bytes at offset {physical_offset}, in {path}, but no such record is there: "
-        "stop the broker, delete the consumequeue directory, and start it to have the queues built again",
-        path=path,
-        offset=physical_offset,
-    )
-
-
 def record_reader(
     queues: Mapping[tuple[str, int], AnyQueue], log: CommitLog
 ) -> Callable[[str, int, int], bytes | None]:
@@ -143,9 +129,17 @@ def record_reader(
 class MessageReader:
     """Reads of the broker's consumers. One thread; touches only memory, or waits for the disk when data is cold."""
 
-    def __init__(self, config: StoreConfig, log: CommitLog, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        memory_bytes: int,
+        mend: Callable[[AnyQueue, int], bool] = lambda queue, offset: False,
+    ) -> None:
+        """`mend` is asked about an entry that is not a record's: whether it is right now, or is to be passed over."""
         self._config = config
         self._log = log
+        self._mend = mend
         self.memory_bytes = memory_bytes  # the log's youngest bytes, taken for "in memory"
         self._corrects = config.broker_role is not BrokerRole.SLAVE or config.offset_check_in_slave
 
@@ -252,9 +246,7 @@ class MessageReader:
             if not entries:
                 return at if at > offset else -queue.next_file_offset(offset)
             for physical_offset, size, code in ENTRY.iter_unpack(entries):
-                if (checked is not None and code not in checked) or (
-                    size == FILLER_SIZE and physical_offset == 0
-                ):
+                if (checked is not None and code not in checked) or size == FILLER_SIZE:
                     at += 1
                     continue
                 if taken:
@@ -267,7 +259,10 @@ class MessageReader:
                     segment = self._log.segment_at(physical_offset)
                     if segment is None:
                         if not 0 <= physical_offset < self._log.end:
-                            raise not_there(self._log, physical_offset, size)
+                            if self._mend(queue, at):
+                                break  # its entry is right now: read it again
+                            at += 1
+                            continue
                         found.removed = True
                         at += 1
                         continue
@@ -275,7 +270,10 @@ class MessageReader:
                 place = physical_offset - base
                 record = bytes(buffer[place : place + size])
                 if len(record) != size or size < _SYS_FLAG_AT or check(record) != (size, physical_offset):
-                    raise not_there(self._log, physical_offset, size)
+                    if self._mend(queue, at):
+                        break
+                    at += 1
+                    continue
                 at += 1
                 if accept is None or accept(record):
                     take(record)
@@ -350,7 +348,8 @@ class MessageReader:
                 continue
             if found.is_full(entry.physical_offset, entry.size, entry.batch_size):
                 break
-            found.take(entry.physical_offset, entry.size, entry.batch_size, accept)
+            if not found.take(entry.physical_offset, entry.size, entry.batch_size, accept):
+                self._mend(queue, entry.base_offset)
             at = entry.end_offset
         return at
 

@@ -13,29 +13,33 @@ not always the end of the log:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aerobee.errors import StoreError
-from aerobee.message import decode_properties
+from aerobee.message import RECORD_BYTES_MIN, decode_properties
 from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.commit_log import BLANK_BYTES, ZERO_RUN_BYTES_MAX, CommitLog
+from aerobee.store.commit_log import BLANK_BYTES, CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.disk import MappedFile
-from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts, scan_record
+from aerobee.store.disk import Disk
+from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts
 from aerobee.store.index_file import KeyIndex
+from aerobee.store.log_patch import DIRECTORY, patch_log
+from aerobee.store.log_scanner import LogScanner
+from aerobee.store.queue_bounds import decode_queue_bounds, with_ends
+from aerobee.store.queue_rebuild import QueueRebuild
 from aerobee.store.queue_table import QueueTable
 from aerobee.store.zeros import is_zero
 
 SECTOR_BYTES = 512
 _SIZE_BYTES = 4  # a record begins with its size
 _TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
-_READ_BYTES = 1 << 20
 _NOTES_MAX = 1_000  # sentences about single records: a log may hold millions of one kind
-_SEARCH_STEP_BYTES = 1 << 20
+_ENTRY_SLACK_FILES = 8  # log files behind what is known of the log: further off an entry is taken for damaged
 _INT64 = (1 << 64) - 1
-_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+# A store of which nothing is known of the queues, as RocketMQ leaves it, is compared with its log when that is this small.
+_ADOPT_BYTES_MAX = 4 << 30
 
 
 @dataclass(slots=True)
@@ -76,33 +80,51 @@ class Recovery:
         index: KeyIndex,
         checkpoint: Checkpoint,
         *,
+        disk: Disk,
         was_clean: bool,
         before_rebuild: Callable[[], None],
+        keep_bounds: Callable[[bytes], None],
     ) -> None:
-        """`before_rebuild` makes it durable that queues and index are not to be trusted, before any of them goes."""
+        """`before_rebuild` makes it durable that queues and index are not to be trusted, before any of them goes;
+        `keep_bounds` puts other queue bounds into the checkpoint."""
+        self._keep_bounds = keep_bounds
+        self._disk = disk
         self._before_rebuild = before_rebuild
         self._config = config
         self._log = log
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
-        self._gap_topics: set[tuple[str, int]] = set()
+        self._bounds = decode_queue_bounds(checkpoint.queue_bounds)
         self._dispatch_from = 0
         self._index_lost = False
-        self._rebuilding = False
-        self._window = b""  # a piece of the log, read ahead
-        self._window_base = self._window_segment = 0
+        self._ends: dict[tuple[str, int], int] = {}  # of queues, as this start found them
+        self._durable = checkpoint.log_flushed  # the log is known to have reached this far
+        self._cuts = False  # damaged bytes at the log's end go
         self.report = RecoveryReport(was_clean=was_clean)
+        self._scanner = LogScanner(log, check_crc=config.check_crc_on_recover)
+        self._rebuild = QueueRebuild(queues, self._scanner, self._bounds, self.report.notes.append)
 
     def run(self) -> RecoveryReport:
         """Settle the log's end, the queues and the index. Raises StoreError when acknowledged data is damaged."""
+        try:
+            return self._run()
+        except StoreError:
+            # Entries may have been cut already: the next start is to know that their offsets were used.
+            if self._bounds is not None and self._ends:
+                self._keep_bounds(with_ends(self._bounds, self._ends).encode())
+            raise
+
+    def _run(self) -> RecoveryReport:
         report, log = self.report, self._log
         report.log_min_offset = log.min_offset
+        self._judge_lost_tail()
         if not log.segments:
             self._settle_empty()
             return report
+        self._judge_lost_beginning()
         dispatch_from = self._dispatch_from = self._dispatch_start()
-        start = self._scan_start(dispatch_from)
+        start = report.scanned_from = self._scan_start(dispatch_from)
         if not report.was_clean:
             report.queue_entries_cut += self._queues.cut_records_from(dispatch_from, self._judge_rejected)
             self._cut_index(dispatch_from)
@@ -110,29 +132,149 @@ class Recovery:
             for queue in self._queues.queues.values():
                 if isinstance(queue, ConsumeQueue):
                     self._judge_rejected(queue)
+        self._judge_index()
         index_from = self._index_end()
-        if self._index_lost:
-            start = min(start, max(index_from - 1, log.min_offset))
-        report.scanned_from = start
-        end = self._scan(start, dispatch_from, index_from)
-        report.log_end = end
-        if report.was_clean:
-            log.set_end(end, clear=False)
-        else:
-            report.bytes_cut = log.set_end(end, clear=True)
+        checks = self._checks_all
+        self._look_behind(start, index_from, checks=checks)
+        end = report.log_end = self._scan(start, start if checks else dispatch_from, index_from)
+        report.bytes_cut = log.set_end(end, clear=self._cuts or not report.was_clean)
         if report.was_clean:
             report.queue_entries_cut += self._cut_past(end)
         if report.bytes_cut:
             report.notes.append(
-                f"{report.bytes_cut} bytes behind {self._place(end)} were not whole records and were cleared"
+                f"{report.bytes_cut} bytes behind {self._scanner.place(end)} were not whole records and were cleared"
             )
-        if self._gap_topics:
-            self._rebuild_queues()
+        self._scanner.forget()
+        self._rebuild.look(log.min_offset, end)
+        if self._rebuild.wanted:
+            self._before_rebuild()
+            self._rebuild.run(log.min_offset, end)
+        self._tell_shorter_queues()
         self._queues.delete_before(log.min_offset)
         self._queues.expose_all()
         if report.last_record_offset < 0 and end > log.min_offset:
             self._find_last(end)
         return report
+
+    # -- what is gone
+
+    def _judge_lost_tail(self) -> None:
+        """Refuse when queue entries point behind what is left of the log although no page can have been lost.
+
+        A power loss keeps any subset of the pages that were not synced, so an entry may be there without its record. When
+        only the process died, everything that it wrote is there; what is not there was taken away since.
+        """
+        log, lost, whole = self._log, [], 0
+        known = max(
+            log.end, self._checkpoint.log_flushed, self._bounds.log_end if self._bounds is not None else 0
+        )
+        limit = known + _ENTRY_SLACK_FILES * log.segment_size if known else 1 << 62
+        kept = self._has_kept_all
+        for (topic, queue_id), queue in self._queues.queues.items():
+            entry, number = queue.entry(queue.max_offset - 1), queue.max_offset - 1
+            if entry is None or not 0 <= entry[0] < limit or entry[1] < RECORD_BYTES_MIN:
+                continue
+            self._ends[topic, queue_id] = queue.max_offset
+            if not kept or entry[0] < self._checkpoint.log_flushed:
+                continue
+            if self._scanner.alone(entry[0]).record is not None:
+                whole = max(whole, entry[0] + entry[1])
+            elif queue.is_batch or not self._may_be_of((topic, queue_id), number, entry[0]):
+                lost.append((entry[0], number, f"queue {queue_id} of {topic}"))
+        self._durable = max(self._durable, whole)
+        if self._config.truncate_corrupt_log:
+            self._rebuild.keep_ends(self._ends)
+            return
+        lost = [each for each in lost if each[0] >= whole]
+        if not lost:
+            return
+        offset, number, name = min(lost)
+        segment = log.segment_at(offset)
+        place = (
+            f"at {self._scanner.place(offset)} no record is"
+            if segment is not None
+            else "the file is not there"
+        )
+        raise StoreError(
+            f"the commit log lost its end: {len(lost)} queues point to messages from log byte {offset} on, as {name} does "
+            f"with its message {number}, but {place}, and no power was lost since they were written: see "
+            f"{os.path.join(log.directory, '')}. Restore the last file from a copy or a replica, or start once with "
+            "truncateCorruptLog=true to go on without the messages that are gone",
+            path=segment.path if segment is not None else log.directory,
+            offset=offset,
+        )
+
+    def _tell_shorter_queues(self) -> None:
+        """A power loss may take records of which queue entries are left: they were not durable, and are gone."""
+        for key, end in self._ends.items():
+            queue = self._queues.queues.get(key)
+            if queue is not None and queue.max_offset < end and len(self.report.notes) < _NOTES_MAX:
+                self.report.notes.append(
+                    f"queue {key[0]} {key[1]} ended at {end} and ends at {queue.max_offset} now: the records of these "
+                    f"messages are not in the log, which ends at {self._scanner.place(self.report.log_end)}"
+                )
+
+    @property
+    def _has_kept_all(self) -> bool:
+        """Whether every page that was written is still to be expected: no power was lost since."""
+        if self._bounds is None:  # RocketMQ's, or the checkpoint is gone
+            return self.report.was_clean or (not self._log.segments and self._checkpoint.log_timestamp > 0)
+        is_same_boot = bool(self._bounds.boot_id) and self._bounds.boot_id == self._disk.boot_id
+        return is_same_boot and not self.report.was_clean
+
+    def _may_be_of(self, key: tuple[str, int], queue_offset: int, physical_offset: int) -> bool:
+        """Whether the entry's record is where it points to, or where it would with one bit turned back."""
+        places = (physical_offset, *((physical_offset & _INT64) ^ 1 << bit for bit in range(64)))
+        return any(self._is_record_of(key, queue_offset, place) for place in places)
+
+    def _judge_lost_beginning(self) -> None:
+        """Retention takes the oldest files, and the checkpoint knows of it; who else does is told what is gone."""
+        bounds, log = self._bounds, self._log
+        if self.report.was_clean and bounds is not None and bounds.log_min < log.min_offset:
+            self.report.notes.append(
+                f"the commit log began at {bounds.log_min} when it was closed, now at {log.min_offset}: the files before "
+                f"{log.segments[0].path} are gone, and the messages in them"
+            )
+
+    def _judge_index(self) -> None:
+        """Index files that are gone, or hold something else: what they held is indexed again."""
+        if not self._index.is_enabled or self._index_lost:
+            return
+        why = self._index.first_fault(self._log.end)
+        expected = self._bounds.index_end if self._bounds is not None else -1
+        if not why and self._index.last_physical_offset < min(expected, self._dispatch_from - 1):
+            why = f"it ends at {self._index.last_physical_offset} of {expected}"
+        if why:
+            self._before_rebuild()
+            self._index.remove_faulty()
+            self._index_lost = True
+            self.report.index_files_rebuilt += 1
+            self.report.notes.append(
+                f"the key index in {self._index.directory} is not whole ({why}) and is built again"
+            )
+
+    @property
+    def _checks_all(self) -> bool:
+        """Whether every queue entry is compared with the log: asked for, or nothing is known of the queues."""
+        log_bytes = len(self._log.segments) * self._log.segment_size
+        return self._config.check_queues_on_start or (self._bounds is None and log_bytes <= _ADOPT_BYTES_MAX)
+
+    def _look_behind(self, start: int, index_from: int, *, checks: bool) -> None:
+        """Give records before `start` what they lack: index entries, and with `checks` queue entries."""
+        log = self._log
+        index_low = max(index_from - 1, log.min_offset) if self._index_lost else start
+        low = log.min_offset if checks else index_low
+        if low >= start:
+            return
+        for record in self._scanner.records(low, start, self._tell_damage):
+            at = record.physical_offset
+            self._dispatch(record, for_queue=checks, for_index=self._index_lost and at >= index_from)
+
+    def _tell_damage(self, start: int, stop: int, reason: str) -> None:
+        self.report.notes.append(
+            f"the commit log is damaged at {self._scanner.place(start)} (log bytes {start} to {stop}): {reason}; what is "
+            "behind it is served"
+        )
 
     # -- where to begin
 
@@ -149,6 +291,9 @@ class Recovery:
         cut = self._queues.cut_records_from(0)
         for queue in self._queues.queues.values():
             queue.clear()
+        self._rebuild.look(0, 0)
+        if self._rebuild.wanted:
+            self._rebuild.run(0, 0)
         for file in list(self._index.files):
             self._index.remove(file)
         if cut:
@@ -170,7 +315,7 @@ class Recovery:
             return max(log.min_offset, checkpoint.queues_flushed)
         bound = min(checkpoint.log_timestamp, checkpoint.queues_timestamp) - _TIMESTAMP_SLACK_MS
         for segment in reversed(log.segments):
-            first = self._scan_at(segment.base)
+            first = self._scanner.at(segment.base)
             if first.record is not None and 0 < first.record.store_timestamp <= bound:
                 return segment.base
         return log.min_offset
@@ -182,10 +327,10 @@ class Recovery:
             # The bound itself begins a record, or is the end of the log at that time.
             return dispatch_from
         known = self._checkpoint.queues_physical_offset
-        if log.min_offset < known <= dispatch_from and self._scan_at(known).kind is ScanKind.RECORD:
+        if log.min_offset < known <= dispatch_from and self._scanner.at(known).kind is ScanKind.RECORD:
             return known
         for segment in reversed(log.segments):
-            if segment.base <= dispatch_from and self._scan_at(segment.base).kind in (
+            if segment.base <= dispatch_from and self._scanner.at(segment.base).kind in (
                 ScanKind.RECORD,
                 ScanKind.BLANK,
             ):
@@ -194,42 +339,24 @@ class Recovery:
 
     # -- the scan
 
-    def _scan_at(self, offset: int) -> Scan:
-        return scan_record(self._bytes_at(offset), offset, check_crc=self._config.check_crc_on_recover)
-
-    def _bytes_at(self, offset: int) -> bytes:
-        """The bytes from `offset` to the end of the record that they claim to be, or of the file."""
-        segment = self._log.segment_at(offset)
-        if segment is None:
-            return b""
-        at = offset - self._window_base
-        if not 0 <= at <= len(self._window) - 8 or self._window_segment != segment.base:
-            stop = min(segment.size, offset - segment.base + _READ_BYTES)
-            self._window = segment.file.read(offset - segment.base, stop)
-            self._window_base, self._window_segment, at = offset, segment.base, 0
-        size = max(8, int.from_bytes(self._window[at : at + 4], "big"))
-        if at + size > len(self._window):
-            return segment.file.read(
-                offset - segment.base, min(segment.size, offset - segment.base + min(size, segment.size))
-            )
-        return self._window[at : at + size]
-
     def _scan(self, start: int, dispatch_from: int, index_from: int) -> int:
         """Walk the records from `start` and dispatch. Returns the log's end."""
         report, log = self.report, self._log
-        index_start = log.min_offset if self._index_lost else dispatch_from
+        index_start = start if self._index_lost else dispatch_from
         at = start
         while (segment := log.segment_at(at)) is not None:
-            scan = self._scan_at(at)
+            scan = self._scanner.at(at)
             if scan.kind is ScanKind.BLANK:
-                if scan.size != segment.end - at:
-                    self._judge_end(at, Scan(ScanKind.BAD, reason=f"a blank of {scan.size} bytes"))
-                    return at
-                at = segment.end
-                continue
+                if scan.size == segment.end - at:
+                    at = segment.end
+                    continue
+                scan = Scan(ScanKind.BAD, reason=f"a blank of {scan.size} bytes")
             if scan.record is None:
-                self._judge_end(at, scan)
-                return at
+                following = self._judge_end(at, scan)
+                if following is None:
+                    return at
+                at = following
+                continue
             record = scan.record
             report.records_scanned += 1
             report.last_store_timestamp = record.store_timestamp
@@ -240,7 +367,7 @@ class Recovery:
             at += scan.size
             if at + BLANK_BYTES > segment.end:
                 at = segment.end
-        if at < self._checkpoint.log_flushed:
+        if at < self._durable:
             self._judge_end(at, Scan(ScanKind.END))
         return at
 
@@ -261,53 +388,51 @@ class Recovery:
     def _dispatch_queue(self, record: DispatchRecord, properties: dict[str, str]) -> None:
         """Give the record its entry in its queue, or remember that the queue has to be built again."""
         report, outcome = self.report, self._queues.redispatch(record, properties)
-        if outcome == "added":
+        key = record.topic, record.queue_id
+        queue = self._queues.any(*key) if outcome != "unnamed" else None
+        if queue is not None and outcome == "other":
+            entry = queue.entry(record.queue_offset)
+            if entry is None or not self._is_record_of(key, record.queue_offset, entry[0]):
+                self._queues.rewrite(record, properties)
+                outcome = "mended"
+        if outcome in ("added", "began"):
             report.queue_entries_added += 1
-        elif outcome == "mended":
+        if outcome == "began" and self._dispatch_from > self._log.min_offset and not self._checks_all:
+            self._rebuild.suspect(key, 0, "its files are gone")
+        if outcome == "mended":
             report.queue_entries_mended += 1
+            if report.queue_entries_mended <= _NOTES_MAX:
+                report.notes.append(
+                    f"the entry {record.queue_offset} of queue {record.topic} {record.queue_id} did not "
+                    f"match the record at {record.physical_offset} and was written again"
+                )
+        elif outcome == "gap" and queue is not None:
+            lost = 0 if record.queue_offset < queue.min_offset else queue.max_offset
+            self._rebuild.suspect(key, lost, f"message {record.queue_offset} of it is in the log")
+        elif outcome == "unnamed" and len(report.notes) < _NOTES_MAX:
             report.notes.append(
-                f"the entry {record.queue_offset} of queue {record.topic} {record.queue_id} did not "
-                f"match the record at {record.physical_offset} and was written again"
-            )
-        elif outcome == "gap" and not self._rebuilding:
-            self._gap_topics.add((record.topic, record.queue_id))
-        elif outcome in ("gap", "damaged"):
-            self._refuse_record(record)
-        elif outcome == "unnamed" and len(self.report.notes) < _NOTES_MAX:
-            self.report.notes.append(
                 f"the record at {record.physical_offset} names topic {record.topic[:80]!r}, queue {record.queue_id}, "
                 "which cannot be a queue: it is served from no queue"
             )
 
-    def _refuse_record(self, record: DispatchRecord) -> None:
-        at = record.physical_offset
-        queue = self._queues.any(record.topic, record.queue_id)
-        text = (
-            f"the record at {self._place(at)} (log bytes {at} to {at + record.size}) says that it is message "
-            f"{record.queue_offset} of queue {record.queue_id} of {record.topic}, but {queue.max_offset} is next there"
-        )
-        if not self._config.truncate_corrupt_log:
-            raise StoreError(
-                f"the commit log is damaged: {text}. Restore the file from a replica or a copy, or start once with "
-                "truncateCorruptLog=true to leave the message out of its queue",
-                path=self._segment_path(at),
-                offset=at,
-            )
-        self.report.notes.append(f"left out of its queue because truncateCorruptLog is set: {text}")
+    def _judge_end(self, at: int, scan: Scan) -> int | None:
+        """Nothing readable stands at `at`. Say why, or refuse when that cannot be the end of the log.
 
-    def _judge_end(self, at: int, scan: Scan) -> None:
-        """Nothing readable stands at `at`. Say why, or refuse when that cannot be the end of the log."""
+        Returns where the next record begins when the log goes on behind the damage; None: it ends here.
+        """
         report = self.report
-        is_end = scan.kind is ScanKind.END and report.was_clean
-        later = None if is_end else self._newer_record_behind(at)
+        is_end = scan.kind is ScanKind.END and report.was_clean and at >= self._durable
+        later = None if is_end else self._scanner.next_record(at, newest=report.last_store_timestamp)
         # A record whose parts fit its size has that size on the disk: its zeros are no sign of a sector that is not.
         unread = at + _SIZE_BYTES if scan.size else at
-        durable = self._checkpoint.log_flushed
+        durable = self._durable
         reason = scan.reason or "nothing is there"
         damage = ""
         if at < durable:
             damage = f"the log is known to be durable up to {durable}"
-        elif later is not None and not self._is_lost_write(at, unread, later.physical_offset):
+        elif later is not None and (
+            self._has_kept_all or not self._is_lost_write(at, unread, later.physical_offset)
+        ):
             if self._checkpoint.has_bounds or later.store_timestamp < self._checkpoint.log_timestamp:
                 damage = f"a newer record stands behind it at {later.physical_offset}"
         elif (
@@ -317,25 +442,57 @@ class Recovery:
         ):
             damage = "the bytes are neither a record nor what a power loss leaves behind"
         if damage and not self._config.truncate_corrupt_log:
-            stop = later.physical_offset if later is not None else max(durable, at + 1)
-            raise StoreError(
-                f"the commit log is damaged at {self._place(at)} (log bytes {at} to {stop}): {reason}, but "
-                f"{damage}. Acknowledged messages are lost from there on. Restore the file from a replica or a copy, or "
-                f"start once with truncateCorruptLog=true to go on without everything behind {at}",
-                path=self._segment_path(at),
-                offset=at,
-            )
+            raise self._refusal(at, later, f"{reason}, but {damage}")
+        if damage and later is not None:
+            return self._skip(at, later.physical_offset, reason)
         if damage:
+            self._cuts = True
             report.notes.append(
-                f"cut the damaged log at {self._place(at)} because truncateCorruptLog is set: {reason}, but {damage}"
+                f"cut the damaged log at {self._scanner.place(at)} because truncateCorruptLog is set: {reason}, but {damage}"
             )
         elif scan.kind is not ScanKind.END:
-            report.notes.append(f"the log ends at {self._place(at)}: {reason}")
+            self._cuts = True
+            report.notes.append(f"the log ends at {self._scanner.place(at)}: {reason}")
         elif later is not None:
             report.notes.append(
-                f"the log ends at {self._place(at)}: zeros; records behind it, from {later.physical_offset} on, were "
+                f"the log ends at {self._scanner.place(at)}: zeros; records behind it, from {later.physical_offset} on, were "
                 "never acknowledged as durable and are cut"
             )
+        return None
+
+    def _refusal(self, at: int, later: DispatchRecord | None, why: str) -> StoreError:
+        stop = later.physical_offset if later is not None else max(self._durable, at + 1)
+        loss = (
+            f"go on without these {stop - at} bytes; every whole record behind them is kept"
+            if later is not None
+            else f"go on without everything behind {at}, where no whole record is left"
+        )
+        return StoreError(
+            f"the commit log is damaged at {self._scanner.place(at)} (log bytes {at} to {stop}): {why}. Acknowledged "
+            f"messages are lost there. Restore the file from a replica or a copy, or start once with "
+            f"truncateCorruptLog=true to {loss}",
+            path=self._scanner.path(at),
+            offset=at,
+        )
+
+    def _skip(self, at: int, stop: int, reason: str) -> int | None:
+        """Leave the damaged bytes out and go on behind them, as truncateCorruptLog allows."""
+        log, report = self._log, self.report
+        where = f"{self._scanner.place(at)} (log bytes {at} to {stop})"
+        self._before_rebuild()
+        if patch_log(
+            log, self._disk, self._config.store_path_root_dir, at, stop, report.last_store_timestamp
+        ):
+            self._scanner.forget()
+            self._queues.make_holes(at, stop)
+            self._rebuild.tell_damage()
+            report.notes.append(
+                f"left out the damaged bytes at {where} because truncateCorruptLog is set: {reason}; they are kept in "
+                f"{self._config.path(DIRECTORY)}, and what is behind them is served"
+            )
+        else:
+            report.notes.append(f"passed over the damaged bytes at {where}: {reason}")
+        return stop
 
     def _is_lost_write(self, start: int, unread: int, stop: int | None) -> bool:
         """Whether a disk sector's share of [unread, stop) was never written: a power loss, not damage.
@@ -362,32 +519,13 @@ class Recovery:
             at = end
         return False
 
-    def _newer_record_behind(self, at: int) -> DispatchRecord | None:
-        """The first whole record behind `at`, in this file or the next, that is not older than what was scanned."""
-        segment = self._log.segment_at(at)
-        if segment is None:
-            return None
-        newest = self.report.last_store_timestamp
-        following = self._log.segment_at(segment.end)
-        for place in _magic_places(segment.file, at - segment.base + 1, segment.size):
-            offset = segment.base + place - 4
-            if offset > at:
-                found = self._scan_at(offset).record
-                if found is not None and found.store_timestamp >= newest:
-                    return found
-        if following is not None:
-            found = self._scan_at(following.base).record
-            if found is not None and found.store_timestamp >= newest:
-                return found
-        return None
-
     def _find_last(self, end: int) -> None:
         """The start and time of the last record, when the scan met none: walk the last file."""
         segment = self._log.segment_at(end - 1)
         while segment is not None:
             at = segment.base
             while at < min(end, segment.end):
-                scan = self._scan_at(at)
+                scan = self._scanner.at(at)
                 if scan.record is None:
                     break
                 self.report.last_record_offset = at
@@ -408,7 +546,7 @@ class Recovery:
             if queue.max_physical_offset > end:
                 self._before_rebuild()
                 cut += queue.cut_records_from(end)
-                self._gap_topics.add(key)
+                self._rebuild.suspect(key, queue.max_offset, "entries pointed behind the log")
         return cut
 
     def _judge_rejected(self, queue: ConsumeQueue) -> None:
@@ -428,63 +566,19 @@ class Recovery:
             for place in (pointed, *((pointed & _INT64) ^ 1 << bit for bit in range(64)))
         ):
             self._before_rebuild()
-            self._gap_topics.add(key)
+            self._rebuild.suspect(key, offset, f"its entry {offset} is damaged")
 
     def _is_record_of(self, key: tuple[str, int], queue_offset: int, physical_offset: int) -> bool:
         log = self._log
-        if not log.min_offset <= physical_offset < log.end or self._is_far_from_record(physical_offset):
+        if not log.min_offset <= physical_offset < log.end or self._scanner.is_far_from_record(
+            physical_offset
+        ):
             return False
-        record = self._scan_at(physical_offset).record
+        record = self._scanner.alone(physical_offset).record
         return record is not None and (record.topic, record.queue_id, record.queue_offset) == (
             *key,
             queue_offset,
         )
-
-    def _is_far_from_record(self, physical_offset: int) -> bool:
-        """Whether no record can stand there, by its magic alone: the whole look costs a read of the disk."""
-        segment = self._log.segment_at(physical_offset)
-        if segment is None:
-            return True
-        at = physical_offset - segment.base
-        return segment.file.peek(at, min(segment.size, at + 8))[4:] not in _MAGICS
-
-    def _rebuild_queues(self) -> None:
-        """Build queues with missing entries again from the whole log."""
-        self._before_rebuild()
-        wanted, self._gap_topics = self._gap_topics, set()
-        self._rebuilding = True
-        for topic, queue_id in sorted(wanted):
-            queue = self._queues.any(topic, queue_id)
-            queue.clear()
-            self.report.notes.append(
-                f"queue {topic} {queue_id} had lost entries and was built again from the log"
-            )
-        for record in self._records(self._log.min_offset, self._log.end):
-            if not record.has_queue_entry:
-                continue
-            properties = decode_properties(record.properties)
-            if (record.topic, record.queue_id) in wanted:
-                self._dispatch_queue(record, properties)
-            for light in self._queues.light_records(record, properties):
-                if (light.topic, light.queue_id) in wanted:
-                    self._dispatch_queue(light, properties)
-
-    def _records(self, start: int, end: int) -> Iterator[DispatchRecord]:
-        at = start
-        while at < end and (segment := self._log.segment_at(at)) is not None:
-            scan = self._scan_at(at)
-            if scan.kind is ScanKind.BLANK:
-                at = segment.end
-            elif scan.record is None:
-                raise StoreError(
-                    f"the commit log is damaged at {self._place(at)}: {scan.reason or 'zeros'}, inside "
-                    "what has been read before; restore the file from a replica or a copy",
-                    path=self._segment_path(at),
-                    offset=at,
-                )
-            else:
-                yield scan.record
-                at += scan.size
 
     def _cut_index(self, bound: int) -> None:
         """Drop index entries from the bound on; a damaged file goes, and what it held is built again."""
@@ -512,30 +606,3 @@ class Recovery:
         if self._index.last_physical_offset < 0:
             return self._log.min_offset
         return self._index.last_physical_offset + 1
-
-    def _place(self, offset: int) -> str:
-        segment = self._log.segment_at(offset)
-        if segment is None:
-            return f"offset {offset}"
-        return f"byte {offset - segment.base} of {segment.path}"
-
-    def _segment_path(self, offset: int) -> str:
-        segment = self._log.segment_at(offset)
-        return segment.path if segment is not None else os.path.join(self._log.directory, "")
-
-
-def _magic_places(file: MappedFile, start: int, stop: int) -> Iterator[int]:
-    """Positions of record magics in a mapped file, in order."""
-    at = zeros_from = start
-    while at < stop and at - zeros_from <= ZERO_RUN_BYTES_MAX:
-        part = file.peek(at, min(stop, at + _SEARCH_STEP_BYTES + 3))
-        if not is_zero(part):
-            zeros_from = at + _SEARCH_STEP_BYTES
-            hits = []
-            for magic in _MAGICS:
-                found = part.find(magic)
-                while 0 <= found < _SEARCH_STEP_BYTES:
-                    hits.append(at + found)
-                    found = part.find(magic, found + 1)
-            yield from sorted(hits)
-        at += _SEARCH_STEP_BYTES

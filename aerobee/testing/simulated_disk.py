@@ -398,4 +398,4 @@ class SimulatedDisk:
 
     @property
     def boot_id(self) -> bytes:
-        return self.power_losses.to_bytes(16, "big")
+        return (self.power_losses + 1).to_bytes(16, "big")

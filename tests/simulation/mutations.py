@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from aerobee.errors import StoreFull
-from aerobee.store import abort_file, dispatch, message_store, queue_upkeep, recovery
+from aerobee.store import abort_file, dispatch, log_scanner, message_store, queue_upkeep
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile, KeyIndex
@@ -115,7 +115,7 @@ def torn_tail_is_trusted() -> Iterator[None]:
         return original(data, physical_offset, check_crc=False)
 
     with (
-        mock.patch.object(recovery, "scan_record", without_crc),
+        mock.patch.object(log_scanner, "scan_record", without_crc),
         mock.patch.object(dispatch, "_has_lost_sector", return_value=False),
     ):
         yield
@@ -182,10 +182,6 @@ def new_directories_are_not_synced() -> Mutation:
     return mock.patch.object(FilePool, "take_dirty_dirs", return_value=[])
 
 
-def rebuild_is_not_announced() -> Mutation:
-    return mock.patch.object(MessageStore, "_distrust_queues", nothing)
-
-
 def index_entries_behind_the_count_stay() -> Mutation:
     def mutated(self: IndexFile, start: int) -> None:
         stop = self.entries_at + self.count * INDEX_ENTRY_BYTES
@@ -202,11 +198,7 @@ def damage_at_a_sectors_end_counts_as_a_lost_write() -> Mutation:
         scan = original(data, physical_offset, check_crc=check_crc)
         return dataclasses.replace(scan, size=0) if scan.kind is dispatch.ScanKind.BAD else scan
 
-    return mock.patch.object(recovery, "scan_record", mutated)
-
-
-def sign_bit_of_a_queue_entry_is_not_turned_back() -> Mutation:
-    return mock.patch.object(recovery, "_INT64", (1 << 63) - 1)
+    return mock.patch.object(log_scanner, "scan_record", mutated)
 
 
 # With a seed that is known to notice, tried first; when the lives change another one is looked for.
@@ -227,11 +219,9 @@ MUTATIONS: dict[Callable[[], Mutation], int] = {
     abort_file_goes_before_the_last_flush: 6,
     rename_without_fsync: 4,
     new_directories_are_not_synced: 2,
-    rebuild_is_not_announced: 2709,
     # Faults that the store had until these seeds found them.
     index_entries_behind_the_count_stay: 10_127,
     damage_at_a_sectors_end_counts_as_a_lost_write: 20_804,
-    sign_bit_of_a_queue_entry_is_not_turned_back: 29_434,
 }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from aerobee.clock import ManualClock
-from aerobee.errors import StoreError
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ENTRY_BYTES, ConsumeQueue
 from aerobee.store.message_store import MessageStore
@@ -72,6 +71,18 @@ def test_young_records_come_as_they_are_in_the_log(store: MessageStore, offset: 
     assert result.next_offset == offset + len(places)
 
 
+def served(store: MessageStore) -> list[bytes]:
+    """What a consumer gets, one by one."""
+    found: list[bytes] = []
+    offset = 0
+    while offset < store.max_offset("T", 0):
+        result = store.get_messages("T", 0, offset, count_max=1)
+        assert result.next_offset > offset
+        found += [result.body] if result.count else []
+        offset = result.next_offset
+    return found
+
+
 @pytest.mark.parametrize("index", [0, 1, 16, 31])
 @pytest.mark.parametrize("change", [-65_536, -256, -1, 1, 3, 0x7FFF_0000])
 @pytest.mark.parametrize(
@@ -81,6 +92,7 @@ def test_a_record_that_is_not_what_its_entry_says_is_not_given(
     store: MessageStore, what: str, index: int, change: int
 ) -> None:
     queue = queue_of(store)
+    records = [store.log.read(at, record_size) for at, record_size, _ in queue.entries(0, COUNT)]
     physical_offset, size, code = queue.entries(index, 1)[0]
     if what in ("entry's offset", "both offsets"):
         queue.rewrite_entry(index, physical_offset + change, size, code)
@@ -94,8 +106,10 @@ def test_a_record_that_is_not_what_its_entry_says_is_not_given(
         (value,) = number.unpack_from(segment.file.buffer, at)
         number.pack_into(segment.file.buffer, at, min(value + change, 0x7FFFFFFF))
     assert store.reader.young_run(queue, 0, 32) is None
-    with pytest.raises(StoreError, match="no such record is there"):
-        read_one_by_one(store, index + 1)
+    # A wrong entry is written again from the log; a damaged record is passed over, alone.
+    if not what.startswith("entry"):
+        del records[index]
+    assert served(store) == records
 
 
 def test_an_entry_of_another_record_of_the_same_size_is_not_followed_unseen(store: MessageStore) -> None:

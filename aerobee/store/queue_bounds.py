@@ -1,0 +1,196 @@
+"""Where each queue began and ended at a moment: what the checkpoint knows of the queues, so that a loss is noticed.
+
+Queue files are derived from the log and say nothing of their own completeness: a queue whose last file is gone looks like a
+shorter queue, and its offsets would be given to other messages. So the checkpoint holds for every queue its first
+file and its end, at a moment from which the log is durable: whatever happens later, the queue cannot be shorter.
+
+    header  magic 8 | boot id 16 | log min 8 | log end 8 | last record in the index 8
+            | sizes of files 4 x 8 (log, queue, batch queue, index) | topic count 4
+    topic   name bytes 2 | name | queue count 4
+    queue   queue id 4 | is batch 1 | position of its first file 8 | max offset 8
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+_HEADER = struct.Struct(">8s16sqqqqqqqI")
+_TOPIC = struct.Struct(">H")
+_COUNT = struct.Struct(">I")
+_QUEUE = struct.Struct(">iBqq")
+_MAGIC = b"AEROQUE1"
+_MANY_QUEUES = 2_000  # taking them down takes some milliseconds: then it is done less often
+_SKIPS_OF_MANY = 60
+
+Key = tuple[str, int]
+
+
+class QueueBound(NamedTuple):
+    """`first_position` of its first file; the next message's offset."""
+
+    is_batch: bool
+    first_position: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """All queues when the log had the ends [log_min, log_end).
+
+    `index_end`: physical offset of the last record in the key index, -1 for none. `file_sizes`: of the log, a queue, a
+    batch queue, the index, 0 for not known.
+    """
+
+    log_min: int = 0
+    log_end: int = 0
+    index_end: int = -1
+    boot_id: bytes = b""
+    file_sizes: tuple[int, int, int, int] = (0, 0, 0, 0)
+    queues: Mapping[Key, QueueBound] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        topics: dict[str, list[tuple[int, QueueBound]]] = {}
+        for (topic, queue_id), bound in self.queues.items():
+            topics.setdefault(topic, []).append((queue_id, bound))
+        boot_id = self.boot_id.ljust(16, b"\0")
+        ends = self.log_min, self.log_end, self.index_end
+        parts = [_HEADER.pack(_MAGIC, boot_id, *ends, *self.file_sizes, len(topics))]
+        for topic, queues in topics.items():
+            name = topic.encode(errors="surrogateescape")
+            parts += (_TOPIC.pack(len(name)), name, _COUNT.pack(len(queues)))
+            parts += [_QUEUE.pack(queue_id, *bound) for queue_id, bound in queues]
+        return b"".join(parts)
+
+
+def decode_queue_bounds(data: bytes) -> QueueBounds | None:
+    """What encode() made; None for anything else. The caller has checked a checksum."""
+    try:
+        magic, boot_id, log_min, log_end, index_end, *sizes, count = _HEADER.unpack_from(data, 0)
+        if magic != _MAGIC:
+            return None
+        queues: dict[Key, QueueBound] = {}
+        at = _HEADER.size
+        for _ in range(count):
+            (name_bytes,) = _TOPIC.unpack_from(data, at)
+            at += _TOPIC.size
+            topic = data[at : at + name_bytes].decode(errors="surrogateescape")
+            at += name_bytes
+            (queue_count,) = _COUNT.unpack_from(data, at)
+            at += _COUNT.size
+            for _ in range(queue_count):
+                queue_id, is_batch, first, end = _QUEUE.unpack_from(data, at)
+                queues[topic, queue_id] = QueueBound(bool(is_batch), first, end)
+                at += _QUEUE.size
+    except struct.error:
+        return None
+    boot = boot_id if any(boot_id) else b""
+    return QueueBounds(log_min, log_end, index_end, boot, (sizes[0], sizes[1], sizes[2], sizes[3]), queues)
+
+
+def with_ends(bounds: QueueBounds, ends: Mapping[Key, int]) -> QueueBounds:
+    """The same, with queues that went on to these offsets since."""
+    queues = dict(bounds.queues)
+    for key, end in ends.items():
+        known = queues.get(key, QueueBound(False, 0, 0))
+        queues[key] = known._replace(max_offset=max(known.max_offset, end))
+    return replace(bounds, queues=queues)
+
+
+def written_sizes(data: bytes) -> tuple[int, int, int, int]:
+    """QueueBounds.file_sizes of encoded bounds; zeros when there are none."""
+    bounds = decode_queue_bounds(data)
+    return bounds.file_sizes if bounds is not None else (0, 0, 0, 0)
+
+
+class BoundedQueue(Protocol):
+    """What is taken down of a queue."""
+
+    max_offset: int
+
+    @property
+    def is_batch(self) -> bool: ...
+
+    @property
+    def first_position(self) -> int: ...
+
+
+class BoundedLog(Protocol):
+    """What is taken down of the log."""
+
+    end: int
+
+    @property
+    def min_offset(self) -> int: ...
+
+
+class BoundedIndex(Protocol):
+    """What is taken down of the key index."""
+
+    @property
+    def last_physical_offset(self) -> int: ...
+
+
+class BoundsKeeper:
+    """Takes the queues down and hands that out once the log is durable up to that moment. One thread."""
+
+    def __init__(self, *, boot_id: bytes, file_sizes: tuple[int, int, int, int]) -> None:
+        self._boot_id = boot_id
+        self._file_sizes = file_sizes
+        self._durable = QueueBounds(boot_id=boot_id, file_sizes=file_sizes)
+        self._encoded = self._durable.encode()
+        self._pending: QueueBounds | None = None
+        self._seen = (-1, -1, -1)
+        self._skips = 0
+
+    def encoded(
+        self,
+        queues: Mapping[Key, BoundedQueue],
+        log: BoundedLog,
+        index: BoundedIndex,
+        flushed: int,
+        *,
+        now: bool,
+    ) -> bytes:
+        """What may be written to the checkpoint. `now`: nothing is under way, so what is there is to be in it."""
+        pending = self._pending
+        if pending is not None and pending.log_end <= flushed:
+            self._durable, self._encoded, self._pending = pending, pending.encode(), None
+        state = (log.min_offset, log.end, len(queues))
+        if self._pending is None and (state != self._seen or now) and (now or self._is_due(len(queues))):
+            self._seen = state
+            taken = self._take(queues.items(), log, index)
+            if taken.log_end <= flushed:
+                self._durable, self._encoded = taken, taken.encode()
+            else:
+                self._pending = taken
+        return self._encoded
+
+    def _is_due(self, queue_count: int) -> bool:
+        self._skips += 1
+        if queue_count > _MANY_QUEUES and self._skips < _SKIPS_OF_MANY:
+            return False
+        self._skips = 0
+        return True
+
+    def _take(
+        self, queues: Iterable[tuple[Key, BoundedQueue]], log: BoundedLog, index: BoundedIndex
+    ) -> QueueBounds:
+        bounds = {
+            key: QueueBound(queue.is_batch, queue.first_position, queue.max_offset)
+            for key, queue in queues
+            if queue.max_offset
+        }
+        ends = log.min_offset, log.end, index.last_physical_offset
+        return QueueBounds(*ends, self._boot_id, self._file_sizes, bounds)
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """These queues are deleted: they are not missed."""
+        gone = set(keys)
+        self._pending = None
+        self._seen = (-1, -1, -1)
+        kept = {key: bound for key, bound in self._durable.queues.items() if key not in gone}
+        self._durable = replace(self._durable, queues=kept)
+        self._encoded = self._durable.encode()
