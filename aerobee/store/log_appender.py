@@ -401,7 +401,7 @@ class LogAppender:
             self._write(physical_offset, data, None)
             for record, properties in entries:
                 outcome = self._queues.redispatch(record, properties)
-                assert outcome == "added", (outcome, record)
+                assert outcome in ("added", "began"), (outcome, record)
             self.index.put_run(index_entries, now_ms)
         except Exception as error:
             raise self._broken(physical_offset, error) from error

@@ -51,7 +51,7 @@ def message(number: int, size: int = 100, topic: str = "T", **changes: object) -
 async def test_a_second_opener_in_the_same_process_is_refused(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     store.load()
-    with pytest.raises(StoreLocked, match="another storePathRootDir"):
+    with pytest.raises(StoreLocked, match="storePathRootDir"):
         new_store(tmp_path).load()
     await store.stop()
     again = new_store(tmp_path)

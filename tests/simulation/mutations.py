@@ -29,7 +29,6 @@ from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile, KeyIndex
 from aerobee.store.log_appender import LogAppender
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_files import FilePool
-from aerobee.store.queue_table import QueueTable
 from aerobee.testing import simulated_disk
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -130,10 +129,6 @@ def old_bytes_stay_behind_the_log() -> Mutation:
     return mock.patch.object(CommitLog, "set_end", mutated)
 
 
-def queue_entries_behind_the_bound_are_kept() -> Mutation:
-    return mock.patch.object(QueueTable, "cut_records_from", return_value=0)
-
-
 def checkpoint_ahead_of_the_data() -> Mutation:
     original = message_store.next_checkpoint
 
@@ -212,7 +207,6 @@ MUTATIONS: dict[Callable[[], Mutation], int] = {
     queue_entry_before_the_log_record: 3,
     torn_tail_is_trusted: 3,
     old_bytes_stay_behind_the_log: 8,
-    queue_entries_behind_the_bound_are_kept: 2,
     checkpoint_ahead_of_the_data: 10,
     checkpoint_before_the_queues_sync: 116,
     abort_file_is_not_written: 2,
