@@ -15,8 +15,8 @@ from contextlib import closing
 from random import Random
 
 from aerobee.client.codec import choose_codec
-from aerobee.client.complaints import Complaints
 from aerobee.client.config import ClientConfig
+from aerobee.client.log_throttle import LogThrottle
 from aerobee.client.nameservers import Nameservers, parse_addresses
 from aerobee.client.producer.send_header import Ids
 from aerobee.client.publish_route import TopicRoute
@@ -86,8 +86,8 @@ class Session:
         self._id_suffix = id_suffix
         self._producer_groups: list[str] = []
         self._consumers: dict[str, ConsumerEntry] = {}
-        self._greeted: set[str] = set()  # addresses that know us
-        self._complaints = Complaints(log)
+        self._known_by: set[str] = set()  # addresses that know us
+        self._log_throttle = LogThrottle(log)
         self._beating = asyncio.Lock()
         self._beating_now: set[str] = set()
         self._ids: Ids | None = None
@@ -166,7 +166,7 @@ class Session:
             return
         async with self._beating:
             targets = self._targets()
-            self._greeted.intersection_update(targets)
+            self._known_by.intersection_update(targets)
             await asyncio.gather(*(self._beat(address) for address in targets))
 
     async def _beat(self, address: str) -> None:
@@ -174,11 +174,11 @@ class Session:
         self._beating_now.add(address)
         try:
             await self.invoke(address, request)
-            self._greeted.add(address)
-            self._complaints.over(address)
+            self._known_by.add(address)
+            self._log_throttle.clear(address)
         except AerobeeError as error:
-            self._greeted.discard(address)
-            self._complaints.about(address, f"heartbeat to broker {address}: {error}")
+            self._known_by.discard(address)
+            self._log_throttle.warn(address, f"heartbeat to broker {address}: {error}")
         finally:
             self._beating_now.discard(address)
 
@@ -190,9 +190,9 @@ class Session:
             if self.remoting.connection_to(address) is connection and address not in self._beating_now:
                 self.tasks.spawn(self._beat(address), "client-heartbeat-on-connect")
 
-    async def greet(self, address: str) -> None:
+    async def heartbeat_to(self, address: str) -> None:
         """Send a heartbeat to one broker unless it knows us already."""
-        if address not in self._greeted:
+        if address not in self._known_by:
             await self._beat(address)
 
     async def _keep_beating(self) -> None:
@@ -202,7 +202,7 @@ class Session:
             await self.clock.sleep(self.config.heartbeat_s)
 
     def _route_changed(self, _route: TopicRoute) -> None:
-        if self.is_open and not self._greeted.issuperset(self._targets()):
+        if self.is_open and not self._known_by.issuperset(self._targets()):
             self.tasks.spawn(self.heartbeat(), "client-heartbeat-now")
 
     async def _unregister(self) -> None:
@@ -216,7 +216,7 @@ class Session:
                 RemotingCommand(RequestCode.UNREGISTER_CLIENT.value, dict(ext)),
                 timeout_s=UNREGISTER_TIMEOUT_S,
             )
-            for address in self._greeted
+            for address in self._known_by
             for ext in leaving
         ]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):

@@ -60,7 +60,7 @@ class RemotingClient:
             default,
             burst,
             limits,
-            leaves_deaf_peers=True,
+            leaves_unresponsive_peers=True,
             on_made=self._set.made,
             on_lost=self._connection_lost,
         )

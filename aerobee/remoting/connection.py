@@ -83,7 +83,7 @@ class Endpoint:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: ServerTls | None = None
     going_away: bool = False
-    leaves_deaf_peers: bool = (
+    leaves_unresponsive_peers: bool = (
         False  # a peer that was silent while a call waited is left: see pending_calls.py
     )
     watch: LoopWatch = field(default_factory=LoopWatch)
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         self._write_paused = False
         self._reading_paused = False
-        self._calls = PendingCalls(self._loop, self._after_sweep, self._peer_is_deaf)
+        self._calls = PendingCalls(self._loop, self._after_sweep, self._peer_is_unresponsive)
         self.pending = self._calls.table  # by opaque; a burst hook may take out calls that it answers
         self._leave_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -683,8 +683,8 @@ class Connection(asyncio.Protocol):
         if self._leave_at is not None and (not self.pending or now >= self._leave_at):
             self.close("the peer is shutting down")
 
-    def _peer_is_deaf(self, silence_s: float) -> None:
-        if self._endpoint.leaves_deaf_peers and not self._reading_paused and self.is_open:
+    def _peer_is_unresponsive(self, silence_s: float) -> None:
+        if self._endpoint.leaves_unresponsive_peers and not self._reading_paused and self.is_open:
             self.abort(f"it has sent nothing for {silence_s:.1f} s")
 
     def _fail_pending(self, cause: BaseException | None) -> None:

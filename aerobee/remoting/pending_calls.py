@@ -3,7 +3,7 @@
 Deadlines cost a call no timer: one sweep a connection looks through the table, CALL_SWEEP_S apart while calls wait. A call
 that its caller has given up is dropped by the next sweep. Whoever takes an entry out of `table` sees to its future.
 
-A peer from which nothing at all has come while a call waited to its time-out is deaf: the way to it may be dead without the
+A peer from which nothing at all has come while a call waited to its time-out is unresponsive: the way to it may be dead without the
 system knowing, for minutes. Whoever owns the connection is told, and may leave it for a new one.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from aerobee.errors import RequestTimeout
 
 CALL_SWEEP_S = 0.1  # how late a time-out may be noticed
-DEAF_S = 1.0  # a call that waited for less proves nothing
+UNRESPONSIVE_S = 1.0  # a call that waited for less proves nothing
 NEVER = float("inf")
 
 # (future, started, deadline, request, note), by the loop's time. A tuple, for one is made with each message that is sent.
@@ -34,7 +34,7 @@ class PendingCalls:
         "_after_sweep",
         "_heard_at",
         "_loop",
-        "_on_deaf",
+        "_on_unresponsive",
         "_timer",
         "heard",
         "peer",
@@ -46,12 +46,12 @@ class PendingCalls:
         self,
         loop: asyncio.AbstractEventLoop,
         after_sweep: Callable[[float], None],
-        on_deaf: Callable[[float], None],
+        on_unresponsive: Callable[[float], None],
     ) -> None:
-        """`after_sweep` is called with the time after each sweep, `on_deaf` with the seconds of silence."""
+        """`after_sweep` is called with the time after each sweep, `on_unresponsive` with the seconds of silence."""
         self.heard = False
         self._heard_at = -NEVER  # not before the peer was last heard; noticed by sweeps only
-        self._on_deaf = on_deaf
+        self._on_unresponsive = on_unresponsive
         self.table: dict[int, Call] = {}
         self.peer = ""
         self.sweep_at = NEVER
@@ -95,8 +95,8 @@ class PendingCalls:
         if table:
             nearest = min(call[2] for call in table.values())
             self.sweep_by(min(max(nearest, now), now + CALL_SWEEP_S))
-        if silence_s >= DEAF_S:
-            self._on_deaf(silence_s)
+        if silence_s >= UNRESPONSIVE_S:
+            self._on_unresponsive(silence_s)
         self._after_sweep(now)
 
     def fail_all(self, error_of: Callable[[str, float], BaseException], cause: BaseException | None) -> None:

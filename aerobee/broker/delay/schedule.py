@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.delay.delivery_error import DeliveryError
+from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.property_names import REAL_TOPIC
@@ -109,7 +109,7 @@ class Schedule:
         self._count = 0  # deliveries since the start
         self._saved: dict[int, int] = {}
         self._saved_end = 0
-        self.error = DeliveryError()
+        self.lateness = DeliveryLateness()
         self.offsets: dict[int, int] = {}  # level -> next queue offset to deliver
         self.data_version = DataVersion(0, clock.now_ms(), 0)
 
@@ -170,7 +170,7 @@ class Schedule:
                         self._arm(level, entry[2])
                         return
                     self._deliver(level, offset, entry[0])
-                    self.error.add(now - entry[2])
+                    self.lateness.add(now - entry[2])
                 offset += 1
                 self._advance(level, offset)
         except StoreError as error:
@@ -198,7 +198,7 @@ class Schedule:
             late.append(now - due_ms)
         delivered, _, fault = deliveries.run(sources)
         if delivered:
-            self.error.add_all(late[:delivered])
+            self.lateness.add_all(late[:delivered])
             self._advance(level, offset + delivered, delivered)
         if fault is not None:
             self._arm(
@@ -290,7 +290,7 @@ class Schedule:
 
     def _save_again(self) -> None:
         self._save_timer = self._clock.call_later(SAVE_INTERVAL_S, self._save_again)
-        self.error.turn(self._clock.monotonic())
+        self.lateness.turn(self._clock.monotonic())
         log_end = self._store.log.end
         if self._file is not None and (
             self.offsets != self._saved or log_end - self._saved_end > SCAN_BYTES_MAX

@@ -206,8 +206,8 @@ class Timers(Feature):
             "timerEnqueueTps": f"{rates[0]:.1f}",
             "timerDequeueTps": f"{rates[1]:.1f}",
             "timerPending": str(service.pending.total),
-            **service.error.info("timer"),
-            **self._schedule.error.info("schedule"),
+            **service.lateness.info("timer"),
+            **self._schedule.lateness.info("schedule"),
         }
 
 

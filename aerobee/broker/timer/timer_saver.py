@@ -93,7 +93,7 @@ class TimerSaver:
     def _tick(self) -> None:
         self._arm()
         service = self._service
-        service.error.turn(self._clock.monotonic())
+        service.lateness.turn(self._clock.monotonic())
         self._drop_old_files()
         is_idle = not self._files.wheel.exists or (
             not service.is_changed and service.read_time - self.current.read_time_ms < IDLE_SAVE_MS

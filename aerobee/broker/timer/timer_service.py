@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from aerobee.broker.delay.delivery_error import DeliveryError
+from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.property_names import (
@@ -117,7 +117,7 @@ class TimerService:
         self._handled: set[int] = set()  # delivered by an earlier run since the checkpoint
         self._handled_until = 0
         self.pending = pending
-        self.error = DeliveryError()
+        self.lateness = DeliveryLateness()
         self.queue_offset = 0
         self.read_time = 0
         self.scan_from = 0
@@ -479,7 +479,7 @@ class TimerService:
             slot.put_back(waiting[count:])
         self.dequeued += count + settled
         if count:
-            self.error.add_all([now - (key >> OFFSET_BITS) for key in waiting[:count]])
+            self.lateness.add_all([now - (key >> OFFSET_BITS) for key in waiting[:count]])
             for topic, number, _, _ in puts:
                 self.pending.add(topic, -number, now)
         if fault is not None:
@@ -522,7 +522,7 @@ class TimerService:
             return
         self._stats.topic_put(topic, 1, size)
         self.dequeued += 1
-        self.error.add(now - due)
+        self.lateness.add(now - due)
         self.pending.add(topic, -1, now)
 
     @staticmethod

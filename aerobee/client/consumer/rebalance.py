@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from aerobee.client.complaints import Complaints
 from aerobee.client.consumer.allocation import Allocation
 from aerobee.client.consumer.broker_calls import first_answer
 from aerobee.client.consumer.pop_calls import query_assignment
+from aerobee.client.log_throttle import LogThrottle
 from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.session import Session
 from aerobee.errors import AerobeeError, TopicNotExist
@@ -54,7 +54,7 @@ class Rebalancer:
         self._apply = apply
         self._interval_s = interval_s
         self._wanted = asyncio.Event()
-        self._complaints = Complaints(log)
+        self._log_throttle = LogThrottle(log)
 
     def wake(self) -> None:
         """Run a round as soon as the present one is over."""
@@ -87,7 +87,7 @@ class Rebalancer:
                 # What is owned stays owned: nobody knows better at the moment.
                 balanced = False
                 if self._session.is_open:  # brokers forget a member that leaves before it stops asking
-                    self._complaints.about(
+                    self._log_throttle.warn(
                         topic, f"rebalance of topic {topic} in group {self._group}: {error}"
                     )
             except Exception:
@@ -114,19 +114,19 @@ class Rebalancer:
             ids = await first_answer(self._session, self._group, addresses)
         if own_id not in ids:
             if self._session.is_open:
-                self._complaints.about(
+                self._log_throttle.warn(
                     "", f"no broker lists {own_id} as a member of {self._group}: others share its queues"
                 )
             await self._apply(topic, frozenset())
             return False
-        self._complaints.over(topic)
-        self._complaints.over("")
+        self._log_throttle.clear(topic)
+        self._log_throttle.clear("")
         share = frozenset(self._allocation(own_id, queues, ids))
         return await self._apply(topic, share.intersection(queues))
 
     async def _take_assignment(self, topic: str, address: str, apply_pops: ApplyPops) -> bool:
         """Do what a broker says; nothing changes when it does not say anything."""
-        await self._session.greet(address)
+        await self._session.heartbeat_to(address)
         assignment = await query_assignment(self._session, self._group, topic, address)
         if assignment is None:
             return False

@@ -33,8 +33,8 @@ from aerobee.client.producer.send_header import (
     encode_batch_entry,
     properties_text,
 )
+from aerobee.client.producer.send_semaphore import SendSemaphore
 from aerobee.client.producer.send_tries import FirstTry, SendTries
-from aerobee.client.producer.slots import Slots
 from aerobee.client.producer.transaction import TRAN_MSG
 from aerobee.client.results import SendResult
 from aerobee.client.session import Session
@@ -116,7 +116,7 @@ class Producer(RequestReplyCalls):
         self._clock = self._session.clock
         self._routes = PublishRoutes(self._session, group, self.config)
         self._publish = self._routes.known
-        self._slots = Slots(self.config.in_flight_max)
+        self._in_flight = SendSemaphore(self.config.in_flight_max)
         self._tracer: Tracer | None = None
         if trace:
             sender = Producer(
@@ -162,14 +162,14 @@ class Producer(RequestReplyCalls):
     async def close(self) -> None:
         """Wait for the sends that are on their way, at most one send time-out, then leave."""
         self._closing = True
-        if self._slots.taken:
+        if self._in_flight.taken:
             try:
                 async with asyncio.timeout(self.config.send_timeout_s):
-                    await self._slots.emptied()
+                    await self._in_flight.emptied()
             except TimeoutError:
                 log.warning(
                     "closed while %d sends wait for an answer: whether they are stored is unknown",
-                    self._slots.taken,
+                    self._in_flight.taken,
                 )
         try:
             if self._tracer is not None:
@@ -220,11 +220,11 @@ class Producer(RequestReplyCalls):
         deadline = now + (timeout_s or self.config.send_timeout_s)
         if not self._is_plain or queue is not None or selector is not None or key is not None:
             return await self._send_observed(message, queue, selector, key, deadline)
-        slots = self._slots
-        if slots.taken < slots.count_max:
-            slots.taken += 1
+        in_flight = self._in_flight
+        if in_flight.taken < in_flight.count_max:
+            in_flight.taken += 1
         else:
-            await slots.wait()
+            await in_flight.wait()
             now = self._loop.time()
         try:
             info, body = self._publish.get(message.topic), message.body
@@ -260,10 +260,10 @@ class Producer(RequestReplyCalls):
                 first = FirstTry(info, target, now, error)
             return await self._send_in_tries(message, None, deadline, unique_id=unique_id, first=first)
         finally:
-            if slots.is_watched:
-                slots.give_back()
+            if in_flight.is_watched:
+                in_flight.give_back()
             else:
-                slots.taken -= 1
+                in_flight.taken -= 1
 
     async def _send_observed(
         self,
@@ -279,7 +279,7 @@ class Producer(RequestReplyCalls):
         ended = None
         if self._observers:
             message, ended = begin_send(self._observers, message)
-        await self._slots.wait()
+        await self._in_flight.wait()
         try:
             if selector is not None or key is not None:
                 info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
@@ -294,7 +294,7 @@ class Producer(RequestReplyCalls):
                 ended(result, None)
             return result
         finally:
-            self._slots.give_back()
+            self._in_flight.give_back()
 
     async def _send_in_tries(
         self,
@@ -423,7 +423,7 @@ class Producer(RequestReplyCalls):
             batch[index], ended = begin_send(self._observers, message)
             ends.append(ended)
         results: dict[int, SendResult] = {}
-        await self._slots.wait()
+        await self._in_flight.wait()
         try:
             for topic, indices, unique_ids, flag, body in self._split(batch):
                 stored = await self._send_one_batch(topic, unique_ids, flag, body, queue, deadline)
@@ -437,7 +437,7 @@ class Producer(RequestReplyCalls):
                 f"{len(results)} of the messages of this batch were stored, then: {error}", ()
             ) from error
         finally:
-            self._slots.give_back()
+            self._in_flight.give_back()
         for index, ended in enumerate(ends):
             ended(results[index], None)
         return tuple(results[index] for index in range(len(results)))

@@ -3,7 +3,7 @@
 Follows RequestFutureHolder, RequestResponseFuture and MessageUtil.createReplyMessage (RocketMQ). A request is an ordinary
 message with CORRELATION_ID, REPLY_TO_CLIENT (our client id) and TTL (ms). A reply goes to `<cluster>_REPLY_TOPIC` at a
 broker, which calls the requester (326) over the connection of its heartbeats. That works only at a broker that knows the
-requester, so ours greets every broker of the reply topic before its first request, and a reply of ours goes to the
+requester, so ours sends a heartbeat to every broker of the reply topic before its first request, and a reply of ours goes to the
 broker from which the request came before any other.
 """
 

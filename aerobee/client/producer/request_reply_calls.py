@@ -116,7 +116,7 @@ class RequestReplyCalls:
                 log.info("the brokers that take replies in cluster %s are not known: %s", cluster, error)
                 continue
             addresses.update(filter(None, (broker.address_of_master() for broker in replies.brokers)))
-        await asyncio.gather(*(self._session.greet(address) for address in addresses))
+        await asyncio.gather(*(self._session.heartbeat_to(address) for address in addresses))
         self._request_routes[topic] = info
 
     async def reply_to(

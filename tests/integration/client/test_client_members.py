@@ -57,7 +57,7 @@ class Members:
         for connection in tuple(consumer._session.remoting.connections):
             connection.abort("killed")
         await consumer._session.tasks.close()
-        consumer._session._greeted.clear()
+        consumer._session._known_by.clear()
         await consumer._session.close()
 
     def each_queue_has_one_owner(self) -> bool:

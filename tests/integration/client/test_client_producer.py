@@ -197,7 +197,7 @@ async def test_cancelled_send_leaves_nothing_behind(broker, until):
         with pytest.raises(asyncio.CancelledError):
             await task
         broker.silent = False
-        assert producer._slots.taken == 0
+        assert producer._in_flight.taken == 0
         assert (await producer.send(Message("orders", b"next"))).status is SendStatus.SEND_OK
 
 
@@ -225,7 +225,7 @@ async def test_close_waits_for_sends_that_are_on_their_way(broker):
         await producer.queues("orders")
         sending = [asyncio.create_task(producer.send(Message("orders", b"x"))) for _ in range(50)]
         await asyncio.sleep(0)  # each of them runs up to its wait for the answer
-        assert producer._slots.taken == 50
+        assert producer._in_flight.taken == 50
     assert {(await task).status for task in sending} == {SendStatus.SEND_OK}
 
 
@@ -260,7 +260,7 @@ async def test_a_repeated_send_keeps_its_id_and_its_slot(broker):
         before = len(broker.seen(310))
         broker.fail_next = [2]
         result = await producer.send(Message("orders", b"x", tag="a", properties={"own": "b"}))
-        assert producer._slots.taken == 0
+        assert producer._in_flight.taken == 0
     ids = [decode_properties(request.ext["i"])["UNIQ_KEY"] for request in broker.seen(310)[before:]]
     assert ids == [result.message_id] * 2
 

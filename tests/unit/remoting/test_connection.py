@@ -85,16 +85,18 @@ def test_hostile_bytes_after_good_frames_close_the_connection_at_most(
 
 
 @pytest.mark.parametrize(
-    ("leaves_deaf_peers", "hears_something", "timeout_s", "stays_open"),
+    ("leaves_unresponsive_peers", "hears_something", "timeout_s", "stays_open"),
     [(True, False, 3.0, False), (True, True, 3.0, True), (True, False, 0.5, True), (False, False, 3.0, True)],
 )
 def test_a_peer_that_is_silent_for_a_whole_call_is_left(
-    leaves_deaf_peers: bool, hears_something: bool, timeout_s: float, stays_open: bool
+    leaves_unresponsive_peers: bool, hears_something: bool, timeout_s: float, stays_open: bool
 ) -> None:
     loop = SimulatedLoop(SimulatedClock())
 
     async def one_call() -> None:
-        connection = Connection(Endpoint({}, leaves_deaf_peers=leaves_deaf_peers), server_side=False)
+        connection = Connection(
+            Endpoint({}, leaves_unresponsive_peers=leaves_unresponsive_peers), server_side=False
+        )
         transport = MemoryTransport()
         connection.connection_made(transport)
         call = asyncio.ensure_future(connection.invoke(RemotingCommand(1), timeout_s=timeout_s))

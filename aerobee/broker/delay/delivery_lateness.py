@@ -22,7 +22,7 @@ def _bounds() -> tuple[int, ...]:
 _BOUNDS_MS = _bounds()  # a bucket's upper end, inclusive
 
 
-class DeliveryError:
+class DeliveryLateness:
     """Counts lateness in ms."""
 
     def __init__(self) -> None:

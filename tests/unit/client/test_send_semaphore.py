@@ -1,4 +1,4 @@
-"""Slots: never more than the bound, first come first served, and nothing lost when a waiter is cancelled."""
+"""SendSemaphore: never more than the bound, first come first served, and nothing lost when a waiter is cancelled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aerobee.client.producer.slots import Slots
+from aerobee.client.producer.send_semaphore import SendSemaphore
 
 
 async def started(work: asyncio.Task[None]) -> asyncio.Task[None]:
@@ -15,7 +15,7 @@ async def started(work: asyncio.Task[None]) -> asyncio.Task[None]:
 
 
 async def test_a_slot_that_is_given_back_goes_to_who_waits_longest() -> None:
-    slots = Slots(1)
+    slots = SendSemaphore(1)
     await slots.wait()
     assert slots.taken == 1
     first = await started(asyncio.create_task(slots.wait()))
@@ -31,7 +31,7 @@ async def test_a_slot_that_is_given_back_goes_to_who_waits_longest() -> None:
 
 
 async def test_a_cancelled_waiter_keeps_no_slot() -> None:
-    slots = Slots(1)
+    slots = SendSemaphore(1)
     slots.taken += 1
     waiting = await started(asyncio.create_task(slots.wait()))
     last = await started(asyncio.create_task(slots.wait()))
@@ -44,7 +44,7 @@ async def test_a_cancelled_waiter_keeps_no_slot() -> None:
 
 
 async def test_a_waiter_cancelled_when_its_turn_has_come_hands_the_slot_on() -> None:
-    slots = Slots(1)
+    slots = SendSemaphore(1)
     slots.taken += 1
     waiting = await started(asyncio.create_task(slots.wait()))
     last = await started(asyncio.create_task(slots.wait()))
@@ -58,7 +58,7 @@ async def test_a_waiter_cancelled_when_its_turn_has_come_hands_the_slot_on() -> 
 
 
 async def test_emptied_returns_with_the_last_slot() -> None:
-    slots = Slots(2)
+    slots = SendSemaphore(2)
     await slots.emptied()
     slots.taken += 1
     slots.taken += 1

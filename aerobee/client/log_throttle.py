@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 
 
-class Complaints:
+class LogThrottle:
     """By subject, the last thing that was said. A subject is a bounded set of names: brokers, topics of a group."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._said: dict[str, str] = {}
 
-    def about(self, subject: str, text: str) -> None:
+    def warn(self, subject: str, text: str) -> None:
         """A warning when it is not what was said last of this subject."""
         is_new = self._said.get(subject) != text
         self._said[subject] = text
         self._log.log(logging.WARNING if is_new else logging.DEBUG, "%s", text)
 
-    def over(self, subject: str) -> None:
+    def clear(self, subject: str) -> None:
         """It is well now: what goes wrong next is said again."""
         self._said.pop(subject, None)

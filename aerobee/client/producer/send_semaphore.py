@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 
 
-class Slots:
+class SendSemaphore:
     """`taken` never passes `count_max`. Belongs to one event loop.
 
     Taking: `taken += 1` while it is below `count_max`, else wait(). Giving back: `taken -= 1` while not `is_watched`, else
