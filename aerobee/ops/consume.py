@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -27,12 +27,15 @@ from aerobee.client import (
 )
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import MessageQueue
+from aerobee.ops import consume_options as options
 from aerobee.ops.clients import open_admin, open_pull_consumer, open_simple_consumer
+from aerobee.ops.message_format import parse_format
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
 from aerobee.ops.output import Output, body_text, host_text, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
-from aerobee.ops.times import above_zero, moment_ms, moment_text
+from aerobee.ops.terminal import shown
+from aerobee.ops.times import moment_ms, moment_text
 from aerobee.ops.topic import missing_topic
 
 GROUPLESS = "TOOLS_CONSUMER"  # known to every broker, so that nothing is created by looking
@@ -54,47 +57,27 @@ def register(app: typer.Typer) -> None:
 
 def consume(
     topic: TopicArgument,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from", help="first, last, a time (2026-11-21T10:00:00, 15m for 15 minutes ago), offset:N."
-        ),
-    ] = "last",
-    tags: Annotated[str, typer.Option("--tags", "-t", help="Only these tags: 'A || B'.")] = "*",
-    sql: Annotated[
-        str | None, typer.Option("--sql", help='Only what an SQL92 expression takes: "price > 5".')
-    ] = None,
-    count: Annotated[
-        int, typer.Option("--count", min=0, help="End after so many messages; 0 never ends.")
-    ] = 0,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Wait for more, or end at the end.")
-    ] = True,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Join this group and commit.")] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only.")
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show queue, offset, tag, keys and time.")
-    ] = False,
-    pop: Annotated[
-        bool, typer.Option("--pop", help="With --group: pop and acknowledge, without queues of its own.")
-    ] = False,
-    invisible_s: Annotated[
-        float,
-        typer.Option(
-            "--invisible",
-            parser=above_zero,
-            metavar="SPAN",
-            help="With --pop: hidden from other members so long.",
-        ),
-    ] = 60.0,
-    trace: Annotated[bool, typer.Option("--trace", help="Record what is read for `aerobee trace`.")] = False,
+    start: options.From = "last",
+    tags: options.Tags = "*",
+    sql: options.SqlFilter = None,
+    count: options.Count = 0,
+    follow: options.Follow = True,
+    group: options.Group = None,
+    queue: options.Queue = None,
+    verbose: options.Verbose = False,
+    pop: options.Pop = False,
+    invisible_s: options.Invisible = 60.0,
+    raw: options.Raw = False,
+    form: options.Form = None,
+    trace: options.Trace = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Print the bodies of a topic's messages, one a line, as they arrive."""
     out = Output(as_json)
+    if (raw or form is not None) + as_json + verbose > 1 or (raw and form is not None):
+        raise UsageError("give one of --raw, --format, --verbose and --json: each is a form of its own")
+    write = _writer(raw, form)
     begin = parse_start(start, time.time_ns() // 1_000_000)
     if group is not None and (queue is not None or begin.kind == "offset"):
         raise UsageError("a group shares all queues: --queue and --from offset:N go without --group")
@@ -107,12 +90,12 @@ def consume(
         if group is None or begin.kind == "time" or trace:
             raise UsageError("--pop needs --group, goes with --from first or last, and not with --trace")
         config = SimpleConsumerConfig(invisible_s=invisible_s, from_begin=begin.kind == "first")
-        reader = _Reader(out, verbose=verbose, limit=count)
+        reader = _Reader(out, verbose=verbose, limit=count, write=write)
         run(lambda stop: _pop(stop, nameserver, topic, group, wanted, config, reader, follow))
         return
 
     async def command(stop: Stop) -> None:
-        reader = _Reader(out, verbose=verbose, limit=count)
+        reader = _Reader(out, verbose=verbose, limit=count, write=write)
         config = PullConsumerConfig(
             auto_commit=False, consume_from=_consume_from(begin), consume_timestamp_ms=begin.value
         )
@@ -129,6 +112,12 @@ def consume(
         reader.end()
 
     run(command)
+
+
+def _writer(raw: bool, form: str | None) -> Callable[[ReceivedMessage], bytes] | None:
+    if raw:
+        return parse_format("%s")
+    return None if form is None else parse_format(form)
 
 
 def parse_start(text: str, now_ms: int) -> Start:
@@ -176,8 +165,18 @@ def message_document(message: ReceivedMessage) -> dict[str, Any]:
 class _Reader:
     """Prints messages and counts them; `done` when the limit is reached."""
 
-    def __init__(self, out: Output, *, verbose: bool, limit: int) -> None:
+    def __init__(
+        self,
+        out: Output,
+        *,
+        verbose: bool,
+        limit: int,
+        write: Callable[[ReceivedMessage], bytes] | None = None,
+    ) -> None:
         self._out = out
+        self._write = write or self._line
+        # Bodies are bytes of strangers; a terminal must not take orders from them.
+        self._clean = shown if sys.stdout.isatty() else None
         self._verbose = verbose
         self._limit = limit
         self.printed = 0
@@ -203,12 +202,15 @@ class _Reader:
         for message in messages[: self.shown]:
             if self._out.as_json:
                 self._out.line(message_document(message), "")
-            else:
-                if self._verbose:
-                    stdout.write(_head(message).encode())
-                stdout.write(message.body + b"\n")
+                continue
+            data = self._write(message)
+            stdout.write(data if self._clean is None else self._clean(data))
         self.printed += self.shown
         stdout.flush()
+
+    def _line(self, message: ReceivedMessage) -> bytes:
+        head = _head(message).encode() if self._verbose else b""
+        return head + message.body + b"\n"
 
 
 async def _pop(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from aerobee import errors
+from aerobee.ops.terminal import visible
 
 
 class ExitCode(IntEnum):
@@ -189,7 +190,7 @@ def explain(error: BaseException) -> Failure:
 
 def one_sentence(text: str) -> str:
     """Collapse a text to one line without the full stop."""
-    return " ".join(text.split()).rstrip(".") or "no reason given"
+    return visible(" ".join(text.split())).rstrip(".") or "no reason given"
 
 
 def _send_failed(error: errors.SendFailed) -> Failure:

@@ -14,6 +14,8 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from aerobee.ops.terminal import visible
+
 LINE_CHARS_MAX = 10_000
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
@@ -79,11 +81,11 @@ class Output:
     def say(self, sentence: str, *, style: str = "") -> None:
         """A sentence of the result, left out with --json."""
         if not self.as_json:
-            self.console.print(sentence, style=style, markup=False)
+            self.console.print(visible(sentence), style=style, markup=False)
 
     def note(self, sentence: str, *, style: str = "dim") -> None:
         """A remark beside the result, on standard error."""
-        self.notes.print(sentence, style=style, markup=False)
+        self.notes.print(visible(sentence), style=style, markup=False)
 
     def _write(self, document: Any) -> None:
         sys.stdout.write(to_json(document) + "\n")
@@ -109,7 +111,7 @@ def cell_text(value: object) -> str:
         return ", ".join(cell_text(part) for part in value) or "-"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={cell_text(part)}" for key, part in value.items()) or "-"
-    return str(value)
+    return visible(str(value))
 
 
 def plural(count: int, noun: str) -> str:

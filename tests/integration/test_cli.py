@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -329,3 +330,33 @@ def test_bench_sends_as_many_as_were_asked_for(run: Run) -> None:
         assert (code, json.loads(out)["sent"]) == (0, 500)
         stats = json.loads(run("topic", "stats", f"counted{batch}", "--json")[1])
         assert sum(row["messages"] for row in stats) == 500
+
+
+def test_bytes_come_out_as_they_went_in(run: Run) -> None:
+    assert run("send", "bytes", "--queue", "0", stdin=b"\x1b[2J\none\n")[0] == 0
+    reading = ("consume", "bytes", "--from", "first", "--no-follow")
+    assert run(*reading, "--raw")[:2] == (0, "\x1b[2Jone")
+    assert run(*reading, "--format", r"%o:%s\n")[:2] == (0, "0:\x1b[2J\n1:one\n")
+    assert run(*reading, "--format", "%q")[0] == 2
+    assert run(*reading, "--raw", "--json")[0] == 2
+
+
+def test_escape_sequences_of_a_body_never_reach_a_terminal(run: Run, cluster: ThreadedCluster) -> None:
+    assert run("send", "orders-to-terminals", stdin=b"\x1b[2Jcleared\n")[0] == 0
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "aerobee.ops", "consume", "orders-to-terminals"),
+            *("--from", "first", "--count", "1", "-n", cluster.nameserver_address),
+        ],
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    try:
+        assert process.wait(timeout=60) == 0
+        assert os.read(ours, 1000) == b"\\x1b[2Jcleared\r\n"
+    finally:
+        process.kill()
+        os.close(ours)
