@@ -1,0 +1,96 @@
+"""Where a slave's log parts from its master's in classic HA, which itself never asks. Core.
+
+A slave that was a master once may end in records that nobody else has. Before it follows, it asks for bytes that it has
+already, from a little before its end, and compares. Two logs that were one and parted stay apart: each record holds its
+own offset and time. So if the overlap is equal up to the slave's end, all before it is; if it parts inside, the slave
+cuts back to the last record that both have; if the very first record of it differs, the search goes further back.
+
+The master cannot be asked from 0: that means "I have nothing" to it. The search begins at the second record at the lowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from aerobee.errors import MalformedFrame
+
+OVERLAP_BYTES = 64 << 10
+GROWTH = 8  # how much further back each try goes
+
+
+class Verdict(Enum):
+    MORE = auto()  # equal so far: more bytes are needed
+    EQUAL = auto()  # up to the slave's end: follow from there
+    PARTED = auto()  # cut at `common_end`, then follow from there
+    FURTHER_BACK = auto()  # connect again and ask from `ask_from`
+    NOTHING_COMMON = auto()  # not even the first record that can be asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    verdict: Verdict
+    common_end: int  # the logs are equal up to here, from `ask_from` on
+
+
+class DivergenceSearch:
+    """One search. `record_starts` are the offsets of the slave's records, ascending; `end` is its log's end."""
+
+    def __init__(self, record_starts: Sequence[int], end: int, read: Callable[[int, int], bytes]) -> None:
+        """`read(start, end)` returns bytes of the slave's log."""
+        self._starts = [start for start in record_starts if start > 0]
+        self._end = end
+        self._read = read
+        self._overlap_bytes = OVERLAP_BYTES
+        self.ask_from = self._start_before(end - OVERLAP_BYTES)
+        self._compared = self.ask_from
+
+    def take(self, offset: int, body: bytes) -> Comparison:
+        """Compare bytes that the master sent. Raises MalformedFrame when they do not follow each other."""
+        if offset != self._compared:
+            raise MalformedFrame(f"the master sent bytes at {offset}, {self._compared} was asked for")
+        count = min(len(body), self._end - offset)
+        mine = self._read(offset, offset + count)
+        same = _equal_bytes(mine, body[:count])
+        self._compared += same
+        if same == count:
+            verdict = Verdict.EQUAL if self._compared == self._end else Verdict.MORE
+            return Comparison(verdict, self._compared)
+        common_end = self._start_before(self._compared)
+        if common_end > self.ask_from:
+            return Comparison(Verdict.PARTED, common_end)
+        if not self._starts or self.ask_from <= self._starts[0]:
+            return Comparison(Verdict.NOTHING_COMMON, self.ask_from)
+        self._overlap_bytes *= GROWTH
+        # Up to here they are known to differ: the next try ends where this one began.
+        self.ask_from = self._start_before(self.ask_from - self._overlap_bytes)
+        self._compared = self.ask_from
+        return Comparison(Verdict.FURTHER_BACK, self.ask_from)
+
+    def _start_before(self, offset: int) -> int:
+        """The last record's start at or before `offset`, else the first that may be asked for."""
+        low, high = 0, len(self._starts)
+        while low < high:
+            middle = (low + high) // 2
+            if self._starts[middle] <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        if not self._starts:
+            return self._end
+        return self._starts[max(0, low - 1)]
+
+
+def _equal_bytes(one: bytes, other: bytes) -> int:
+    """How many bytes at the start are the same."""
+    if one == other:
+        return len(one)
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,131 @@
+"""Who is in sync with this master, and up to where its log is confirmed. Core, one for each mastership.
+
+Follows AutoSwitchHAService of RocketMQ. The set is the controller's: the master asks for a change and acts by the answer.
+What always holds, and what breaking it cost RocketMQ messages:
+
+- Everybody in the set has everything up to the confirm offset. A replica is asked in only when it has that, and what
+  this master itself wrote first; from that moment it counts, whatever becomes of the asking.
+- While a change is asked for, both sets count. An answer that was lost may have been a yes, and may become one later: what
+  was asked for counts until the controller names a newer set, because a request with an older set's epoch is refused then.
+- The confirm offset never goes back.
+- A member that reports less than the confirm offset lost what it had: it has to go at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+CATCH_UP_MS_MAX = 15_000  # haMaxTimeSlaveNotCatchup
+
+
+@dataclass(slots=True)
+class Replica:
+    """A connected slave: what it has, and since when it lags."""
+
+    offset: int
+    caught_up_ms: float
+    is_learner: bool
+    end_when_reported: int  # this master's end at the last report
+    reported_ms: float
+
+
+class SyncStateSet:
+    """The members, the replicas that are connected, and the confirm offset."""
+
+    def __init__(
+        self,
+        own_id: int,
+        *,
+        members: Iterable[int],
+        set_epoch: int,
+        epoch_start_offset: int,
+        confirm_offset: int,
+        needs_all: bool = False,
+        catch_up_ms_max: float = CATCH_UP_MS_MAX,
+    ) -> None:
+        """`needs_all` is allAckInSyncStateSet: without it what this master has is confirmed, as in RocketMQ."""
+        self.own_id = own_id
+        self.members = frozenset(members) | {own_id}
+        self.set_epoch = set_epoch
+        self.confirm_offset = confirm_offset
+        self._asked: frozenset[int] | None = None  # an answer is due
+        self._unanswered: frozenset[int] = frozenset()  # asked for, and what became of it is not known
+        self._replicas: dict[int, Replica] = {}
+        self._epoch_start_offset = epoch_start_offset
+        self._needs_all = needs_all
+        self._catch_up_ms_max = catch_up_ms_max
+
+    @property
+    def counted(self) -> frozenset[int]:
+        """Whose reports the confirm offset waits for."""
+        return self.members | self._unanswered | (self._asked or frozenset())
+
+    def report(
+        self, broker_id: int, offset: int, *, own_end: int, now_ms: float, is_learner: bool = False
+    ) -> None:
+        """A slave has everything before `offset`; this master's log ends at `own_end`."""
+        replica = self._replicas.get(broker_id)
+        if replica is None:
+            replica = Replica(offset, now_ms, is_learner, own_end, now_ms)
+            self._replicas[broker_id] = replica
+        if offset >= own_end:
+            replica.caught_up_ms = now_ms
+        elif offset >= replica.end_when_reported:
+            # It has all that was there at its last report: it lagged by less than the time since then.
+            replica.caught_up_ms = max(replica.caught_up_ms, replica.reported_ms)
+        replica.offset = offset
+        replica.end_when_reported, replica.reported_ms = own_end, now_ms
+        self.advance(own_end)
+
+    def left(self, broker_id: int) -> None:
+        """A slave's connection is gone. What it had is not known any more until it reports again."""
+        self._replicas.pop(broker_id, None)
+
+    def advance(self, own_end: int) -> int:
+        """The confirm offset, now that this master's log ends at `own_end`. It stays while a member is away."""
+        others = self.counted - {self.own_id}
+        if self._needs_all and others:
+            reports = [self._replicas[each].offset for each in others if each in self._replicas]
+            if len(reports) < len(others):
+                return self.confirm_offset
+            own_end = min(own_end, *reports)
+        self.confirm_offset = max(self.confirm_offset, own_end)
+        return self.confirm_offset
+
+    def wanted(self, now_ms: float) -> frozenset[int] | None:
+        """The set to ask the controller for; None when it is right as it is, or an answer is due."""
+        if self._asked is not None:
+            return None
+        wanted = {self.own_id}
+        for broker_id, replica in self._replicas.items():
+            if replica.is_learner or now_ms - replica.caught_up_ms > self._catch_up_ms_max:
+                continue
+            if broker_id in self.members:
+                # Without needs_all the confirm offset runs ahead of members that are a moment behind.
+                has_lost = self._needs_all and replica.offset < self.confirm_offset
+                if not has_lost:
+                    wanted.add(broker_id)
+            elif replica.offset >= max(self.confirm_offset, self._epoch_start_offset):
+                wanted.add(broker_id)
+        return frozenset(wanted) if wanted != self.members else None
+
+    def ask(self, members: frozenset[int]) -> None:
+        """This set is being asked for: from now on both count."""
+        self._asked = members | {self.own_id}
+
+    def unanswered(self) -> None:
+        """No answer came. The request may still be granted, so what it asked for goes on counting."""
+        self._unanswered |= self._asked or frozenset()
+        self._asked = None
+
+    def refused(self) -> None:
+        """The controller answered no, so this request is over."""
+        self._asked = None
+
+    def learned(self, members: Iterable[int], set_epoch: int) -> None:
+        """The controller's yes, or news from it. A set of an epoch that is known already changes nothing."""
+        if set_epoch <= self.set_epoch:
+            return
+        self.members, self.set_epoch = frozenset(members) | {self.own_id}, set_epoch
+        self._asked, self._unanswered = None, frozenset()

@@ -1,0 +1,171 @@
+"""The HA streams of both modes as frames: what a slave reports, what a master transfers. Core.
+
+Classic (source DefaultHAClient, DefaultHAConnection of RocketMQ), big-endian:
+
+    slave -> master   offset 8                       its log's end: the first asks to begin there, later ones confirm
+    master -> slave   offset 8 | size 4 | body       log bytes, cut anywhere; size 0 is a heartbeat
+
+Controller mode (AutoSwitchHAClient, AutoSwitchHAConnection); the handshake before it is in handshake.py:
+
+    slave -> master   state 4 | offset 8
+    master -> slave   state 4 | size 4 | offset 8 | epoch 4 | epoch start 8 | confirm offset 8 | body
+
+A frame of controller mode never crosses the end of an epoch; its confirm offset is the one from before its bytes.
+Sizes and offsets are checked before anything is kept, so a decoder holds at most one frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from aerobee.errors import FrameTooLarge, MalformedFrame
+
+BODY_BYTES_MAX = 16 << 20  # of one frame; RocketMQ sends 32 KiB (haTransferBatchSize)
+REPORT = struct.Struct(">q")
+CLASSIC_HEAD = struct.Struct(">qi")
+STATE_REPORT = struct.Struct(">iq")
+TRANSFER_HEAD = struct.Struct(">iiqiqq")
+
+
+class HaState(IntEnum):
+    """The first word of each frame in controller mode. Source HAConnectionState."""
+
+    READY = 0
+    HANDSHAKE = 1
+    TRANSFER = 2
+    SUSPEND = 3
+    SHUTDOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicFrame:
+    """Log bytes that stand at `offset`; without any a heartbeat."""
+
+    offset: int
+    body: bytes
+
+    def encode(self) -> bytes:
+        return CLASSIC_HEAD.pack(self.offset, len(self.body)) + self.body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferFrame:
+    """Log bytes of one epoch that stand at `offset`, and up to where everything is confirmed."""
+
+    offset: int
+    epoch: int
+    epoch_start_offset: int
+    confirm_offset: int
+    body: bytes
+    state: HaState = HaState.TRANSFER
+
+    def encode(self) -> bytes:
+        head = TRANSFER_HEAD.pack(
+            self.state,
+            len(self.body),
+            self.offset,
+            self.epoch,
+            self.epoch_start_offset,
+            self.confirm_offset,
+        )
+        return head + self.body
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """A slave's report in controller mode: the end of its log."""
+
+    offset: int
+    state: HaState = HaState.TRANSFER
+
+    def encode(self) -> bytes:
+        return STATE_REPORT.pack(self.state, self.offset)
+
+
+def encode_report(offset: int) -> bytes:
+    """A slave's report in classic mode."""
+    return REPORT.pack(offset)
+
+
+def check_offset(offset: int, what: str) -> int:
+    if offset < 0:
+        raise MalformedFrame(f"{what} is {offset}, must be 0 or more")
+    return offset
+
+
+def check_size(size: int, bytes_max: int) -> int:
+    """Raises FrameTooLarge as soon as the size is known; nothing was kept of the body."""
+    if size < 0:
+        raise MalformedFrame(f"the size of an HA frame is {size}, must be 0 or more")
+    if size > bytes_max:
+        raise FrameTooLarge(f"an HA frame announces {size} bytes, {bytes_max} are allowed")
+    return size
+
+
+def state_of(word: int) -> HaState:
+    if not HaState.READY <= word <= HaState.SHUTDOWN:
+        raise MalformedFrame(f"the state of an HA frame is {word}, must be 0 to 4")
+    return HaState(word)
+
+
+def decode_transfer(data: bytes | bytearray, bytes_max: int) -> TransferFrame | None:
+    """The frame at the start of `data`; None when it is not whole."""
+    if len(data) < TRANSFER_HEAD.size:
+        return None
+    state, size, offset, epoch, epoch_start, confirm = TRANSFER_HEAD.unpack_from(data)
+    end = TRANSFER_HEAD.size + check_size(size, bytes_max)
+    frame_state = state_of(state)
+    check_offset(offset, "the offset of an HA frame")
+    check_offset(epoch_start, "the start of an epoch")
+    if len(data) < end:
+        return None
+    return TransferFrame(
+        offset=offset,
+        epoch=epoch,
+        epoch_start_offset=epoch_start,
+        confirm_offset=confirm,
+        body=bytes(data[TRANSFER_HEAD.size : end]),
+        state=frame_state,
+    )
+
+
+class Reports:
+    """Cut a slave's classic reports out of a stream. Only the newest of a read counts, as at RocketMQ's master."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """Return the newest whole report, None without one. Raises MalformedFrame for a negative offset."""
+        data = self._rest + data
+        whole = len(data) - len(data) % REPORT.size
+        self._rest = data[whole:]
+        if not whole:
+            return None
+        return check_offset(REPORT.unpack_from(data, whole - REPORT.size)[0], "a slave's offset")
+
+
+class ClassicFrames:
+    """Cut a classic master's stream into frames. After a WireError it is not used again."""
+
+    def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._body_bytes_max = body_bytes_max
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+
+    def next_frame(self) -> ClassicFrame | None:
+        """The next whole frame, or None. Raises FrameTooLarge, MalformedFrame."""
+        if len(self._data) < CLASSIC_HEAD.size:
+            return None
+        offset, size = CLASSIC_HEAD.unpack_from(self._data)
+        end = CLASSIC_HEAD.size + check_size(size, self._body_bytes_max)
+        check_offset(offset, "the offset of an HA frame")
+        if len(self._data) < end:
+            return None
+        body = bytes(self._data[CLASSIC_HEAD.size : end])
+        del self._data[:end]
+        return ClassicFrame(offset, body)
