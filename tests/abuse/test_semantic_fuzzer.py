@@ -1,0 +1,54 @@
+"""Some hundred sequences of hostile requests against each role, and what finds nothing finds no fault either."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from aerobee.broker.broker import Broker
+from aerobee.nameserver import NameServer
+from aerobee.store import queue_table
+from aerobee.testing import LocalCluster
+from tests.abuse import semantic_fuzzer
+from tests.abuse.hostile_requests import HostileRequests, fields_of
+from tests.survival.hostile_frames import Fault
+
+SEQUENCES = {"broker": 150, "nameserver": 150, "client": 150}
+
+
+@pytest.mark.parametrize("role", SEQUENCES)
+def test_hostile_requests_are_survived_and_others_served(role: str) -> None:
+    figures = asyncio.run(semantic_fuzzer.run(role, SEQUENCES[role], seed=2026))
+    assert figures["faults"] == 0
+
+
+def test_a_request_that_holds_the_loop_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(semantic_fuzzer, "STALL_CPU_S", 0.0)
+    with pytest.raises(Fault, match="ms of the event loop"):
+        asyncio.run(semantic_fuzzer.run("nameserver", 40, seed=1))
+
+
+def test_a_directory_that_is_no_topic_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert queue_table.is_queue_name("t", 0)
+    monkeypatch.setattr(
+        semantic_fuzzer, "is_queue_name", lambda topic, queue_id: topic != semantic_fuzzer.VICTIM
+    )
+    with pytest.raises(Fault, match="made in the store"):
+        asyncio.run(semantic_fuzzer.run("nameserver", 10, seed=1))
+
+
+async def test_the_fields_of_requests_are_found_in_the_handlers() -> None:
+    async with LocalCluster() as cluster:
+        broker, server = cluster.broker(), cluster.nameserver()
+        assert isinstance(broker, Broker)
+        assert isinstance(server, NameServer)
+        fields = fields_of(broker.handlers)
+        assert fields[15]["commitOffset"] == "integer"
+        assert fields[17]["topic"] == "text"
+        assert fields[310]["b"] == "text"
+        assert fields_of(server.handlers)[103]["brokerName"] == "text"
+        # The same numbers make the same requests.
+        one, two = (HostileRequests(random.Random(5), broker.handlers) for _ in range(2))
+        assert [one.next() for _ in range(200)] == [two.next() for _ in range(200)]
