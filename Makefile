@@ -17,6 +17,7 @@ help:
 
 up:
 	@scripts/make-venv fast
+	@scripts/make-native || echo "make-native: the build failed, the Python backend serves" >&2
 	@$(BIN)/python scripts/up $(ARGS)
 
 test: style types unit survival interop wheel
@@ -41,7 +42,7 @@ simulation:
 	@scripts/make-venv dev
 	AEROBEE_SEEDS=$(SEEDS) $(PYTEST) -q tests/simulation
 
-# The native lane, built when cargo is there; without it only the Python lane is tested, and that is said.
+# The native backend, built when cargo is there; without it only the Python backend is tested, and that is said.
 native:
 	@scripts/make-venv dev
 	@scripts/make-native

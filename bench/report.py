@@ -161,7 +161,7 @@ def kinds_table() -> list[str]:
                     against,
                 )
             )
-    lines += ["", "Where there are two factors, the second one is that of the Python lane.\n"]
+    lines += ["", "Where there are two factors, the second one is that of the Python backend.\n"]
     return lines + [source(document) for document in documents]
 
 

@@ -191,9 +191,9 @@ def aerobee(
 def aerobee_python(
     *, sync_flush: bool = False, extra: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[Server]:
-    """The same with the lane in pure Python, also where the native one is installed."""
+    """The same with the fast path in pure Python, also where the native one is installed."""
     return aerobee(
-        name="aerobee-python", sync_flush=sync_flush, extra=extra, environment={"AEROBEE_LANE": "python"}
+        name="aerobee-python", sync_flush=sync_flush, extra=extra, environment={"AEROBEE_FAST_PATH": "python"}
     )
 
 

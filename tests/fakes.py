@@ -13,7 +13,7 @@ from aerobee.remoting.peer import Peer
 class FakePeer:
     """A Peer that keeps what it gets: frames in `written`, oneway requests in `sent`, calls in `invoked`.
 
-    `answers` are what invoke() returns or raises, by request code. `lane` is the slot of the burst hook.
+    `answers` are what invoke() returns or raises, by request code. `burst_note` is the slot of the burst hook.
     """
 
     def __init__(self, host_port: tuple[str, int] = ("10.0.0.1", 43_664)) -> None:
@@ -23,7 +23,7 @@ class FakePeer:
         self.principal = ""
         self.is_open = True
         self.congested = False
-        self.lane: Any = None
+        self.burst_note: Any = None
         self.written: list[bytes] = []
         self.sent: list[RemotingCommand] = []
         self.invoked: list[RemotingCommand] = []

@@ -25,13 +25,13 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
+from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.feature import Feature
-from aerobee.broker.features import make_features
+from aerobee.broker.features import fast_path_kinds, make_features
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane.choice import VARIABLE, choose_lane
-from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.ports import Ports
@@ -128,9 +128,9 @@ class Broker:
         self.producers = ProducerRegistry(clock=self.clock)
         self._duplicates = SendDuplicates(live=self.live, clock=self.clock)
         self._handlers: dict[int, Handler] = {}
-        self.lane_choice = choose_lane(os.environ.get(VARIABLE, ""))
+        self.backend_choice = choose_backend(wanted_backend(os.environ))
         is_real = type(self._network) is AsyncioNetwork
-        make_sockets = self.lane_choice.make_sockets if is_real else None
+        make_sockets = self.backend_choice.make_sockets if is_real else None
         self._direct = DirectNetwork(make_sockets) if make_sockets is not None else None
         self._watch = LoopWatch(self.clock.monotonic)
         self.ports = Ports(
@@ -142,7 +142,7 @@ class Broker:
             tls=tls,
         )
         self._client = RemotingClient(clock=self.clock, network=self._network)
-        self._lane: Lane | None = None
+        self._fast_path: FastPath | None = None
         self._deliveries: Deliveries | None = None
         self._background = Background(self.clock)
         self._is_started = False
@@ -210,9 +210,13 @@ class Broker:
         every("scan", lambda: SCAN_INTERVAL_S, self._scan)
         every("save", lambda: self.config.flush_consumer_offset_interval / 1000, self._save_offsets)
         await self.registration.start(self.config.nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
-        lane = f"{self.lane_choice.name} lane: {self.lane_choice.why}"
+        fast_path = f"{self.backend_choice.name} fast path: {self.backend_choice.why}"
         log.info(
-            "broker %s of %s serves at %s (%s)", self.identity.name, self.identity.cluster, self.address, lane
+            "broker %s of %s serves at %s (%s)",
+            self.identity.name,
+            self.identity.cluster,
+            self.address,
+            fast_path,
         )
 
     async def stop(self) -> None:
@@ -253,8 +257,8 @@ class Broker:
     def _close_parts(self) -> None:
         for feature in self._features:
             feature.close()
-        if self._lane is not None:
-            self._lane.close()
+        if self._fast_path is not None:
+            self._fast_path.close()
         if self._deliveries is not None:
             self._deliveries.close()
 
@@ -305,7 +309,7 @@ class Broker:
             topics=self.topics,
             stats=self.stats,
             waiting=self.held.by_queue,
-            choice=self.lane_choice,
+            choice=self.backend_choice,
         )
         self.schedule = Schedule(
             store=store,
@@ -325,7 +329,8 @@ class Broker:
                 parts.writer.add_hook(feature.put_hook)
         parts.writer.add_hook(delay_level_hook(len(self._store_config.delay_levels_ms())))
         self._fill_handlers(parts)
-        self._lane = Lane(
+        later, transactions = fast_path_kinds(self._features)
+        self._fast_path = FastPath(
             store=store,
             topics=self.topics,
             groups=self.groups,
@@ -339,13 +344,14 @@ class Broker:
             live=self.live,
             identity=identity,
             clock=self.clock,
-            choice=self.lane_choice,
-            second=next((each.lane_core for each in self._features if each.lane_core is not None), None),
+            choice=self.backend_choice,
+            later=later,
+            transactions=transactions,
             expressions=parts.expressions,
         )
-        self.ports.serve(self._lane.burst)
+        self.ports.serve(self._fast_path.burst)
         if self._direct is not None:
-            self._direct.receive = self._lane.receive
+            self._direct.receive = self._fast_path.receive
 
     def _fill_handlers(self, parts: BrokerParts) -> None:
         """The dispatch: what serves which request."""
@@ -416,7 +422,8 @@ class Broker:
         """Keys of brokerStatus beyond those of the store and the counters."""
         registered = self.registration.registered_at_ms
         return {
-            "lane": self.lane_choice.name,
+            "fastPath": self.backend_choice.name,
+            "lane": self.backend_choice.name,  # its name of before
             "loopWaitMaxMs": str(self.overload.wait_max_ms),
             "refusedSends": str(self.overload.refused_count),
             **self.ports.runtime_info(),

@@ -12,7 +12,6 @@ features.py makes them; broker.py calls them at the right time:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from aerobee.remoting.peer import Handler
 from aerobee.store.stored_message import StoredMessage
@@ -22,23 +21,11 @@ from aerobee.store.stored_message import StoredMessage
 PutHook = Callable[[StoredMessage, dict[str, str]], StoredMessage]
 
 
-class SecondLane(Protocol):
-    """Hot frames of one feature; see transaction/lane_core.py."""
-
-    def transactions(
-        self, data: bytes | bytearray, position: int, born_host: bytes, now_ms: int
-    ) -> tuple[bytes, int, bytes, list[tuple[str, int, int, int]]]: ...
-
-    def forget_topics(self) -> None: ...
-
-
 class Feature:
     """Base of all features: each method is overridden by those that need it."""
 
     name = ""
     put_hook: PutHook | None = None
-    lane_core: Callable[..., SecondLane] | None = None  # makes what serves hot frames that the lane leaves;
-    # takes the LaneChoice and the arguments of LaneCore
 
     def handlers(self) -> Mapping[int, Handler]:
         """Request code to handler."""

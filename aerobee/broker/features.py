@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aerobee.broker.consumer.lock_calls import FILE_NAME as LOCKS_FILE
 from aerobee.broker.consumer.lock_calls import OrderlyLocks
+from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
 from aerobee.broker.feature import Feature
 from aerobee.broker.filter.filter_feature import FilterFeature
 from aerobee.broker.parts import BrokerParts
@@ -37,6 +38,16 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         LightQueues(store=parts.store, topics=parts.topics, writer=parts.writer),
         Pop(parts, timer=timers),
     )
+
+
+def fast_path_kinds(
+    features: tuple[Feature, ...],
+) -> tuple[LaterSettings | None, TransactionSettings | None]:
+    """What the fast path serves beside sends and pulls."""
+    for feature in features:
+        if isinstance(feature, Transactions):
+            return feature.later_settings(), feature.transaction_settings()
+    return None, None
 
 
 def _filters(parts: BrokerParts) -> FilterFeature:

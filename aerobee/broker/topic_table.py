@@ -81,7 +81,7 @@ class TopicTable:
     """Topic name -> TopicConfig. Belongs to the event loop; every method but `put_beside` blocks for the file's write.
 
     `topics` may be read directly and is never assigned to from outside. Changes are written to the file first, then
-    told to the watchers (registration, the lane) with the configs that changed.
+    told to the watchers (registration, the fast path) with the configs that changed.
     """
 
     def __init__(self, *, file: ConfigFile | None, clock: Clock, bounds: Bounds | None = None) -> None:

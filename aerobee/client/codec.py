@@ -1,6 +1,6 @@
 """Which twin makes and reads what a client sends and gets: the native one (package aerobee-native) or the Python one.
 
-As with the broker's lane (aerobee/broker/lane/choice.py) the Python twin is the definition and is always there, and
+As with the broker's fast path (aerobee/broker/fastpath/choice.py) the Python codec is the definition and is always there, and
 the native one is taken when it is installed and has this version. AEROBEE_CLIENT_CODEC=python or =native forces one.
 
     ids               unique_id.py     UniqueIds
@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any, Protocol
 
 from aerobee.client.producer.send_header import STATUS, Ids, SendTemplate
@@ -26,6 +27,7 @@ from aerobee.errors import ConfigError
 from aerobee.message import Message, MessageQueue
 from aerobee.quick_init import open_twin
 
+native: ModuleType | None
 try:
     import aerobee_native as native
 except ImportError:

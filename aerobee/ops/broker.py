@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.lane.choice import VARIABLE, choose_lane
+from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
 from aerobee.config import to_properties
 from aerobee.ops.listening import require_directory, require_free_port
 from aerobee.ops.options import AsJson
@@ -90,8 +90,8 @@ def broker(
 
 
 def broker_loop() -> MakeLoop | None:
-    """The event loop of a process with a broker: the one that waits with the lane's sockets, where there are any."""
-    make_sockets = choose_lane(os.environ.get(VARIABLE, "")).make_sockets
+    """The event loop of a process with a broker: the one that waits with the native sockets, where there are any."""
+    make_sockets = choose_backend(wanted_backend(os.environ)).make_sockets
     return None if make_sockets is None else lambda: NativeEventLoop(make_sockets())
 
 

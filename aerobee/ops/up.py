@@ -23,7 +23,7 @@ from typing import Annotated
 import typer
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.lane.choice import LaneChoice
+from aerobee.broker.fastpath.choice import BackendChoice
 from aerobee.client import Admin
 from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, UsageError
@@ -276,7 +276,7 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
         await _wait_until_healthy(nameserver.address, list(addresses), stop, out, broker)
         if not stop:
             seconds = time.monotonic() - started
-            _say_ready(out, plan, nameserver.address, addresses, ephemeral, broker.lane_choice, seconds)
+            _say_ready(out, plan, nameserver.address, addresses, ephemeral, broker.backend_choice, seconds)
             await _stay(processes, stop, out)
             out.note("draining; Ctrl-C again ends everything at once")
     finally:
@@ -339,7 +339,7 @@ def _say_ready(
     nameserver: str,
     addresses: Mapping[str, str],
     ephemeral: bool,
-    lane: LaneChoice,
+    backend: BackendChoice,
     seconds: float,
 ) -> None:
     store = plan.brokers[0].store
@@ -352,7 +352,8 @@ def _say_ready(
                 "brokers": dict(addresses),
                 "data": None if ephemeral else str(plan.data),
                 "ack": ack,
-                "lane": lane.name,
+                "fast_path": backend.name,
+                "lane": backend.name,
                 "seconds": round(seconds, 3),
             },
             "",
@@ -365,7 +366,7 @@ def _say_ready(
         out.say(f"  {name:<{width}}  {address}")
     out.say(f"  {'data':<{width}}  {'kept until it stops' if ephemeral else plan.data}")
     out.say(f"  {'ack':<{width}}  {ack}")
-    out.say(f"  {'lane':<{width}}  {lane.name} ({lane.why})")
+    out.say(f"  {'fast path':<{width}}  {backend.name} ({backend.why})")
     out.say("")
     out.say("In another terminal:", style="bold")
     if nameserver != "127.0.0.1:9876":

@@ -94,7 +94,7 @@ class Endpoint:
 class Connection(asyncio.Protocol):
     """One open connection, of a server or of a client: a Peer (peer.py). Belongs to its event loop.
 
-    `address` is "ip:port", `listener` the name of the listener it came in through. `lane` is a slot where the
+    `address` is "ip:port", `listener` the name of the listener it came in through. `burst_note` is a slot where the
     burst hook keeps what it knows of this connection.
     """
 
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self.listener = listener
         self.principal = ""
         self.is_open = False
-        self.lane: Any = None
+        self.burst_note: Any = None
         self.touched = False  # a byte moved since the last sweep for idle connections
         self.idle_since = 0.0  # the clock's monotonic time of that sweep
         self.begun: tuple[tuple[int, int], float] | None = (

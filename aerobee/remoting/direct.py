@@ -1,9 +1,9 @@
-"""Sockets that the native lane reads and writes itself: an asyncio transport, and the network that makes it.
+"""Sockets that native code reads and writes itself: an asyncio transport, and the network that makes it.
 
-    event loop ── some are ready ──> DirectNetwork ── receive ──> Lane.receive ──> native Sockets: read, serve, write
+    event loop ── some are ready ──> DirectNetwork ── receive ──> FastPath.receive ──> native Sockets: read, serve, write
                                                   └── what is not ordinary ──> DirectTransport ──> Connection.data_received
 
-A connection's bytes go to its Connection as ever until that says `takes_bursts`; from then on the lane gets them without a
+A connection's bytes go to its Connection as ever until that says `takes_bursts`; from then on the fast path gets them without a
 Python object for bytes or replies, and what it leaves comes here again. Everything but that is what an asyncio transport
 does: half-open peers, limits of unsent bytes, pausing, orderly close.
 
@@ -44,7 +44,7 @@ Event = tuple["DirectTransport", int, Any]
 
 
 class DirectNetwork(AsyncioNetwork):
-    """A network whose servers' connections are read by native code. `receive` is the lane's: set before they are used."""
+    """A network whose servers' connections are read by native code. `receive` is the fast path's: set before they are used."""
 
     def __init__(self, make_sockets: Callable[[], NativeSockets]) -> None:
         self.receive: Callable[[NativeSockets], list[Event]] = _give_all
@@ -103,7 +103,7 @@ class DirectNetwork(AsyncioNetwork):
             return
         for transport, kind, what in events:
             try:
-                transport.happened(kind, what)
+                transport.on_event(kind, what)
             except Exception as error:
                 transport.failed(error)
 
@@ -121,7 +121,7 @@ class DirectNetwork(AsyncioNetwork):
 
 
 def _give_all(sockets: NativeSockets) -> list[Event]:
-    return sockets.receive(None, 0)[3]
+    return sockets.receive(None, 0, takes_sends=False, takes_pulls=False)[3]
 
 
 def _duplicate(listener: Any) -> socket.socket:
@@ -224,7 +224,7 @@ class DirectTransport(asyncio.Transport):
         connection.end_bursts = self.stop_serving
         connection.connection_made(self)
 
-    def happened(self, kind: int, what: Any) -> None:
+    def on_event(self, kind: int, what: Any) -> None:
         """Something happened at the socket: see the kinds above."""
         if self._is_finished:
             return
@@ -246,7 +246,7 @@ class DirectTransport(asyncio.Transport):
         self._connection.failed(error)
 
     def serve(self) -> None:
-        """Let the lane have what arrives next, when the connection allows it."""
+        """Let the fast path have what arrives next, when the connection allows it."""
         connection = self._connection
         if connection.takes_bursts and not self._is_closing:
             self._sockets.serve(self._token, connection, pack_host(*connection.host_port))
@@ -258,7 +258,7 @@ class DirectTransport(asyncio.Transport):
             if kept:
                 self._connection.data_received(kept)
 
-    def not_taken(self, rest: bytes | int) -> None:
+    def on_unsent(self, rest: bytes | int) -> None:
         """Replies that the peer did not take, or why it never will (errno)."""
         if isinstance(rest, int):
             self._fail(OSError(rest, os.strerror(rest)))

@@ -27,8 +27,10 @@ class NativeSockets(Protocol):
         """Wait; below 0 for ever. Returns how many sockets have something, and (descriptor, selectors' mask) of others."""
         ...
 
-    def receive(self, core: Any, now_ms: int) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """Read and serve what the last wait() found: puts, gets, held, events."""
+    def receive(
+        self, backend: Any, now_ms: int, *, takes_sends: bool, takes_pulls: bool
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """Read and serve what the last wait() found: appended, pulled, held, events."""
         ...
 
     def send_replies(self) -> list[tuple[Any, bytes | int]]: ...

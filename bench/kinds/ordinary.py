@@ -1,10 +1,10 @@
 """What an ordinary send costs a broker that has every kind of message, beside one without any of them.
 
-    python bench/kinds/ordinary.py [--rounds 300] [--lanes native,python]
+    python bench/kinds/ordinary.py [--rounds 300] [--backends native,python]
 
 Both brokers run in this process. The one with kinds holds an open transaction, messages that wait for a level and for a timer,
-and a POP check point; of the other one the lane alone serves, without what is asked about frames that it leaves. The same
-bursts of 64 sends of 128 bytes go to Lane.burst of each in turns. CPU microseconds a message, the least of the rounds:
+and a POP check point; of the other one sends and pulls alone are served on the fast path. The same
+bursts of 64 sends of 128 bytes go to FastPath.burst of each in turns. CPU microseconds a message, the least of the rounds:
 other work on the machine can only add to it.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from aerobee.broker.lane.choice import VARIABLE
+from aerobee.broker.fastpath.choice import VARIABLE
 from aerobee.client import Producer, SimpleConsumer, TransactionProducer, TransactionState
 from aerobee.message import Message
 from aerobee.remoting.command import RemotingCommand
@@ -39,7 +39,7 @@ PEER = ("127.0.0.1", 40_000)
 class Sink:
     """Stands for a connection; what is written to it is counted."""
 
-    lane: Any = None
+    burst_note: Any = None
     host_port = PEER
     address = "127.0.0.1:40000"
     congested = False
@@ -79,17 +79,18 @@ async def use_every_kind(cluster: LocalCluster) -> None:
         await consumer.receive(invisible_s=300, wait_s=5)
 
 
-async def measure(lane: str, rounds: int) -> dict[str, float]:
-    os.environ[VARIABLE] = lane
+async def measure(backend: str, rounds: int) -> dict[str, float]:
+    os.environ[VARIABLE] = backend
     least = {"with": float("inf"), "without": float("inf")}
     async with LocalCluster() as cluster, LocalCluster() as plain:
         for each in (cluster, plain):
             await each.create_topic(TOPIC, QUEUES)
         await cluster.create_topic("kinds", QUEUES)
         await use_every_kind(cluster)
-        lanes = {"with": cluster.broker()._lane, "without": plain.broker()._lane}
-        assert lanes["without"] is not None
-        lanes["without"]._second = lanes["without"]._make_second = None
+        paths = {"with": cluster.broker()._fast_path, "without": plain.broker()._fast_path}
+        assert paths["without"] is not None
+        paths["without"]._later = paths["without"]._transactions = None
+        paths["without"]._settings_changed()
         sink, number = Sink(), 0
         for turn in range(rounds + 2):
             # A loop that was held up counts as overload for a moment, in which nothing is ordinary.
@@ -98,12 +99,12 @@ async def measure(lane: str, rounds: int) -> dict[str, float]:
             bursts = [burst_of_sends(number + n * BURST) for n in range(BURSTS_PER_ROUND)]
             number += BURST * BURSTS_PER_ROUND
             for name, one in sorted(
-                lanes.items(), reverse=bool(turn % 2)
+                paths.items(), reverse=bool(turn % 2)
             ):  # the first one meets a colder cache
                 began = time.process_time()
                 for data in bursts:
                     if one.burst(sink, data, 0) != len(data):  # type: ignore[union-attr, arg-type]
-                        raise SystemExit(f"the {lane} lane left an ordinary send to the handlers")
+                        raise SystemExit(f"the {backend} fast path left an ordinary send to the handlers")
                 spent = time.process_time() - began
                 least[name] = min(least[name], spent / (BURST * BURSTS_PER_ROUND) * 1e6)
             await asyncio.sleep(0.01)  # the brokers' own work
@@ -117,10 +118,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--lanes", default="native,python")
+    parser.add_argument("--backends", default="native,python")
     options = parser.parse_args()
     servers = {"native": "aerobee", "python": "aerobee-python"}
-    found = {servers[lane]: asyncio.run(measure(lane, options.rounds)) for lane in options.lanes.split(",")}
+    found = {
+        servers[backend]: asyncio.run(measure(backend, options.rounds))
+        for backend in options.backends.split(",")
+    }
     for server, least in found.items():
         print(
             f"{server}: {least['with']:.3f} us a send with every kind, {least['without']:.3f} without: "

@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
-use crate::json_header::plain_until;
+use crate::json_text::plain_until;
 use crate::text::write_decimal;
 
 const PROPERTIES_BYTES_MAX: usize = 32_767;

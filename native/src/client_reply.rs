@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyString, PyTuple};
 
-use crate::json_header::plain_until;
+use crate::json_text::plain_until;
 
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const DIGITS_MAX: usize = 18;

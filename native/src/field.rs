@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::json_header::unescape;
+use crate::json_text::unescape;
 
 /// A value as it stands in the header. Texts are not unescaped before they are needed.
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Entries of the key index, written once a burst (LaneCore._write_index; layout in aerobee/store/index_file.py).
+//! Entries of the key index, written once a burst (layout in aerobee/store/index_file.py).
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -51,7 +51,7 @@ impl OpenFile {
 }
 
 impl Index {
-    /// Look at the open file, as LaneCore._begin does; `files` are the index's files, None when it is off.
+    /// Look at the open file; `files` are the index's files, None when it is off.
     pub fn load_room(&mut self, files: Option<&Bound<'_, PyList>>, again: bool) -> PyResult<()> {
         let Some(files) = files else {
             self.room = NO_LIMIT;

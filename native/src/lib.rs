@@ -1,50 +1,74 @@
-//! The native twin of Aerobee's lane. aerobee/broker/lane/core.py and lane/pull.py say what it does; the same tests
-//! and a differential fuzz (tests/fuzz/lane_differential.py) hold both. And of the client's codec: client*.rs, the twin of
+//! The native backend of Aerobee's fast path. aerobee/broker/fastpath/ says what it does; the same tests and a differential
+//! fuzz (tests/fuzz/fastpath_differential.py) hold both. And of the client's codec: client*.rs, the native form of
 //! aerobee/client/codec.py's parts, held by tests/fuzz/client_differential.py.
 //!
-//! The lane does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched
-//! through `window.rs` alone. `sockets.rs` joins the lane to the connections of a broker. Unsafe code is in `window.rs`, and
-//! where `sockets.rs` takes over a descriptor.
+//! Files only use those that stand above them in this list, which a test reads (tests/unit/test_native_floors.py). The fast
+//! path does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched
+//! through `window.rs` alone. `sockets.rs` joins it to the connections of a broker. Unsafe code is in `window.rs`, and where
+//! `sockets.rs` takes over a descriptor.
 
 #![deny(unsafe_code)]
 
+// Bytes, texts and headers.
+mod window;
+mod text;
+mod json_text;
+mod field;
+mod json_header;
 mod binary_header;
+
+// The store.
+mod outcome;
+mod record;
+mod topic;
+mod index;
+mod appender;
+mod segment;
+mod filter;
+
+// The fast path: what families share, the families, and who asks them.
+mod shared;
+mod results;
+mod send;
+mod batch;
+mod authorization;
+mod pull;
+mod later;
+mod transaction;
+mod delivery;
+mod backend;
+#[cfg(target_os = "linux")]
+mod sockets;
+
+// The client's codec.
 mod client;
 mod client_record;
 mod client_reply;
-mod delayed;
-mod deliver;
-mod field;
-mod index;
-mod json_header;
-mod lane;
-mod pull;
-mod send;
-#[cfg(target_os = "linux")]
-mod sockets;
-mod text;
-mod topic;
-mod transaction;
-mod window;
 
 use pyo3::prelude::*;
 
-/// The same number as aerobee.broker.lane.core.LANE_VERSION: of the seam and of what a burst answers and writes.
-const LANE_VERSION: u32 = 6;
+/// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
+const FAST_PATH_VERSION: u32 = 7;
 
 /// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;
 
 #[pymodule]
 fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("LANE_VERSION", LANE_VERSION)?;
+    module.add("FAST_PATH_VERSION", FAST_PATH_VERSION)?;
     module.add("CODEC_VERSION", CODEC_VERSION)?;
     module.add_class::<client::SendTemplate>()?;
     module.add_class::<client::UniqueIds>()?;
     module.add_class::<client_reply::SendReplies>()?;
     module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
-    module.add_class::<pull::RecordFilter>()?;
+    module.add_class::<filter::RecordFilter>()?;
+    module.add_class::<results::BurstResult>()?;
+    module.add_class::<results::Appended>()?;
+    module.add_class::<results::PullResult>()?;
+    module.add_class::<results::HeldFrame>()?;
+    module.add_class::<results::DeliveryResult>()?;
     #[cfg(target_os = "linux")]
     module.add_class::<sockets::Sockets>()?;
-    module.add_class::<lane::LaneCore>()
+    module.add_class::<delivery::DeliveryBackend>()?;
+    module.add_class::<backend::Backend>()
 }

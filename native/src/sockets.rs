@@ -1,7 +1,7 @@
-//! The sockets of a broker: bytes go from a read to the lane and its replies to a write without an object for either.
+//! The sockets of a broker: bytes go from a read to the fast path and its replies to a write without an object for either.
 //!
 //! One epoll holds all connections, and other descriptors when it is the event loop's own (native_loop.py); on any other
-//! loop its descriptor is watched. `wait` finds out which have something, `receive` reads and serves those. What the lane
+//! loop its descriptor is watched. `wait` finds out which have something, `receive` reads and serves those. What the fast path
 //! cannot serve, the first bytes of a connection, ends and errors go to the connection's transport
 //! (aerobee/remoting/direct.py), which is told about by an event; so does everything of a connection while the transport has
 //! not said `serve`. All ready connections share one burst: its numbers are read and settled once.
@@ -22,13 +22,15 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
-use crate::lane::{Burst, LaneCore, State, REPLIES_BYTES_KEPT, REPLY_BYTES_MAX};
+use crate::backend::{Backend, REPLY_BYTES_MAX, State};
+use crate::shared::{Burst, Gates};
 
 const READ_BYTES: usize = 256 * 1024; // of one connection at a time
 const TAIL_BYTES_MAX: usize = 128 * 1024; // a longer frame that is not whole is collected by the transport
 const REPLIES_BYTES_MAX: usize = 4 << 20; // of all connections; the others wait for the next turn
 const TURN_BYTES_MAX: usize = 2 << 20; // read from all connections; likewise
 const READY_MAX: usize = 256;
+const REPLIES_BYTES_KEPT: usize = 1 << 18;
 const FIRST_TOKEN: u64 = 1 << 32; // what is below is a descriptor that is not ours to read
 // The masks of Python's selectors.
 const OTHER_READS: u32 = 1;
@@ -45,13 +47,13 @@ struct Socket {
     descriptor: OwnedFd,
     owner: Py<PyAny>,
     served: Option<Served>, // None: its bytes go to the transport
-    tail: Vec<u8>,          // the beginning of a frame that the lane will serve
+    tail: Vec<u8>,          // the beginning of a frame that the fast path will serve
     reads: bool,
     writes: bool, // the transport has bytes that wait for the peer
     is_watched: bool,
 }
 
-/// What the lane needs of a connection.
+/// What the fast path needs of a connection.
 struct Served {
     connection: Py<PyAny>,
     born_host: Vec<u8>,
@@ -75,7 +77,7 @@ pub struct Sockets {
     inner: Mutex<Inner>,
 }
 
-/// What is left of one read after the lane, or all of it.
+/// What is left of one read after the fast path, or all of it.
 enum Rest {
     Nothing,
     Tail(usize),
@@ -122,7 +124,7 @@ impl Sockets {
         self.watch_socket(socket, token)
     }
 
-    /// From now on the lane serves what arrives, until bytes go to the transport again.
+    /// From now on the fast path serves what arrives, until bytes go to the transport again.
     fn serve(&self, token: u64, connection: Py<PyAny>, born_host: Vec<u8>) -> PyResult<()> {
         let replaced = {
             let mut inner = self.inner();
@@ -133,7 +135,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// From now on all bytes go to the transport. Returns those that the lane had kept: they come first.
+    /// From now on all bytes go to the transport. Returns those that the fast path had kept: they come first.
     fn stop_serving<'py>(&self, py: Python<'py>, token: u64) -> PyResult<Bound<'py, PyBytes>> {
         let (served, tail) = {
             let mut inner = self.inner();
@@ -197,11 +199,19 @@ impl Sockets {
         Ok((count, others))
     }
 
-    /// Read what has arrived and serve what `core` can, of the sockets that `wait` has found: (puts, gets, held, events).
+    /// Read what has arrived and serve what the backend can, of the sockets that `wait` has found: (puts, gets, held, events).
     ///
     /// `puts` are a burst's; `gets` and `held` are its, too, as lists of (connection, ...); an event is (transport, kind,
-    /// what). Replies wait for `send_replies`. Without a core everything goes to the transports.
-    fn receive<'py>(&self, py: Python<'py>, core: Option<&LaneCore>, now_ms: i64) -> PyResult<Bound<'py, PyTuple>> {
+    /// what). Replies wait for `send_replies`. Without a backend everything goes to the transports.
+    #[pyo3(signature = (backend, now_ms, *, takes_sends, takes_pulls))]
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        backend: Option<&Backend>,
+        now_ms: i64,
+        takes_sends: bool,
+        takes_pulls: bool,
+    ) -> PyResult<Bound<'py, PyTuple>> {
         let ready = std::mem::take(&mut self.inner().ready);
         let mut turn = Turn {
             py,
@@ -216,8 +226,9 @@ impl Sockets {
             (std::mem::take(&mut inner.buffer), std::mem::take(&mut inner.replies))
         };
         buffer.resize(READ_BYTES, 0);
-        if let Some(mut state) = core.and_then(LaneCore::state) {
-            let mut burst = state.begin(py, b"", now_ms)?;
+        if let Some(mut state) = backend.and_then(Backend::state) {
+            let gates = Gates { sends: takes_sends, pulls: takes_pulls };
+            let mut burst = state.shared.begin(py, b"", now_ms, gates)?;
             let scratch = std::mem::replace(&mut burst.replies, replies);
             let mut outcome = self.connections(&mut turn, &ready, &mut buffer, Some((&mut state, &mut burst)));
             match state.end(&mut burst) {
@@ -225,7 +236,7 @@ impl Sockets {
                 // Nothing of this burst may be answered: what it stored may not be where the store looks for it.
                 Err(fault) => outcome = outcome.and_then(|()| self.fail(&mut turn, &fault)),
             }
-            state.keep(scratch);
+            state.shared.keep(scratch);
             drop(state);
             let mut inner = self.inner();
             (inner.buffer, inner.replies, inner.outgoing) = (buffer, burst.replies, std::mem::take(&mut turn.outgoing));
@@ -281,7 +292,7 @@ struct Turn<'py> {
     outgoing: Vec<(u64, usize, usize)>,
 }
 
-type Lane<'l, 'py> = (&'l mut State, &'l mut Burst<'py>);
+type FastPath<'l, 'py> = (&'l mut State, &'l mut Burst<'py>);
 
 impl Sockets {
     fn ready(&self, timeout_s: f64, ready: &mut Vec<Ready>) -> Result<(), Errno> {
@@ -305,7 +316,7 @@ impl Sockets {
         turn: &mut Turn<'_>,
         ready: &[Ready],
         buffer: &mut [u8],
-        mut lane: Option<Lane<'_, '_>>,
+        mut fast_path: Option<FastPath<'_, '_>>,
     ) -> PyResult<()> {
         let mut read_bytes = 0;
         for (token, flags) in ready.iter().copied() {
@@ -324,7 +335,7 @@ impl Sockets {
                 Ok(size) => {
                     let data = &buffer[..size];
                     read_bytes += size;
-                    let goes_on = match (lane.as_mut(), served) {
+                    let goes_on = match (fast_path.as_mut(), served) {
                         (Some((state, burst)), Some(served)) => self.serve_read(turn, token, data, state, burst, served)?,
                         _ => self.keep(turn, token, data, Rest::ForTransport(0)).map(|()| true)?,
                     };
@@ -354,10 +365,10 @@ impl Sockets {
     ) -> PyResult<bool> {
         let (py, connection) = (turn.py, served.connection);
         connection.setattr(py, intern!(py, "touched"), true)?;
-        burst.born_host = served.born_host;
+        burst.writing.born_host = served.born_host;
         burst.pulled_bytes = 0;
         let start = burst.replies.len();
-        let (used, slow, fault) = state.frames(burst, data, 0, State::frame);
+        let (used, slow, fault) = state.frames(burst, data, 0);
         if let Some(fault) = fault {
             burst.replies.truncate(start);
             burst.held.clear();
@@ -371,7 +382,7 @@ impl Sockets {
             turn.held.append((&connection, PyBytes::new(py, &burst.held)))?;
             burst.held.clear();
         }
-        if let Some(pulled) = burst.gets.take() {
+        if let Some(pulled) = burst.pulled.take() {
             turn.gets.append((&connection, pulled))?;
         }
         let is_full = burst.pulled_bytes >= REPLY_BYTES_MAX;

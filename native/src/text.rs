@@ -21,7 +21,7 @@ pub fn positive(hash: u32) -> i32 {
     (hash as i32).checked_abs().unwrap_or(0)
 }
 
-/// What the lane asks of a message's properties.
+/// What the fast path asks of a message's properties.
 #[derive(Default)]
 pub struct Properties<'a> {
     pub unique_key: Option<&'a [u8]>,
@@ -38,6 +38,11 @@ pub struct Properties<'a> {
 }
 
 impl Properties<'_> {
+    /// Whether the sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once.
+    pub fn waits(&self) -> bool {
+        self.wait.is_none_or(|wait| wait.eq_ignore_ascii_case(b"true"))
+    }
+
     /// Whether each pair has its separator.
     pub fn is_paired(&self) -> bool {
         self.pair_count == self.part_count / 2

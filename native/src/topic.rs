@@ -1,4 +1,4 @@
-//! What the lane looks up once: topics and their queues (aerobee/broker/lane/topic.py).
+//! What is looked up once: topics and their queues (aerobee/broker/fastpath/topic.py).
 
 use std::collections::HashMap;
 
@@ -9,10 +9,33 @@ use pyo3::types::{PyString, PyTuple};
 use crate::text::{java_hash_from, positive};
 use crate::window::Window;
 
+/// Topics and queues, which are named by their numbers in these lists.
+#[derive(Default)]
+pub struct Topics {
+    pub list: Vec<Topic>,
+    pub numbers: HashMap<Vec<u8>, usize>, // of ordinary topics, by name
+    pub queues: Vec<Queue>,
+}
+
+impl Topics {
+    /// Add a topic; returns its number.
+    pub fn add(&mut self, topic: Topic) -> usize {
+        self.list.push(topic);
+        self.list.len() - 1
+    }
+
+    /// Topics have changed: every number is void.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.numbers.clear();
+        self.queues.clear();
+    }
+}
+
 /// One queue of an ordinary topic.
 pub struct Queue {
     pub object: Py<PyAny>,
-    pub key: Py<PyTuple>, // (topic, queue id), as the table of parked pulls has it
+    pub key: Py<PyTuple>, // (topic, queue id), as the table of held requests has it
     pub id: i32,
     pub reply_start: Vec<u8>,
     /// The numbers of the Python object while a burst writes to it.
@@ -64,7 +87,7 @@ pub struct Topic {
     pub py_name: Py<PyString>,
     pub field: Vec<u8>, // length byte and name, as records have it
     pub queue_count: i64,
-    pub queues: HashMap<i64, usize>, // to the lane's list of queues
+    pub queues: HashMap<i64, usize>, // to the list of queues
     pub hash_start: u32,
     // Of the burst.
     pub count: u64,
@@ -91,6 +114,11 @@ impl Topic {
             byte_count: 0,
             request_count: 0,
         })
+    }
+
+    /// The topic's name.
+    pub fn name(&self) -> &[u8] {
+        &self.field[1..]
     }
 
     /// The hash of the index key `topic#key`.

@@ -20,18 +20,18 @@ pub struct Window {
 }
 
 // SAFETY: `start` points into the memory that `_buffer` keeps exported, and `PyBuffer` may itself move between threads.
-// A window is only used inside a burst, which holds the interpreter and the lane's lock.
+// A window is only used inside a burst, which holds the interpreter and the fast path's lock.
 unsafe impl Send for Window {}
 
 impl Window {
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(object)?;
         if buffer.readonly() {
-            return Err(PyBufferError::new_err("the lane needs a writable buffer"));
+            return Err(PyBufferError::new_err("the fast path needs a writable buffer"));
         }
         let slice = buffer
             .as_slice_ptr()
-            .ok_or_else(|| PyBufferError::new_err("the lane needs a contiguous buffer"))?;
+            .ok_or_else(|| PyBufferError::new_err("the fast path needs a contiguous buffer"))?;
         Ok(Self { start: slice.cast::<u8>(), len: slice.len(), _buffer: buffer })
     }
 

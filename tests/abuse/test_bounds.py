@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.lane.choice import VARIABLE
+from aerobee.broker.fastpath.choice import VARIABLE
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from aerobee.remoting.body.message_queue import queue_to_dict

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.lane.choice import VARIABLE
+from aerobee.broker.fastpath.choice import VARIABLE
 from tests.abuse.stranger import Stranger, broker_at
 
 HALF, OWN_GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from aerobee.broker.lane.choice import choose_lane
+from aerobee.broker.fastpath.choice import choose_backend
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.direct import DirectNetwork
 
-_MAKE_SOCKETS = choose_lane("").make_sockets
+_MAKE_SOCKETS = choose_backend("").make_sockets
 _KINDS = ("event loop",) if _MAKE_SOCKETS is None else ("event loop", "native sockets")
 
 

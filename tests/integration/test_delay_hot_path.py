@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.lane.choice import VARIABLE
+from aerobee.broker.fastpath.choice import VARIABLE
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.timer_properties import due_time, slot_time
 from aerobee.clock import AdvancingClock

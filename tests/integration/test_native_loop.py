@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.lane.choice import choose_lane
+from aerobee.broker.fastpath.choice import choose_backend
 from aerobee.remoting.direct import DirectNetwork, DirectTransport
 from aerobee.remoting.native_loop import NativeEventLoop, _NativeSelector
 from tests.integration import test_native_sockets, test_remoting
 from tests.integration.test_native_sockets import peer_of, runtime_info, send, serving
 
-MAKE_SOCKETS = choose_lane().make_sockets
+MAKE_SOCKETS = choose_backend().make_sockets
 
 pytestmark = pytest.mark.skipif(MAKE_SOCKETS is None, reason="only the native lane on Linux has sockets")
 

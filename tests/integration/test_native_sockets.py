@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.lane.choice import choose_lane
+from aerobee.broker.fastpath.choice import choose_backend
 from aerobee.message import decode_records
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, SerializeType
@@ -26,7 +26,7 @@ from aerobee.testing import LocalCluster
 from tests.survival.frame_mutator import FrameMutator
 
 pytestmark = pytest.mark.skipif(
-    choose_lane().make_sockets is None, reason="only the native lane on Linux has them"
+    choose_backend().make_sockets is None, reason="only the native lane on Linux has them"
 )
 
 TOPIC, GROUP, QUEUES = "sockets", "sockets-group", 4
@@ -109,7 +109,7 @@ async def serving(**store_config: Any) -> AsyncIterator[Broker]:
         async with cluster.admin() as admin:
             await admin.create_group(GROUP)
         broker = cluster.broker()
-        assert broker.lane_choice.make_sockets is not None
+        assert broker.backend_choice.make_sockets is not None
         yield broker
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.lane.choice import NATIVE, PYTHON, VARIABLE, choose_lane
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON, VARIABLE, choose_backend
 from aerobee.message import decode_record
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder
 from aerobee.testing.local_cluster import LocalCluster
 
-TWINS = [PYTHON] + ([NATIVE] if choose_lane().name == NATIVE else [])
+TWINS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])
 HOT, SLOW = (",", ":"), (", ", ": ")
 TOPIC = "orders"
 

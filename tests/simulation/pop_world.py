@@ -30,9 +30,9 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.pull.held_pulls import HeldPulls
@@ -57,7 +57,7 @@ from tests.simulation.store_world import InlineExecutor
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 PLAIN, ORDERED, GROUP = "orders", "inorder", "g"
 QUEUES = 2
-TWINS = [choose_lane(PYTHON)] + ([choose_lane(NATIVE)] if choose_lane().name == NATIVE else [])
+TWINS = [choose_backend(PYTHON)] + ([choose_backend(NATIVE)] if choose_backend().name == NATIVE else [])
 LIVES = 4  # of a long run; two show most faults in a third of the time
 SLOTS = 64
 INVISIBLE_MS = (1_200, 3_000, 8_000)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from aerobee.broker.delay import delivery_core, schedule
+from aerobee.broker.delay import schedule
+from aerobee.broker.fastpath import delivery
 from aerobee.broker.send import timer_properties
 from aerobee.broker.timer import timer_feature, timer_service
 from aerobee.broker.timer.timer_saver import TimerSaver
@@ -88,7 +89,7 @@ def mend_no_slots(patch: pytest.MonkeyPatch) -> None:
 
 def deliver_a_millisecond_early(patch: pytest.MonkeyPatch) -> None:
     due_time = timer_properties.due_time
-    for user in (timer_service, delivery_core):
+    for user in (timer_service, delivery):
         patch.setattr(user, "due_time", lambda *args, **named: due_time(*args, **named) - 1)
 
 

@@ -20,8 +20,8 @@ from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.send.delay_level import delay_level_hook
@@ -48,7 +48,7 @@ WINDOW_S = 6
 MAX_DELAY_MS = 25_000
 SLOTS = 64  # half of the wheel; it turns several times in a life
 LIVES = 4
-TWINS = [choose_lane(PYTHON)] + ([choose_lane(NATIVE)] if choose_lane().name == NATIVE else [])
+TWINS = [choose_backend(PYTHON)] + ([choose_backend(NATIVE)] if choose_backend().name == NATIVE else [])
 TOPIC = "orders"
 
 

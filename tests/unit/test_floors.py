@@ -69,7 +69,7 @@ CORES = [
     "broker/send/message_type.py",
     "broker/send/dead_letter.py",
     "broker/send/delay_level.py",
-    "broker/delay/delivery_core.py",
+    "broker/fastpath/delivery.py",
     "store/stored_message.py",
     "ha/divergence.py",
     "ha/epoch_file.py",
@@ -101,7 +101,7 @@ BROKER_ORDER = (
     "consumer",  # groups, members, offsets, locks
     "pull",  # what a consumer reads, and the pulls that wait
     "send",  # what a producer sends, up to the store
-    "lane",  # the same for ordinary bursts
+    "fastpath",  # the same for ordinary bursts
     "delay",  # delivery of what has waited
     "parts",  # the shared parts, from which those above are made
     "timer",

@@ -1,21 +1,22 @@
 """Stores due messages under their real topics, runs of them in one call: what levels and timers deliver with.
 
-DeliveryCore (delivery_core.py, or its native twin) takes what is ordinary; Redelivery takes the rest, a message at a time.
+A DeliveryBackend (fastpath/) takes what is ordinary; Redelivery takes the rest, a message at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import cast
 
-from aerobee.broker.delay.delivery_core import DeliveryCore, DeliveryTwin
-from aerobee.broker.delay.delivery_runs import Looked, Stamp, Stored
-from aerobee.broker.lane.choice import NATIVE, LaneChoice
+from aerobee.broker.fastpath.choice import BackendChoice
+from aerobee.broker.fastpath.results import DeliveryResult as NothingDelivered
+from aerobee.broker.fastpath.seam import DeliveryBackend, DeliveryResult, Looked, Stamp
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.message_store import MessageStore
+
+_NOTHING = NothingDelivered(0, (), None)
 
 
 class Deliveries:
@@ -28,57 +29,46 @@ class Deliveries:
         topics: TopicTable,
         stats: BrokerStats,
         waiting: Container[tuple[str, int]],
-        choice: LaneChoice,
+        choice: BackendChoice,
     ) -> None:
-        """`waiting` holds the queues whose messages are announced, as for the lane. The store's host is known."""
+        """`waiting` holds the queues whose messages are announced, as for the fast path. The store's host is known."""
         self._store = store
         self._topics = topics
         self._stats = stats
-        make = choice.make if choice.name == NATIVE else DeliveryCore
-        core = make(
-            store=store,
-            find_topic=self._find_topic,
-            find_grant=lambda key: None,
-            store_host=store.store_host,
-            own_properties="",
-            reply_fields="",
-            reply_ext={},
-            waiting=waiting,
-            special_properties=frozenset(),
+        self._backend: DeliveryBackend | None = choice.make_delivery(
+            store=store, find_topic=self._find_topic, store_host=store.store_host, waiting=waiting
         )
-        self._core: DeliveryTwin | None = cast(DeliveryTwin, core)
         topics.on_change(lambda _: self._forget())
 
-    def run(
-        self, sources: Sequence[int], stamp: Stamp | None = None
-    ) -> tuple[int, list[Stored], Exception | None]:
+    def run(self, sources: Sequence[int], stamp: Stamp | None = None) -> DeliveryResult:
         """As DeliveryRuns.run."""
-        store, core = self._store, self._core
-        if core is None or not sources or not store.is_writable:
-            return 0, [], None
-        count, puts, fault = core.deliver(
+        store, backend = self._store, self._backend
+        if backend is None or not sources or not store.is_writable:
+            return _NOTHING
+        result = backend.deliver(
             sources, store.store_time_now(), readable_end=store.readable_offset, stamp=stamp
         )
-        if puts:
-            for topic, number, size, _ in puts:
-                self._stats.topic_put(topic, number, size)
+        appended = result.appended
+        if appended:
+            for each in appended:
+                self._stats.topic_put(each.topic, each.message_count, each.byte_count)
             store.burst_done()
-        return count, puts, fault
+        return result
 
     def look(self, sources: Sequence[int], precision_ms: int) -> list[Looked]:
         """As DeliveryRuns.look."""
-        core = self._core
-        if core is None or not sources:
+        backend = self._backend
+        if backend is None or not sources:
             return []
-        return core.look(sources, readable_end=self._store.readable_offset, precision_ms=precision_ms)
+        return backend.look(sources, readable_end=self._store.readable_offset, precision_ms=precision_ms)
 
     def close(self) -> None:
-        """Let go of the broker, as Lane.close(): the native twin is unknown to Python's garbage collection."""
-        self._core = None
+        """Let go of the broker, as FastPath.close(): the native backend is unknown to Python's garbage collection."""
+        self._backend = None
 
     def _forget(self) -> None:
-        if self._core is not None:
-            self._core.forget_topics()
+        if self._backend is not None:
+            self._backend.forget_topics()
 
     def _find_topic(self, name: str) -> TopicConfig | None:
         """The config of a topic to which runs are delivered. What goes to the broker's own is looked at one by one."""

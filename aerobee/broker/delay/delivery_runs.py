@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-RUN_MAX = 128  # messages of one run: a millisecond of the Python lane, then the event loop gets its turn
-Stamp = tuple[int, int]  # precision ms, ms of the delivery
-Stored = tuple[str, int, int, int]  # topic, messages, bytes of their records, 0
-Looked = tuple[int, int, bool, str, int]  # TIMER_OUT_MS, due ms, cancels others, real topic, its hash
+from aerobee.broker.fastpath.seam import DeliveryResult, Looked, Stamp
+
+RUN_MAX = 128  # messages of one run: a millisecond of the Python backend, then the event loop gets its turn
 
 
 class DeliveryRuns(Protocol):
     """Stores due messages under their real topics, many in one call."""
 
-    def run(
-        self, sources: Sequence[int], stamp: Stamp | None = None
-    ) -> tuple[int, list[Stored], Exception | None]:
+    def run(self, sources: Sequence[int], stamp: Stamp | None = None) -> DeliveryResult:
         """Deliver the records at these physical offsets, from the first one on, as far as they are ordinary.
 
         Returns how many were delivered, what by topic, and what is to be raised when that is noted. They are readable

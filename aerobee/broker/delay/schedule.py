@@ -196,7 +196,8 @@ class Schedule:
                 break
             sources.append(physical_offset)
             late.append(now - due_ms)
-        delivered, _, fault = deliveries.run(sources)
+        result = deliveries.run(sources)
+        delivered, fault = result.delivered_count, result.fault
         if delivered:
             self.lateness.add_all(late[:delivered])
             self._advance(level, offset + delivered, delivered)

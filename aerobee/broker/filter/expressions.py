@@ -21,7 +21,7 @@ class Expression:
     """`test.record` tells whether a whole stored record matches.
 
     `tag_codes`: the expression asks for one of some tags, and these are their hashes, as queue entries have them, so
-    that others need not be read. None: it does not. `program`: the same for the native lane, None where it has none.
+    that others need not be read. None: it does not. `program`: the same for the native backend, None where it has none.
     """
 
     compiled: Sql92Filter

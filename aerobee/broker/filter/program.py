@@ -1,4 +1,4 @@
-"""A compiled SQL92 expression as plain tuples, which the native lane evaluates over a stored record's bytes (native/src/
+"""A compiled SQL92 expression as plain tuples, which the native backend evaluates over a stored record's bytes (native/src/
 pull/filter.rs). What it says is what record_test.py says; an expression that does not fit has no program, and is
 evaluated in Python.
 

@@ -6,7 +6,7 @@ it, and in a heap by deadline. It costs no task and no timer of its own.
 What always holds: each held pull is released exactly once (arrival, reset, deadline, close of its connection,
 shutdown), and then leaves both tables. A pull whose filter refuses a new message stays held. Releases of one pass
 of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
-its first message. Those that a message releases go to the lane first (`answer_first`), RELEASED_AT_ONCE at a time; what it
+its first message. Those that a message releases go to the fast path first (`answer_first`), RELEASED_AT_ONCE at a time; what it
 leaves, and every other release, is resumed by whoever held the pull.
 
 Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
@@ -75,7 +75,7 @@ class HeldPull:
 class HeldPulls:
     """The pulls that wait. Belongs to the event loop.
 
-    `by_queue` may be looked at by the lane, to skip the notice for queues that nobody waits at.
+    `by_queue` may be looked at by the fast path, to skip the notice for queues that nobody waits at.
     """
 
     def __init__(

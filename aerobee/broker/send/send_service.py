@@ -1,6 +1,6 @@
 """What a send does, of every kind and by every way (SendMessageProcessor): checks, forms, the store.
 
-This is the definition; the lane serves the ordinary ones of them with the same outcome. Here: automatic creation of
+This is the definition; the fast path serves the ordinary ones of them with the same outcome. Here: automatic creation of
 topics, direct sends to %RETRY% and their way to the dead letters, delay levels, every refusal with RocketMQ's code and a
 remark that says what is allowed.
 

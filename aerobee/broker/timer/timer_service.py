@@ -474,14 +474,15 @@ class TimerService:
                     self.pending.add(topic, len(wanted) - len(waiting), now)
                     waiting = wanted
             sources = [key & OFFSET_MASK for key in waiting]
-            count, puts, fault = self._runs.run(sources, (self._precision_ms, now))
+            result = self._runs.run(sources, (self._precision_ms, now))
+            count, fault = result.delivered_count, result.fault
         finally:
             slot.put_back(waiting[count:])
         self.dequeued += count + settled
         if count:
             self.lateness.add_all([now - (key >> OFFSET_BITS) for key in waiting[:count]])
-            for topic, number, _, _ in puts:
-                self.pending.add(topic, -number, now)
+            for each in result.appended:
+                self.pending.add(each.topic, -each.message_count, now)
         if fault is not None:
             self._arm(now + round(ERROR_PAUSE_S * 1000))
             raise fault

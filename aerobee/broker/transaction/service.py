@@ -17,10 +17,9 @@ from typing import Any
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
-from aerobee.broker.feature import Feature, SecondLane
+from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
+from aerobee.broker.feature import Feature
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane.choice import NATIVE, LaneChoice
-from aerobee.broker.lane.delayed import DelayedSends
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.property_names import PRODUCER_GROUP, UNIQUE_KEY
 from aerobee.broker.timer.timer_feature import Timers
@@ -34,9 +33,8 @@ from aerobee.broker.topic_table import (
 from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
+from aerobee.broker.transaction.fast_path_hooks import LaterFastPath, TransactionFastPath
 from aerobee.broker.transaction.half_message import TRANSACTION_GROUP, immunity_ms, is_half, to_half
-from aerobee.broker.transaction.lane_core import TransactionLaneCore
-from aerobee.broker.transaction.lane_native import NativeTransactionLane
 from aerobee.broker.transaction.ledger import Ledger
 from aerobee.broker.transaction.metrics import TransactionMetrics
 from aerobee.broker.transaction.operator_calls import TransactionOperatorCalls
@@ -134,27 +132,32 @@ class Transactions(Feature):
             "transactionEndsRefused": str(self.ends.refused_count),
         }
 
-    def lane_core(self, choice: LaneChoice, **shared: Any) -> SecondLane:
-        """The hot path, for the lane: of the same twin."""
-        own: dict[str, Any] = {
-            "ledger": self.ledger,
-            "opened": self.checker.opened,
-            "is_allowed": self._takes_halves,
-            "half_topic": self._topics.create_internal(HALF_TOPIC),
-        }
-        own["delayed"] = DelayedSends(
+    def transaction_settings(self) -> TransactionSettings:
+        """For the fast path: half messages and their ends."""
+        hooks = TransactionFastPath(
+            store=self._store,
+            ledger=self.ledger,
+            opened=self.checker.opened,
+            takes_halves=self._takes_halves,
+        )
+        return TransactionSettings(hooks=hooks, half_topic=self._topics.create_internal(HALF_TOPIC))
+
+    def later_settings(self) -> LaterSettings:
+        """For the fast path: messages with a delay level or a time."""
+        timers = self._timers
+        hooks = LaterFastPath(
+            takes_later=lambda: not self._live.value.enable_topic_message_type_check,
+            appended=self._schedule.arrived,
+            timer_appended=timers.messages_came if timers is not None else lambda: None,
+            timer_limits=timers.limits if timers is not None else lambda: None,
+        )
+        return LaterSettings(
+            hooks=hooks,
             schedule_topic=self._topics.create_internal(SCHEDULE_TOPIC),
             timer_topic=TopicConfig(WHEEL_TIMER_TOPIC, 1, 1),
             broker_name=self._identity.name,
             delays_ms=self._store.config.delay_levels_ms(),
-            is_allowed=lambda: not self._live.value.enable_topic_message_type_check,
-            arrived=self._schedule.arrived,
-            timer_arrived=self._timers.messages_came if self._timers is not None else lambda: None,
-            timer_limits=self._timers.limits if self._timers is not None else lambda: None,
         )
-        if choice.name == NATIVE:
-            return NativeTransactionLane(make=choice.make, **own, **shared)
-        return TransactionLaneCore(**own, **shared)
 
     def _takes_halves(self) -> bool:
         config = self._live.value

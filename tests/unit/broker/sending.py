@@ -15,10 +15,10 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.fastpath.choice import PYTHON, BackendChoice, choose_backend
+from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.lane.choice import PYTHON, LaneChoice, choose_lane
-from aerobee.broker.lane.lane import Lane
 from aerobee.broker.overload import Overload
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.pull.pull_calls import PullCalls
@@ -53,13 +53,13 @@ SMALL: dict[str, Any] = {
 }
 
 
-_chosen = [choose_lane(PYTHON)]  # the lane of worlds that name none: the last one
+_chosen = [choose_backend(PYTHON)]  # the backend of worlds that name none: the last one
 
 
-def use_lane(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use this twin in worlds that name none; skip the test when it is not there."""
+def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use this backend in worlds that name none; skip the test when it is not there."""
     try:
-        choice = choose_lane(name)
+        choice = choose_backend(name)
     except ConfigError as error:
         pytest.skip(str(error))
     monkeypatch.setattr(sys.modules[__name__], "_chosen", [choice])
@@ -73,7 +73,7 @@ class Sending:
         path: Path,
         config: BrokerConfig | None = None,
         *,
-        choice: LaneChoice | None = None,
+        choice: BackendChoice | None = None,
         **store_settings: Any,
     ) -> None:
         self.clock = ManualClock()
@@ -152,7 +152,7 @@ class Sending:
             clock=self.clock,
         )
         self.pulls = PullCalls(service=reading, held=self.held, spawn=self.spawned.append)
-        self.lane = Lane(
+        self.fast_path = FastPath(
             store=self.store,
             topics=self.topics,
             groups=self.groups,
@@ -181,7 +181,7 @@ class Sending:
             self.soon.pop(0)()
 
     def handle(self, connection: FakePeer, frame: bytes) -> RemotingCommand | None:
-        """Give a frame to the handler, as if there were no lane."""
+        """Give a frame to the handler, as if there were no fast path."""
         request = decode_frame(frame)
         reply = self.sends.handlers()[request.code](connection, request)  # type: ignore[arg-type]
         assert reply is None or isinstance(reply, RemotingCommand)

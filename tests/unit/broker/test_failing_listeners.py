@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.lane.choice import NATIVE, PYTHON, choose_lane
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.errors import ConfigError, StoreFull
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, batch_body, send_frame
@@ -17,7 +17,7 @@ WAYS = ["handler", PYTHON, NATIVE]
 
 def sending_by(way: str, path: Path, fault: Exception) -> Sending:
     try:
-        sending = Sending(path, choice=choose_lane(NATIVE if way == NATIVE else PYTHON))
+        sending = Sending(path, choice=choose_backend(NATIVE if way == NATIVE else PYTHON))
     except ConfigError as error:
         pytest.skip(str(error))
 
@@ -35,7 +35,7 @@ def serve(sending: Sending, way: str, frames: list[bytes]) -> list[int]:
     data, at = b"".join(frames), 0
     while at < len(data):
         if way != "handler":
-            at = sending.lane.burst(connection, data, at)  # type: ignore[arg-type]
+            at = sending.fast_path.burst(connection, data, at)  # type: ignore[arg-type]
         if at < len(data):
             frame = data[at : at + 4 + int.from_bytes(data[at : at + 4], "big")]
             reply = sending.handle(connection, frame)

@@ -6,29 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.lane.choice import NATIVE, PYTHON
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.pull.pull_calls import SUBSCRIPTION
 from aerobee.remoting.frame import encode_frame
 from tests.fakes import FakePeer
-from tests.unit.broker.sending import batch_body, send_frame, use_lane
+from tests.unit.broker.sending import batch_body, send_frame, use_backend
 from tests.unit.broker.test_pull import Pulling, pull_request
 
 
-@pytest.mark.parametrize("lane", [PYTHON, NATIVE])
-def test_bursts_count_each_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane: str) -> None:
-    use_lane(lane, monkeypatch)
+@pytest.mark.parametrize("backend", [PYTHON, NATIVE])
+def test_bursts_count_each_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    use_backend(backend, monkeypatch)
     pulling = Pulling(tmp_path)
     try:
         peer = FakePeer()
-        pulling.lane.burst(peer, send_frame() * 3 + send_frame("TopicOrder"), 0)  # type: ignore[arg-type]
-        pulling.lane.burst(
+        pulling.fast_path.burst(peer, send_frame() * 3 + send_frame("TopicOrder"), 0)  # type: ignore[arg-type]
+        pulling.fast_path.burst(
             peer, send_frame("TopicBatch", code=320, body=batch_body((b"a", ""), (b"b", ""))), 0
         )  # type: ignore[arg-type]
         assert pulling.stats.put_latency.count == 5
         pulls = [pull_request(offset, flags=SUBSCRIPTION) for offset in (0, 1, 3)]
-        first = pulling.pull(peer, pulls[0])  # the handler makes the authorization that the lane goes by
+        first = pulling.pull(peer, pulls[0])  # the handler makes the authorization that the fast path goes by
         assert first is not None
-        pulling.lane.burst(peer, b"".join(map(encode_frame, pulls)), 0)  # type: ignore[arg-type]
+        pulling.fast_path.burst(peer, b"".join(map(encode_frame, pulls)), 0)  # type: ignore[arg-type]
         assert pulling.stats.get_latency.count == 3
     finally:
         pulling.close()

@@ -36,7 +36,7 @@ def sending(tmp_path: Path) -> Iterator[Sending]:
 def send(sending: Sending, frame: bytes) -> dict[str, str | int]:
     """Through the lane and, what it leaves, through the handler: code and queueId."""
     connection = FakePeer()
-    used = sending.lane.burst(connection, frame, 0)  # type: ignore[arg-type]
+    used = sending.fast_path.burst(connection, frame, 0)  # type: ignore[arg-type]
     if used:
         (reply,) = connection.replies()
     else:
@@ -134,7 +134,7 @@ def test_a_plain_message_of_a_plain_topic_stays_on_the_hot_path_while_kinds_are_
 ) -> None:
     connection = FakePeer()
     frame = send_frame("TopicNORMAL")
-    assert checking.lane.burst(connection, frame, 0) == len(frame)  # type: ignore[arg-type]
+    assert checking.fast_path.burst(connection, frame, 0) == len(frame)  # type: ignore[arg-type]
     record = checking.store.read_record(0)
     assert record is not None
     assert decode_record(record).topic == "TopicNORMAL"

@@ -25,7 +25,7 @@ class Pulling(Sending):
         for _ in range(count):
             properties = "UNIQ_KEY\x01U\x02" + (f"TAGS\x01{tag}\x02" if tag else "")
             frame = send_frame(queue=queue, properties=properties)
-            assert self.lane.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
+            assert self.fast_path.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
 
     def pull(self, connection: FakePeer, request: RemotingCommand) -> RemotingCommand | None:
         reply = self.pulls.pull(connection, request)  # type: ignore[arg-type]

@@ -134,10 +134,10 @@ def test_nothing_is_taken_before_the_time_set_for_it(tmp_path: Path) -> None:
         tmp_path / "store", BrokerConfig(broker_name="broker-a", start_accept_send_request_time_stamp=opens)
     )
     frame = send_frame()
-    assert sending.lane.burst(FakePeer(), frame, 0) == 0  # type: ignore[arg-type]
+    assert sending.fast_path.burst(FakePeer(), frame, 0) == 0  # type: ignore[arg-type]
     assert answer(sending, frame).code == ResponseCode.SYSTEM_ERROR
     sending.clock.advance(10)
-    assert sending.lane.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
+    assert sending.fast_path.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
     assert answer(sending, frame).code == 0
     sending.close()
 

@@ -89,10 +89,10 @@ def test_off_by_default_the_key_means_nothing(tmp_path: Path) -> None:
     sending.close()
 
 
-def test_the_lane_leaves_keyed_messages_to_the_handler(sending: Sending) -> None:
+def test_the_fast_path_leaves_keyed_messages_to_the_handler(sending: Sending) -> None:
     connection = FakePeer()
     frame = send_frame() + keyed("order-1") + send_frame()
-    used = sending.lane.burst(connection, frame, 0)  # type: ignore[arg-type]
+    used = sending.fast_path.burst(connection, frame, 0)  # type: ignore[arg-type]
     assert used == len(send_frame())
 
 

@@ -1,0 +1,108 @@
+"""Who may pull over the fast path: the checks of pull/pull.py, asked once for many pulls (seam.Authorization)."""
+
+from __future__ import annotations
+
+from aerobee.broker.config import PERM_READ, REFUSE, LiveConfig
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.fastpath.pull import SQL_EXPRESSION, SQL_MARK
+from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.sql92 import FilterSyntaxError
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.topic_table import TopicTable
+from aerobee.remoting.body.heartbeat import BROADCASTING
+from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
+from aerobee.remoting.codes import RequestCode
+
+
+class Authorizations:
+    """Gives authorizations. What is refused here is refused, or served, by pull/pull.py."""
+
+    def __init__(
+        self,
+        *,
+        identity: BrokerIdentity,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerRegistry,
+        offsets: ConsumerOffsets,
+        live: LiveConfig,
+        expressions: Expressions,
+    ) -> None:
+        self._identity = identity
+        self._expressions = expressions
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._live = live
+
+    def find(self, key: AuthorizationKey) -> Authorization | None:
+        """Return the authorization, or None for a pull that is not ordinary."""
+        code, group_name, topic_name, text, _ = key
+        if text is not None and len(text) > EXPRESSION_CHARS_MAX:
+            return None  # it is refused where it is said why
+        config = self._live.value
+        group, topic = self._groups.get(group_name), self._topics.get(topic_name)
+        if (
+            group is None
+            or topic is None
+            or not group.consume_enable
+            or not topic.is_readable
+            or not config.broker_permission & PERM_READ
+            or not (self._identity.is_master or config.slave_read_enable)
+            or config.subscription_conflict_policy == REFUSE  # pull/pull.py knows who was refused
+            or (code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable)
+            or not self._groups.is_readable(group_name, topic_name)
+            or self._awaits_reset(group_name, topic_name, topic.read_queue_nums)
+        ):
+            return None
+        subscription = self._subscription(key, group.consume_broadcast_enable)
+        if subscription is None:
+            return None
+        tag_codes, accept, program = subscription.tag_codes, None, None
+        if not subscription.is_tag_filter:
+            if subscription.expression_type != SQL_EXPRESSION or not config.enable_property_filter:
+                return None
+            try:
+                expression = self._expressions.get(subscription.sub_string)
+            except FilterSyntaxError:
+                return None  # pull/pull.py says where the fault is
+            tag_codes, accept, program = expression.tag_codes, expression.test.record, expression.program
+        may_move = config.slave_read_enable
+        return Authorization(
+            group_name,
+            topic_name,
+            topic.read_queue_nums,
+            tag_codes,
+            group.broker_id if may_move else 0,
+            group.which_broker_when_consume_slowly if may_move else 0,
+            topic.topic_sys_flag,
+            group.group_sys_flag,
+            accept,
+            program,
+        )
+
+    def _subscription(self, key: AuthorizationKey, may_broadcast: bool) -> SubscriptionData | None:
+        """What the request says, or else what the group's heartbeats said; None when pull/pull.py has to look."""
+        _, group_name, topic_name, text, sub_version = key
+        if text is not None and text.startswith(SQL_MARK):
+            return SubscriptionData(topic_name, text.removeprefix(SQL_MARK), expression_type=SQL_EXPRESSION)
+        if text is not None:
+            return SubscriptionData.parse(topic_name, text)
+        members = self._consumers.group(group_name)
+        if members is None or (members.message_model == BROADCASTING and not may_broadcast):
+            return None
+        subscription = members.subscription(topic_name)
+        if subscription is None or subscription.sub_version < sub_version:
+            return None
+        return subscription
+
+    def _awaits_reset(self, group: str, topic: str, queue_count: int) -> bool:
+        """Whether the group's next pull of one of these queues is to be answered OFFSET_RESET."""
+        offsets = self._offsets
+        return offsets.has_resets and any(
+            offsets.reset_pending(group, topic, queue_id) for queue_id in range(queue_count)
+        )

@@ -1,0 +1,88 @@
+"""Batches (320): several messages for one queue, stored back to back in one file. A core; batch_layout.py cuts the body."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from aerobee.broker.fastpath.batch_layout import Layout, cut_batch
+from aerobee.broker.fastpath.request import (
+    NO_ROOM,
+    ORDINARY_SYS_FLAG,
+    UNREADABLE,
+    NotOrdinary,
+    Request,
+    number,
+    waits_for_disk,
+)
+from aerobee.broker.fastpath.send import LETTERS
+from aerobee.broker.fastpath.shared import Shared
+from aerobee.remoting.codes import RequestCode
+
+_SIZE_BYTES = 2  # of a properties text's length
+
+
+class Batches:
+    """The family."""
+
+    codes = (RequestCode.SEND_BATCH_MESSAGE.value,)
+    is_send = True
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def serve(self, request: Request) -> None:
+        """As Family.serve."""
+        shared = self._shared
+        try:
+            topic_name, queue_text, sys_flag, born_timestamp, _, text, tries, _ = LETTERS(request.ext)
+            topic, queue = shared.find(topic_name, queue_text)
+            names_and_values = iter(text.replace("\x02", "\x01").split("\x01"))
+            outer = dict(zip(names_and_values, names_and_values))  # noqa: B905 - a last part may have no partner
+            sys_flag, born_timestamp, tries = number(sys_flag), number(born_timestamp), number(tries)
+            unique_key = outer["UNIQ_KEY"]
+            body = request.body
+            if (
+                "DELAY" in outer
+                or sys_flag & ~ORDINARY_SYS_FLAG
+                or len(body) > shared.store.config.max_message_size
+                or not (unique_key.isalnum() and unique_key.isascii())
+            ):
+                raise ValueError
+            cut = cut_batch(bytes(body), topic)
+            count = cut.message_count
+            total = cut.byte_count + count * (shared.origin.head.size + len(topic.field) + _SIZE_BYTES)
+            target = queue.queue
+            if target.max_offset + count > target.room:
+                target.make_room(count)
+                if target.max_offset + count > target.room:
+                    raise ValueError  # over the end of the queue's file
+            hosts = shared.origin.pack_hosts(sys_flag, born_timestamp, tries)
+            is_awaited = shared.is_awaited(queue)
+        except UNREADABLE as error:
+            raise NotOrdinary from error
+        first = target.max_offset
+        try:
+            offsets, end = shared.appender.append_run(
+                target,
+                count,
+                total,
+                shared.now_ms,
+                partial(cut.lay_out, Layout(queue.queue_id, hosts, topic.field)),
+                keys=cut.index_entries,
+                key_count=len(cut.hashes),
+                is_awaited=is_awaited,
+            )
+        except NO_ROOM as error:
+            raise NotOrdinary from error
+        shared.count(topic, count, end - offsets[0])
+        topic.request_count += 1
+        shared.reply(request, queue, first, shared.message_ids(offsets), unique_key, waits_for_disk(outer))
+
+    def end(self) -> None:
+        """It tells nobody."""
+
+    def forget_topics(self) -> None:
+        """It knows none."""
+
+    def forget_authorizations(self) -> None:
+        """It knows none."""

@@ -1,0 +1,158 @@
+"""Which backend of the fast path serves: the native one (package aerobee-native, built by `make native`) or the Python one.
+
+The native one is taken when it is installed and speaks this version of the seam. AEROBEE_FAST_PATH=python or =native
+forces one (AEROBEE_LANE, its name of before, is still read); a forced native backend that is not there is an error, for the
+operator counts on its speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Protocol
+
+from aerobee.broker.fastpath.delivery import PythonDelivery
+from aerobee.broker.fastpath.later import later_special_properties
+from aerobee.broker.fastpath.python_backend import PythonBackend
+from aerobee.broker.fastpath.seam import (
+    FAST_PATH_VERSION,
+    Backend,
+    BackendSettings,
+    DeliveryBackend,
+    LaterSettings,
+    TransactionSettings,
+)
+from aerobee.broker.fastpath.transaction import half_special_properties
+from aerobee.errors import ConfigError
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.native_loop import NativeSockets
+from aerobee.store.message_store import MessageStore
+
+try:
+    import aerobee_native
+except ImportError:
+    native: ModuleType | None = None
+else:
+    native = aerobee_native
+
+VARIABLE, OLD_VARIABLE = "AEROBEE_FAST_PATH", "AEROBEE_LANE"
+PYTHON, NATIVE = "python", "native"
+
+
+class MakeBackend(Protocol):
+    """Makes a backend; with `later` and `transactions` it serves these kinds, too."""
+
+    def __call__(
+        self,
+        settings: BackendSettings,
+        *,
+        later: LaterSettings | None = None,
+        transactions: TransactionSettings | None = None,
+    ) -> Backend: ...
+
+
+class MakeDelivery(Protocol):
+    """Makes what delivers due messages."""
+
+    def __call__(
+        self,
+        *,
+        store: MessageStore,
+        find_topic: Callable[[str], TopicConfig | None],
+        store_host: bytes,
+        waiting: Container[tuple[str, int]],
+    ) -> DeliveryBackend: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """`name` is "python" or "native", `why` says in a few words why it is that one."""
+
+    name: str
+    why: str
+    make: MakeBackend
+    make_delivery: MakeDelivery
+    make_sockets: Callable[[], NativeSockets] | None = None  # None: the event loop reads and writes
+
+
+def wanted_backend(environment: Mapping[str, str]) -> str:
+    """What the environment asks for; empty when it says nothing."""
+    return environment.get(VARIABLE, "") or environment.get(OLD_VARIABLE, "")
+
+
+def choose_backend(wanted: str = "") -> BackendChoice:
+    """Return the backend to use; `wanted` is as wanted_backend() says. Raises ConfigError for one that cannot be had."""
+    if wanted not in ("", PYTHON, NATIVE):
+        raise ConfigError(f"{VARIABLE} is {wanted!r}: it must be {PYTHON}, {NATIVE} or empty")
+    if wanted == PYTHON:
+        return BackendChoice(PYTHON, f"{VARIABLE}={PYTHON}", PythonBackend, PythonDelivery)
+    missing = _what_is_missing(native)
+    if not missing:
+        why = f"{VARIABLE}={NATIVE}" if wanted else "aerobee-native is there"
+        make_sockets = getattr(native, "Sockets", None)  # only Linux has them
+        return BackendChoice(NATIVE, why, make_native, make_native_delivery, make_sockets)
+    if wanted == NATIVE:
+        raise ConfigError(f"{VARIABLE} is {NATIVE}, but {missing}: run `make native`, or unset {VARIABLE}")
+    return BackendChoice(PYTHON, missing, PythonBackend, PythonDelivery)
+
+
+def make_native(
+    settings: BackendSettings,
+    *,
+    later: LaterSettings | None = None,
+    transactions: TransactionSettings | None = None,
+) -> Backend:
+    """Make the native backend."""
+    special = settings.special_properties
+    backend = aerobee_native.Backend(
+        store=settings.store,
+        find_topic=settings.find_topic,
+        find_authorization=settings.find_authorization,
+        store_host=settings.store_host,
+        own_properties=settings.own_properties,
+        reply_fields=settings.reply_fields,
+        reply_ext=settings.reply_ext,
+        waiting=settings.waiting,
+        special_properties=special,
+        supports_long_poll=settings.supports_long_poll,
+    )
+    if later is not None:
+        backend.serve_later(
+            later.hooks,
+            schedule_topic=later.schedule_topic,
+            timer_topic=later.timer_topic,
+            broker_name=later.broker_name,
+            delays_ms=list(later.delays_ms),
+            special_properties=later_special_properties(special),
+        )
+    if transactions is not None:
+        backend.serve_transactions(
+            transactions.hooks,
+            half_topic=transactions.half_topic,
+            special_properties=half_special_properties(special),
+        )
+    return backend
+
+
+def make_native_delivery(
+    *,
+    store: MessageStore,
+    find_topic: Callable[[str], TopicConfig | None],
+    store_host: bytes,
+    waiting: Container[tuple[str, int]],
+) -> DeliveryBackend:
+    """Make what delivers due messages natively."""
+    return aerobee_native.DeliveryBackend(
+        store=store, find_topic=find_topic, store_host=store_host, waiting=waiting
+    )
+
+
+def _what_is_missing(module: ModuleType | None) -> str:
+    """Why the native backend cannot be used; empty when it can."""
+    if module is None:
+        return "aerobee-native is not installed"
+    version = getattr(module, "FAST_PATH_VERSION", None)
+    if version != FAST_PATH_VERSION:
+        return f"aerobee-native has fast path version {version}, this Aerobee needs {FAST_PATH_VERSION}"
+    return ""

@@ -1,0 +1,340 @@
+"""FastPath: what joins a backend (seam.py) to connections, watermarks, statistics and settings.
+
+RemotingServer gives each read to FastPath.burst first. Replies of a burst leave in one write; with sync flush those whose
+senders wait for the disk leave together when it has them. Sends and pulls have a gate each. While the broker may not take
+messages (a slave, overload, a store that refuses, a start time that lies ahead) sends are left to the handlers, which say
+why; pulls and released long polls go on, for they relieve the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from aerobee.broker.config import PERM_WRITE, LiveConfig
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.fastpath.authorizations import Authorizations
+from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
+from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
+from aerobee.broker.fastpath.results import BurstResult as NothingServed
+from aerobee.broker.fastpath.seam import (
+    Appended,
+    Backend,
+    BackendSettings,
+    BurstResult,
+    LaterSettings,
+    PullResult,
+    TransactionSettings,
+)
+from aerobee.broker.fastpath.send import SPECIAL_PROPERTIES
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.overload import Overload
+from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
+from aerobee.clock import Clock
+from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
+from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
+from aerobee.remoting.command import boolean_text
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.direct import Event
+from aerobee.remoting.frame import PREFIX_BYTES
+from aerobee.remoting.native_loop import NativeSockets
+from aerobee.remoting.peer import Peer
+from aerobee.store.config import BrokerRole
+from aerobee.store.message_store import MessageStore
+
+_POP_START = b'{"code":200'  # how the headers of POP's requests begin, which are for the handlers
+_NO_HOST = b""  # that a pull came from makes no difference
+_LOG = logging.getLogger(__name__)
+
+
+class FastPath:
+    """Joins a backend to the broker. Given to RemotingServer as its burst hook."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerRegistry,
+        offsets: ConsumerOffsets,
+        stats: BrokerStats,
+        durable: DurableReplies,
+        overload: Overload,
+        held: HeldPulls,
+        resume_pull: Callable[[HeldPull], None],
+        live: LiveConfig,
+        identity: BrokerIdentity,
+        clock: Clock,
+        choice: BackendChoice | None = None,
+        expressions: Expressions | None = None,
+        later: LaterSettings | None = None,
+        transactions: TransactionSettings | None = None,
+    ) -> None:
+        """`resume_pull` answers a held pull that the fast path cannot answer. `later` and `transactions`: these kinds are
+        served, too."""
+        self.choice = choice or choose_backend()
+        self._store = store
+        self._appender = store.appender
+        self._held = held
+        self._polls = LongPolls(store, held, resume_pull)
+        self._topics = topics
+        self._offsets = offsets
+        self._stats = stats
+        self._durable = durable
+        self._overload = overload
+        self._live = live
+        self._identity = identity
+        self._clock = clock
+        self._now_ms = clock.now_ms
+        self._monotonic = clock.monotonic
+        self._is_slave = not identity.is_master or store.config.broker_role is BrokerRole.SLAVE
+        self._opens_ms = 0
+        self._later = later
+        self._transactions = transactions
+        self._authorizations = Authorizations(
+            identity=identity,
+            topics=topics,
+            groups=groups,
+            consumers=consumers,
+            offsets=offsets,
+            live=live,
+            expressions=expressions or Expressions(),
+        )
+        self._backend = self._make_backend()
+        self._direct_backend: Backend | None = self._backend
+        topics.on_change(lambda _: self._backend.forget_topics())
+        groups.on_change(lambda: self._backend.forget_authorizations())
+        consumers.on_change(lambda: self._backend.forget_authorizations())
+        offsets.on_reset(lambda *_: self._backend.forget_authorizations())
+        live.on_change(lambda _: self._settings_changed())
+        held.answer_first(self.answer)
+
+    def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
+        """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
+        if data.startswith(_POP_START, position + PREFIX_BYTES):
+            return position
+        born_host = connection.burst_note
+        if born_host is None:
+            born_host = connection.burst_note = pack_host(*connection.host_port)
+        started = self._monotonic()
+        result = self._backend.burst(
+            data,
+            position,
+            born_host,
+            self._store_time_now(),
+            takes_sends=self._takes_sends(),
+            takes_pulls=True,
+        )
+        appended, pulled, replies = result.appended, result.pulled, result.replies
+        if appended:
+            self._count(appended)
+            held = result.held_replies
+            if held:
+                self._durable.hold(connection, self._store.log.end, held)
+        if pulled:
+            self._note(pulled, connection)
+        self._took(self._monotonic() - started, appended, pulled)
+        if replies:
+            connection.write(replies)
+        if result.fault is not None:
+            raise result.fault  # the frame that failed is stored, or half done: its sender must not count on either
+        return result.used
+
+    def receive(self, sockets: NativeSockets) -> list[Event]:
+        """Serve what has arrived at all connections whose bytes are read natively; return what is for others."""
+        started = self._monotonic()
+        appended, pulled, held, events = sockets.receive(
+            self._direct_backend, self._store_time_now(), takes_sends=self._takes_sends(), takes_pulls=True
+        )
+        try:
+            if appended:
+                self._count(appended)
+            for connection, frames in held:
+                self._durable.hold(connection, self._store.log.end, frames)
+            for connection, results in pulled:
+                try:
+                    self._note(results, connection)
+                except Exception as error:
+                    connection.failed(error)  # a pull of it that was to wait would never be answered
+        except Exception:
+            # What was served stays served, and the connections have more than that to be told.
+            _LOG.exception("a turn of connections was not noted to its end")
+        for transport, rest in sockets.send_replies():
+            transport.on_unsent(rest)
+        self._took(self._monotonic() - started, appended, [each for _, results in pulled for each in results])
+        return events
+
+    def answer(self, pulls: list[HeldPull]) -> list[HeldPull]:
+        """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""
+        if not pulls:
+            return pulls
+        backend, now_ms = self._backend, self._store_time_now()
+
+        def burst(data: bytes, position: int) -> BurstResult:
+            return backend.burst(data, position, _NO_HOST, now_ms, takes_sends=False, takes_pulls=True)
+
+        try:
+            answered, others = answer_released(burst, pulls)
+        except Exception:
+            # Nothing of it has been answered or noted, and one pull's fault is not that of the others.
+            _LOG.exception("the fast path could not answer %d pulls that waited", len(pulls))
+            return pulls
+        replies: dict[Peer, list[bytes]] = {}
+        for pull, result, reply in answered:
+            self._note_found(result)
+            replies.setdefault(pull.peer, []).append(reply)
+        for peer, frames in replies.items():
+            peer.write_now(b"".join(frames))
+        return others
+
+    def _takes_sends(self) -> bool:
+        """Whether messages can be taken; while not, send/send_service.py says why."""
+        return not (
+            self._is_slave
+            or self._overload.reason
+            or not self._store.is_writable
+            or (self._opens_ms and self._is_closed())
+        )
+
+    def _store_time_now(self) -> int:
+        """As MessageStore.store_time_now, without its calls."""
+        now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
+        return now_ms if now_ms > last_ms else last_ms
+
+    def _count(self, appended: Sequence[Appended]) -> None:
+        for each in appended:
+            self._stats.topic_put(each.topic, each.message_count, each.byte_count, each.request_count)
+        self._store.burst_done()
+
+    def _took(self, elapsed_s: float, appended: Sequence[Appended], pulled: Sequence[PullResult]) -> None:
+        """Note how long one burst took: that is what each request of it waited."""
+        if appended:
+            self._stats.put_took(elapsed_s, sum([each.request_count for each in appended]))
+        if pulled:
+            found = len([each for each in pulled if each.held is None])
+            if found:
+                self._stats.get_took(elapsed_s, found)
+
+    def _note(self, results: Sequence[PullResult], peer: Peer) -> None:
+        """Note what pulls change, as PullCalls does, and hold those that wait."""
+        for result in results:
+            authorization, commit = result.authorization, result.commit_offset
+            if commit is not None and self._identity.is_master:
+                self._offsets.commit_by_client(
+                    authorization.group, authorization.topic, result.queue_id, commit, peer.address
+                )
+            held = result.held
+            if held is None:
+                self._note_found(result)
+            else:
+                self._stats.get_miss()
+                self._polls.hold(peer, result, held.frame, held.hold_ms)
+
+    def _note_found(self, result: PullResult) -> None:
+        """Note a pull that has found messages."""
+        authorization = result.authorization
+        group, topic = authorization.group, authorization.topic
+        self._stats.group_get(group, topic, result.message_count, result.byte_count)
+        self._offsets.note_pull(group, topic, result.queue_id, result.next_offset)
+
+    def _is_closed(self) -> bool:
+        """Whether startAcceptSendRequestTimeStamp lies ahead."""
+        if self._clock.now_ms() >= self._opens_ms:
+            self._opens_ms = 0
+        return self._opens_ms != 0
+
+    def _make_backend(self) -> Backend:
+        config = self._live.value
+        trace_on = boolean_text(config.trace_on)
+        special = SPECIAL_PROPERTIES
+        if config.enable_topic_message_type_check:
+            special |= {SHARDING_KEY}
+        self._opens_ms = config.start_accept_send_request_time_stamp
+        settings = BackendSettings(
+            store=self._store,
+            find_topic=self._find_ordinary,
+            find_authorization=self._authorizations.find,
+            store_host=self._identity.store_host,
+            own_properties=(
+                f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02"
+                f"CLUSTER\x01{config.broker_cluster_name}\x02"
+            ),
+            reply_fields=f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
+            reply_ext={"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
+            waiting=self._held.by_queue,
+            special_properties=special,
+            supports_long_poll=config.long_polling_enable,
+        )
+        return self.choice.make(settings, later=self._later, transactions=self._transactions)
+
+    def close(self) -> None:
+        """Serve nothing more, and let go of the broker.
+
+        The native backend is unknown to Python's garbage collection: as long as it is held here, nothing of a broker that
+        has stopped is freed.
+        """
+        self._backend, self._direct_backend = _ClosedBackend(), None
+        self._later = self._transactions = None
+
+    def _settings_changed(self) -> None:
+        if not isinstance(self._backend, _ClosedBackend):
+            self._backend = self._direct_backend = self._make_backend()
+
+    def _find_ordinary(self, name: str) -> TopicConfig | None:
+        config = self._topics.get(name)
+        if (
+            config is None
+            or self._store.config.enable_consume_queue_ext
+            or name in NOT_SENDABLE
+            or name.startswith((RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX))
+            or len(name) > TOPIC_BYTES_MAX
+            or not LEGAL_NAME.match(name)
+            or config.topic_filter_type != SINGLE_TAG
+            or config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
+            or config.attributes.get("cleanup.policy", "DELETE") != "DELETE"
+            or (
+                self._live.value.enable_topic_message_type_check
+                and config.attributes.get(TYPE_ATTRIBUTE, NORMAL) not in PLAIN_TYPES
+            )
+            or (config.order and not self._live.value.broker_permission & PERM_WRITE)
+        ):
+            return None
+        return config
+
+
+class _ClosedBackend:
+    """The backend of a fast path that is closed."""
+
+    def burst(
+        self,
+        data: bytes | bytearray,
+        position: int,
+        born_host: bytes,
+        now_ms: int,
+        *,
+        takes_sends: bool,
+        takes_pulls: bool,
+    ) -> BurstResult:
+        return NothingServed(b"", position, False, b"", (), (), None)
+
+    def forget_topics(self) -> None:
+        """It knows none."""
+
+    def forget_authorizations(self) -> None:
+        """It gives none."""
+
+
+def _ascii_json(text: str) -> str:
+    """A JSON string in which every character is one Latin-1 byte."""
+    escaped = orjson.dumps(text).decode()
+    return "".join(char if char.isascii() else f"\\u{ord(char):04x}" for char in escaped)

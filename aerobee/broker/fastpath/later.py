@@ -1,0 +1,192 @@
+"""Messages with a delay level or a time, as Java and Go send them (310, JSON header). A core.
+
+The outcome is that of send/send.py with the hooks of send/delay_level.py and timer/timer_hook.py: the message in its
+level's queue of SCHEDULE_TOPIC_XXXX, or in queue 0 of rmq_sys_wheel_timer with the handle by which it can be recalled in
+the reply. Whatever is not quite ordinary is left for the handlers: two delays, a number that is written otherwise than
+plainly, a time that has passed or lies too far ahead, a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from aerobee.broker.fastpath.request import (
+    NOT_BATCH,
+    ORDINARY_SYS_FLAG,
+    UNREADABLE,
+    NotOrdinary,
+    Request,
+    born_time,
+    number,
+    waits_for_disk,
+)
+from aerobee.broker.fastpath.seam import LaterSettings
+from aerobee.broker.fastpath.send import LETTERS
+from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.fastpath.topic import FastQueue, FastTopic
+from aerobee.broker.property_names import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAY_SEC,
+    TIMER_DELAYS,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+)
+from aerobee.broker.send.timer_properties import slot_time
+from aerobee.message import PROPERTIES_BYTES_MAX
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.recall_handle import RecallHandle
+from aerobee.store.consume_queue import ConsumeQueue
+
+LEVEL_MAX = 128
+_DELAYS = frozenset({DELAY, *TIMER_DELAYS})
+_DIGITS_MAX = 18
+_LOG = logging.getLogger("aerobee.broker.fastpath")
+
+
+def later_special_properties(ordinary: frozenset[str]) -> frozenset[str]:
+    """Properties of messages for later that are for the handlers; `ordinary` are those of ordinary messages."""
+    return ordinary - _DELAYS
+
+
+class _Turn(NamedTuple):
+    """What holds for one burst."""
+
+    burst: int
+    is_allowed: bool
+    limits: tuple[int, int] | None
+    told: set[int]  # levels whose delivery knows of their messages, 0 for the timer
+
+
+class _Due(NamedTuple):
+    """When a message is due."""
+
+    level: int  # 0: the timer
+    entry_code: int  # of a level: the time in its queue entry
+    out_ms: int  # of the timer: TIMER_OUT_MS
+
+
+class Later:
+    """The family."""
+
+    codes = (RequestCode.SEND_MESSAGE_V2.value,)
+    is_send = True
+
+    def __init__(self, shared: Shared, settings: LaterSettings, special_properties: frozenset[str]) -> None:
+        """`special_properties` are those of ordinary messages."""
+        self._shared = shared
+        self._hooks = settings.hooks
+        self._broker_name = settings.broker_name
+        self._delays_ms = settings.delays_ms
+        self._special_properties = later_special_properties(special_properties)
+        self._schedule_topic = FastTopic(settings.schedule_topic)
+        self._timer_topic = FastTopic(settings.timer_topic)
+        self._turn = _Turn(-1, False, None, set())
+
+    def end(self) -> None:
+        """It has told everybody."""
+
+    def forget_topics(self) -> None:
+        """Its queues are looked up each time."""
+
+    def forget_authorizations(self) -> None:
+        """It knows none."""
+
+    def serve(self, request: Request) -> None:
+        """As Family.serve."""
+        shared = self._shared
+        if request.command is not None:
+            raise NotOrdinary
+        try:
+            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
+            pairs = request.read_properties(text)
+            parts = request.parts or []
+            (delay,) = [name for name in parts[: len(parts) & ~1 : 2] if name in _DELAYS]
+            if not self._special_properties.isdisjoint(pairs) or batch not in NOT_BATCH:
+                raise ValueError
+            due = self._due(self._turn_of_burst(), delay, pairs[delay])
+            topic, queue = shared.find(topic_name, queue_text)
+            unique_key = pairs["UNIQ_KEY"]
+            sys_flag = number(sys_flag)
+            body = request.body
+            if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~ORDINARY_SYS_FLAG:
+                raise ValueError
+            out_text = "" if due.level else f"{TIMER_OUT_MS}\x01{due.out_ms}\x02"
+            properties = (
+                f"{text if len(parts) & 1 else text + chr(2)}{shared.own_properties}{out_text}"
+                f"{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{queue.queue_id}\x02"
+            ).encode()
+            if len(properties) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
+                raise ValueError
+            stored = self._schedule_topic if due.level else self._timer_topic
+            hashes, tag_code = shared.hashes(stored, unique_key, pairs.get("KEYS"), pairs.get("TAGS"))
+            code = due.entry_code if due.level else tag_code
+            numbers = number(flag), sys_flag, born_time(born_timestamp), number(tries)
+            stored_queue = self._stored_queue(stored, due.level)
+        except UNREADABLE as error:
+            raise NotOrdinary from error
+        queue_offset, offset = shared.append(stored, stored_queue, body, properties, hashes, code, *numbers)
+        shared.count_for(stored, topic, shared.log.end - offset)
+        self._tell(due, queue_offset)
+        recall = ""
+        if not due.level:
+            recall = RecallHandle(topic.name, self._broker_name, due.out_ms + 1, unique_key).encode()
+        shared.reply(
+            request, queue, queue_offset, shared.message_id(offset), unique_key, waits_for_disk(pairs),
+            recall,
+        )  # fmt: skip
+
+    def _turn_of_burst(self) -> _Turn:
+        """What holds for this burst, asked once in it."""
+        if self._turn.burst != self._shared.number:
+            hooks = self._hooks
+            self._turn = _Turn(self._shared.number, hooks.takes_later(), hooks.timer_limits(), set())
+        return self._turn
+
+    def _due(self, turn: _Turn, delay: str, text: str) -> _Due:
+        """When a message with such a property is due. Raises ValueError for what is not ordinary."""
+        if not turn.is_allowed or not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX:
+            raise ValueError
+        now_ms, value = self._shared.now_ms, int(text)
+        if delay == DELAY:
+            if text[0] == "0" or not 0 < value <= min(LEVEL_MAX, len(self._delays_ms)):
+                raise ValueError
+            return _Due(value, now_ms + self._delays_ms[value - 1], 0)
+        if turn.limits is None:
+            raise ValueError
+        precision_ms, longest_ms = turn.limits
+        if delay == TIMER_DELIVER_MS:
+            deliver_ms = value
+        else:
+            deliver_ms = now_ms + (value * 1000 if delay == TIMER_DELAY_SEC else value)
+        if not 0 < deliver_ms - now_ms <= longest_ms:
+            raise ValueError
+        return _Due(0, 0, slot_time(deliver_ms, precision_ms))
+
+    def _stored_queue(self, stored: FastTopic, level: int) -> FastQueue:
+        """Looked up each time: the queue object goes when the topic's queues are deleted."""
+        store, text = self._shared.store, str(max(0, level - 1))
+        known = stored.queues.get(text)
+        if known is None or store.queues.get(known.key) is not known.queue:
+            queue: Any = store.queue(stored.name, int(text))
+            if type(queue) is not ConsumeQueue:
+                raise ValueError
+            known = stored.queues[text] = FastQueue(queue, int(text))
+        return known
+
+    def _tell(self, due: _Due, queue_offset: int) -> None:
+        """Once in a burst is enough: messages of a level are all due at the same time. The message is stored whatever
+        becomes of it."""
+        told = self._turn.told
+        if due.level in told:
+            return
+        told.add(due.level)
+        try:
+            if due.level:
+                self._hooks.level_appended(due.level - 1, queue_offset + 1, due.entry_code)
+            else:
+                self._hooks.timer_appended()
+        except Exception:
+            _LOG.exception("telling the delivery failed after a message was stored")

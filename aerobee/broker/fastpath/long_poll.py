@@ -1,0 +1,89 @@
+"""Long polls on the fast path: pulls that found nothing are held, and answered when a message has released them.
+
+A backend reports a pull that has to wait as a PullResult with `held`; `LongPolls.hold` holds it as PullCalls does, where
+both kinds wait side by side (pull/held_pulls.py). A released pull is the same frame once more: many of them are one burst,
+whose replies are cut apart again. What is not ordinary any more is for PullCalls.resume.
+
+What always holds: the offset in a pull's header is committed when the pull comes in, never when it is released. A message
+of the burst in which the pull came in wakes it, too, although its arrival was announced before the pull was held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.broker.fastpath.seam import BurstResult, PullResult
+from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.remoting.peer import Peer
+from aerobee.store.message_store import MessageStore
+
+FRAME_BYTES_MAX = 64 << 10  # of one pull in a burst of released ones; a larger one is for PullCalls
+
+PullBurst = Callable[[bytes, int], BurstResult]  # as Backend.burst, of (data, position)
+Answered = tuple[HeldPull, PullResult, bytes]  # and its encoded reply
+
+
+class LongPolls:
+    """Holds what the backend leaves waiting."""
+
+    def __init__(self, store: MessageStore, held: HeldPulls, resume: Callable[[HeldPull], None]) -> None:
+        self._store = store
+        self._resume = resume
+        self._held = held
+
+    def hold(self, peer: Peer, result: PullResult, frame: bytes, hold_ms: int) -> None:
+        """Hold a pull for a message at its offset; with no room for it, or while the broker stops, answer it at once."""
+        held, authorization = self._held, result.authorization
+        topic, queue_id = authorization.topic, result.queue_id
+        pull = HeldPull(
+            peer,
+            frame,
+            authorization.group,
+            topic,
+            queue_id,
+            authorization.tag_codes,
+            authorization.accept,
+            self._resume,
+        )
+        if held.is_full_for(peer):
+            pull.resume(pull)
+            return
+        held.hold(pull, hold_ms / 1000)
+        queue = self._store.queues.get((topic, queue_id))
+        if queue is None:
+            return
+        for at in range(result.next_offset, queue.readable_max):
+            entry = queue.entry(at)
+            if entry is not None and pull.is_held:
+                held.on_appended(topic, queue_id, at + 1, entry[2])
+
+
+def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answered], list[HeldPull]]:
+    """Serve released pulls in bursts: those that found messages, and those that are for PullCalls.resume."""
+    answered: list[Answered] = []
+    others = [pull for pull in pulls if len(pull.frame) > FRAME_BYTES_MAX]
+    if others:
+        pulls = [pull for pull in pulls if len(pull.frame) <= FRAME_BYTES_MAX]
+    data = b"".join([pull.frame for pull in pulls])
+    position = served = 0
+    while served < len(pulls):
+        result = burst(data, position)
+        if result.fault is not None:
+            raise result.fault
+        replies, reply_at = result.replies, 0
+        for pull, pulled in zip(pulls[served:], result.pulled, strict=False):
+            if pulled.held is None:
+                reply_end = reply_at + 4 + int.from_bytes(replies[reply_at : reply_at + 4], "big")
+                answered.append((pull, pulled, replies[reply_at:reply_end]))
+                reply_at = reply_end
+            else:
+                others.append(pull)
+        served, position = served + len(result.pulled), result.used
+        if result.is_slow:
+            others.append(pulls[served])
+            position += len(pulls[served].frame)
+            served += 1
+        elif not result.pulled:
+            others += pulls[served:]  # the fast path was closed
+            break
+    return answered, others

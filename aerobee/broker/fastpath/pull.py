@@ -1,0 +1,178 @@
+"""Pulls: PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 that find messages in memory. A core.
+
+An ordinary pull comes from a group that may read the topic, asks for an offset that is there, and finds at least one
+message without waiting for the disk; or it asks for the next message of a queue that has had some, and may be suspended.
+Its filter may be an SQL92 expression. pull/pull.py is the definition of what a pull does, the fast path serves the
+ordinary ones with the same outcome; every other one, and every refusal, is left for it.
+
+Who may pull is asked once: `find_authorization` answers with an Authorization, which holds until something changes of
+topics, groups, subscriptions or settings. What a pull changes (offsets, statistics) is handed back as a PullResult, for the
+shell to note after the burst; a pull that has to wait is handed back so, too, and has no reply yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request, number
+from aerobee.broker.fastpath.results import HeldFrame, PullResult
+from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings
+from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.pull.held_pulls import HOLD_MS_MAX
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import VERSION
+from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.stored_message import GetStatus
+
+COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of sysFlag
+COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further
+AUTHORIZATIONS_MAX = 4096  # beyond it all are asked again: their keys hold texts of peers
+SQL_EXPRESSION = "SQL92"
+SQL_MARK = "\x00"  # in front of a request's expression of SQL92 in an AuthorizationKey
+_TAG_EXPRESSIONS = ("TAG", "")
+_WORDS = struct.Struct(">II")  # length of the frame behind this word, length of its JSON header
+
+
+class Pulls:
+    """The family."""
+
+    codes = (RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value)
+    is_send = False
+
+    def __init__(self, shared: Shared, settings: BackendSettings) -> None:
+        self._shared = shared
+        self._store = settings.store
+        self._supports_long_poll = settings.supports_long_poll
+        self._find_authorization = settings.find_authorization
+        self._authorizations: dict[AuthorizationKey, Authorization] = {}
+
+    def end(self) -> None:
+        """It tells nobody."""
+
+    def forget_topics(self) -> None:
+        """As forget_authorizations."""
+        self._authorizations.clear()
+
+    def forget_authorizations(self) -> None:
+        """Who may pull has changed: ask again."""
+        self._authorizations.clear()
+
+    def serve(self, request: Request) -> None:
+        """As Family.serve."""
+        if request.flag:
+            raise NotOrdinary
+        try:
+            reply, result = self._pull(request)
+        except UNREADABLE as error:
+            raise NotOrdinary from error
+        shared = self._shared
+        shared.pulled.append(result)
+        if not reply:
+            return
+        if shared.replies:
+            shared.parts.append("".join(shared.replies).encode("latin-1"))
+            shared.replies.clear()
+        shared.parts.append(reply)
+        shared.pulled_bytes += len(reply)
+
+    def _pull(self, request: Request) -> tuple[bytes, PullResult]:
+        """Return the encoded reply, b"" when it waits, and what is to be noted.
+
+        Raises one of UNREADABLE for a pull that is not ordinary; nothing has changed then.
+        """
+        ext = request.ext
+        flags = number(ext["sysFlag"])
+        authorization = self._authorization(request.code, ext, flags)
+        queue_id, offset = number(ext["queueId"]), number(ext["queueOffset"])
+        count_max = min(max(1, number(ext["maxMsgNums"])), COUNT_MAX)
+        commit = number(ext["commitOffset"]) if flags & COMMIT_OFFSET else None
+        store = self._store
+        queue = store.queues.get((authorization.topic, queue_id))
+        if not 0 <= queue_id < authorization.queue_count or type(queue) is not ConsumeQueue:
+            raise ValueError
+        low, high = queue.min_offset, queue.readable_max
+        # One whose expression has no program is for the handler here, because it is so in the native backend.
+        has_filter = authorization.accept is None or authorization.program is not None
+        if self._supports_long_poll and flags & SUSPEND and has_filter and offset == high > 0:
+            hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
+            held = HeldFrame(request.frame, hold_ms)
+            return b"", PullResult(authorization, queue_id, offset, commit, 0, 0, held)
+        if not low <= offset < high or store.warmer.is_cold(queue, offset):
+            raise ValueError
+        takes_all = authorization.tag_codes is None and authorization.accept is None
+        run = store.reader.young_run(queue, offset, count_max) if takes_all else None
+        if run is not None:
+            body, count = run
+            next_offset, suggested = offset + count, authorization.broker_id
+        else:
+            read = store.reader.look(queue, offset, count_max, authorization.tag_codes, authorization.accept)
+            if read.status is not GetStatus.FOUND:
+                raise ValueError
+            body, count, next_offset = read.body, read.count, read.next_offset
+            suggested = authorization.slow_broker_id if read.suggest_slave else authorization.broker_id
+        result = PullResult(authorization, queue_id, next_offset, commit, count, len(body), None)
+        return _reply(request, authorization, suggested, next_offset, low, high, body), result
+
+    def _authorization(self, code: int, ext: dict[str, Any], flags: int) -> Authorization:
+        """Who pulls what; found by everything that the answer depends on."""
+        expression_type = ext.get("expressionType", "TAG")
+        is_sql = expression_type == SQL_EXPRESSION
+        if not is_sql and expression_type not in _TAG_EXPRESSIONS:
+            raise ValueError
+        if flags & SUBSCRIPTION:
+            subscription = ext.get("subscription", "")
+            if type(subscription) is not str or subscription.startswith(SQL_MARK):
+                raise ValueError
+            if is_sql:
+                subscription = SQL_MARK + subscription
+            key: AuthorizationKey = (code, ext["consumerGroup"], ext["topic"], subscription, 0)
+        else:
+            sub_version = number(ext.get("subVersion", 0))
+            key = (code, ext["consumerGroup"], ext["topic"], None, sub_version)
+        return self._authorizations.get(key) or self._admit(key)
+
+    def _admit(self, key: AuthorizationKey) -> Authorization:
+        _, group, topic, _, _ = key
+        if not type(group) is type(topic) is str:
+            raise ValueError
+        authorization = self._find_authorization(key)
+        if authorization is None:
+            raise KeyError(topic)
+        if len(self._authorizations) >= AUTHORIZATIONS_MAX:
+            self._authorizations.clear()
+        self._authorizations[key] = authorization
+        return authorization
+
+
+def _reply(
+    request: Request,
+    authorization: Authorization,
+    suggested: int,
+    next_offset: int,
+    low: int,
+    high: int,
+    body: bytes,
+) -> bytes:
+    """The encoded reply. Raises ValueError for one that no frame can hold."""
+    if request.command is not None:
+        ext = {
+            "suggestWhichBrokerId": str(suggested),
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(low),
+            "maxOffset": str(high),
+            "topicSysFlag": str(authorization.topic_sys_flag),
+            "groupSysFlag": str(authorization.group_sys_flag),
+        }
+        return encode_frame(request.command.reply(remark="FOUND", ext=ext, body=body))
+    header = (
+        f'{{"code":0,"extFields":{{"suggestWhichBrokerId":"{suggested}","nextBeginOffset":"{next_offset}",'
+        f'"minOffset":"{low}","maxOffset":"{high}","topicSysFlag":"{authorization.topic_sys_flag}","groupSysFlag":'
+        f'"{authorization.group_sys_flag}"}},"flag":1,"language":"PYTHON","opaque":{request.opaque},"remark":"FOUND",'
+        f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+    ).encode()
+    length = 4 + len(header) + len(body)
+    if length + 4 > FRAME_BYTES_MAX:
+        raise ValueError
+    return b"".join((_WORDS.pack(length, len(header)), header, body))

@@ -1,0 +1,165 @@
+"""PythonBackend: whole bursts of ordinary sends and pulls, from the bytes of a read to the bytes of the replies. A core.
+
+It is the definition of what the native backend (native/) does; seam.py explains the seam. FastPath (fast_path.py) is the
+shell that joins either of them to connections, watermarks and statistics.
+
+An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the oneway form of them, in either header
+type, to an existing topic and queue, within all limits, without a property that asks for more than storing it (transaction,
+light queues); or a pull (pull.py), a message for later (later.py), a half message or its end (transaction.py). Each kind is
+a family, which registers for its request codes; what the first one leaves is offered to the next. Whatever none takes is
+left for the handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits,
+and are what they are in both backends: nothing that only Python would read as a number is ordinary. Nothing is changed
+before a message is known to be ordinary; what fails after its first byte is a fault, and the frame is served by nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from operator import itemgetter
+from typing import Any
+
+import orjson
+
+from aerobee.broker.fastpath.batch import Batches
+from aerobee.broker.fastpath.families import Family
+from aerobee.broker.fastpath.later import Later
+from aerobee.broker.fastpath.pull import Pulls
+from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request
+from aerobee.broker.fastpath.results import BurstResult
+from aerobee.broker.fastpath.seam import BackendSettings, LaterSettings, TransactionSettings
+from aerobee.broker.fastpath.send import Sends
+from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.fastpath.transaction import Transactions
+from aerobee.remoting.binary_header import decode_binary_header
+from aerobee.remoting.command import FLAG_ONEWAY, SerializeType
+
+REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
+_WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
+_HEADER = itemgetter("code", "flag", "opaque", "extFields")
+_BINARY = SerializeType.ROCKETMQ.value
+_LOG = logging.getLogger("aerobee.broker.fastpath")
+
+
+class PythonBackend:
+    """Serves bursts."""
+
+    def __init__(
+        self,
+        settings: BackendSettings,
+        *,
+        later: LaterSettings | None = None,
+        transactions: TransactionSettings | None = None,
+    ) -> None:
+        self._shared = shared = Shared(settings)
+        self._request = Request()
+        self._families: list[Family] = []
+        self._by_code: dict[Any, tuple[Family, ...]] = {}
+        special = settings.special_properties
+        self._register(Sends(shared, special))
+        self._register(Batches(shared))
+        self._register(Pulls(shared, settings))
+        if later is not None:
+            self._register(Later(shared, later, special))
+        if transactions is not None:
+            self._register(Transactions(shared, transactions, special))
+
+    def _register(self, family: Family) -> None:
+        self._families.append(family)
+        for code in family.codes:
+            self._by_code[code] = (*self._by_code.get(code, ()), family)
+
+    def forget_topics(self) -> None:
+        """As Backend.forget_topics."""
+        self._shared.forget_topics()
+        for family in self._families:
+            family.forget_topics()
+
+    def forget_authorizations(self) -> None:
+        """As Backend.forget_authorizations."""
+        for family in self._families:
+            family.forget_authorizations()
+
+    def burst(
+        self,
+        data: bytes | bytearray,
+        position: int,
+        born_host: bytes,
+        now_ms: int,
+        *,
+        takes_sends: bool,
+        takes_pulls: bool,
+    ) -> BurstResult:
+        """As Backend.burst."""
+        shared, request = self._shared, self._request
+        shared.begin(born_host, now_ms)
+        request.data = data
+        at, size = position, len(data)
+        unpack, loads, header_of, families_of = _WORDS.unpack_from, orjson.loads, _HEADER, self._by_code.get
+        is_slow = False
+        fault: Exception | None = None
+        try:
+            while size - at >= 8 and shared.pulled_bytes < REPLY_BYTES_MAX:
+                length, word = unpack(data, at)
+                end = at + 4 + length
+                if end > size:
+                    break
+                is_slow = True  # until this frame is served
+                body_at = at + 8 + (word & 0xFFFFFF)
+                if body_at > end:
+                    break
+                try:
+                    if word >> 24:
+                        if word >> 24 != _BINARY:
+                            break
+                        command = decode_binary_header(data[at + 8 : body_at], b"")
+                        code, flag, opaque, ext = (
+                            command.code,
+                            command.flag,
+                            command.opaque,
+                            command.ext or {},
+                        )
+                    else:
+                        command = None
+                        code, flag, opaque, ext = header_of(loads(data[at + 8 : body_at]))
+                except UNREADABLE:
+                    break
+                if (
+                    not type(code) is type(flag) is type(opaque) is int
+                    or (flag and flag != FLAG_ONEWAY)
+                    or not -0x80000000 <= opaque <= 0x7FFFFFFF
+                ):
+                    break
+                request.start, request.body_at, request.end = at, body_at, end
+                request.code, request.flag, request.opaque, request.ext = code, flag, opaque, ext
+                request.command, request.parts = command, None
+                for family in families_of(code, ()):
+                    if not (takes_sends if family.is_send else takes_pulls):
+                        continue
+                    try:
+                        family.serve(request)
+                    except NotOrdinary:
+                        continue
+                    is_slow = False
+                    break
+                if is_slow:
+                    break
+                at = end
+        except Exception as error:
+            at, is_slow, fault = end, False, error
+        return self._end(at, is_slow, fault)
+
+    def _end(self, used: int, is_slow: bool, fault: Exception | None) -> BurstResult:
+        """Write and tell what a burst leaves to its end."""
+        shared, self._request.data = self._shared, b""
+        replies, held = shared.take_replies()
+        pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
+        try:
+            appended = shared.end()
+        finally:
+            for family in self._families:
+                try:
+                    family.end()
+                except Exception:
+                    _LOG.exception("the end of a burst failed after its messages were stored")
+        return BurstResult(replies, used, is_slow, held, appended, pulled, fault)

@@ -1,0 +1,104 @@
+"""One request of a burst, its header read, and what is read of it alike by all families. A core."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull, StoreNotWritable, WireError
+from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
+from aerobee.remoting.command import RemotingCommand
+
+ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
+NOT_BATCH = frozenset({"false", "0", 0})
+# What reading a frame that is not ordinary raises.
+UNREADABLE = (
+    KeyError, ValueError, TypeError, AttributeError, struct.error, OverflowError, WireError, MalformedRecord,
+    StoreError,
+)  # fmt: skip
+# What an append raises before its first byte is written; whatever else it raises is a fault.
+NO_ROOM = (StoreFull, StoreNotWritable, RecordInvalid, struct.error, OverflowError)
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_NUMBER_CHARS_MAX = 20
+
+
+class NotOrdinary(Exception):
+    """The frame is for another family, or for the handlers. Nothing was written."""
+
+
+class Request:
+    """The frame that is served; one object serves for all frames of a backend."""
+
+    __slots__ = (
+        "body_at",
+        "code",
+        "command",
+        "data",
+        "end",
+        "ext",
+        "flag",
+        "opaque",
+        "pairs",
+        "parts",
+        "start",
+    )
+
+    def __init__(self) -> None:
+        self.data: bytes | bytearray = b""
+        self.start = self.body_at = self.end = 0
+        self.code = self.flag = self.opaque = 0
+        self.ext: dict[str, Any] = {}
+        self.command: RemotingCommand | None = None  # when the header was binary
+        self.parts: list[str] | None = None  # of the properties, once they were read
+        self.pairs: dict[str, str] = {}
+
+    @property
+    def body(self) -> bytes | bytearray:
+        return self.data[self.body_at : self.end]
+
+    @property
+    def frame(self) -> bytes:
+        return bytes(self.data[self.start : self.end])
+
+    def read_properties(self, text: str) -> dict[str, str]:
+        """Take a properties text apart: names and values in turn, of equal names the last counts.
+
+        Raises ValueError unless each pair has its separator. `parts` are the pieces then: of an odd number the last is
+        empty, for the text is closed.
+        """
+        if self.parts is None:
+            parts = text.replace("\x02", "\x01").split("\x01")
+            if text.count("\x01") != len(parts) >> 1:
+                raise ValueError
+            names_and_values = iter(parts)
+            # A last, empty part has no partner.
+            self.pairs = dict(zip(names_and_values, names_and_values))  # noqa: B905
+            self.parts = parts
+        return self.pairs
+
+
+def number(value: object) -> int:
+    """Read a header's number: a JSON integer, or text of at most 20 characters. Raises ValueError beyond 64 bits."""
+    if type(value) is str:
+        if (
+            len(value) < 19 and value.isdigit() and value.isascii()
+        ):  # nearly all: in range without a look at it
+            return int(value)
+        if not (len(value) <= _NUMBER_CHARS_MAX and value.isascii() and value.removeprefix("-").isdigit()):
+            raise ValueError
+        value = int(value)
+    if type(value) is not int or not _INT64_MIN <= value <= _INT64_MAX:
+        raise ValueError
+    return value
+
+
+def born_time(value: Any) -> int:
+    """Read a born timestamp: the usual thirteen digits without a call. Raises as number(), AttributeError for no text."""
+    is_plain = len(value) < 20 and value.isdigit() and value.isascii()
+    return int(value) if is_plain else number(value)
+
+
+def waits_for_disk(pairs: dict[str, str]) -> bool:
+    """Whether the sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
+    wait = pairs.get("WAIT")
+    return wait is None or wait == "true" or wait.lower() == "true"

@@ -1,0 +1,105 @@
+"""Sends of one message (10, 310) that are no more than to be stored. A core.
+
+Records and replies are what send/send.py makes. A stored text is the client's own text with the broker's properties at
+its end; RocketMQ writes it again in the order of a hash map, which has no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from aerobee.broker.fastpath.request import (
+    NOT_BATCH,
+    ORDINARY_SYS_FLAG,
+    UNREADABLE,
+    NotOrdinary,
+    Request,
+    number,
+    waits_for_disk,
+)
+from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.property_names import TIMER_REQUESTS
+from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX
+from aerobee.remoting.codes import RequestCode
+
+# A message with one of these is more than a message to store, or the broker would have to replace what it says.
+SPECIAL_PROPERTIES = frozenset(
+    {
+        "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "REAL_TOPIC", "INNER_MULTI_DISPATCH", "INNER_NUM", "INNER_BASE",
+        "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#", "TIMER_OUT_MS", "DEDUP_KEY", PRIORITY,
+        *TIMER_REQUESTS,
+    }
+)  # fmt: skip
+# topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch
+LETTERS: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
+_WORDS: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(
+    "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
+)
+_SEND_MESSAGE = RequestCode.SEND_MESSAGE.value
+
+
+class Sends:
+    """The family."""
+
+    codes = (RequestCode.SEND_MESSAGE_V2.value, _SEND_MESSAGE)
+    is_send = True
+
+    def __init__(self, shared: Shared, special_properties: frozenset[str]) -> None:
+        self._shared = shared
+        self._special_properties = special_properties
+
+    def serve(self, request: Request) -> None:
+        """As Family.serve."""
+        shared = self._shared
+        try:
+            names = _WORDS if request.code == _SEND_MESSAGE else LETTERS
+            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = names(request.ext)
+            if batch not in NOT_BATCH:
+                raise ValueError
+            topic, queue = shared.find(topic_name, queue_text)
+            pairs = request.read_properties(text)
+            if not self._special_properties.isdisjoint(pairs):
+                raise ValueError
+            unique_key = pairs["UNIQ_KEY"]
+            sys_flag = 0 if sys_flag == "0" else number(sys_flag)
+            if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~ORDINARY_SYS_FLAG:
+                raise ValueError
+            is_closed = len(request.parts or ()) & 1
+            properties = ((text if is_closed else text + "\x02") + shared.own_properties).encode()
+            body = request.data[request.body_at : request.end]
+            if len(properties) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
+                raise ValueError
+            hashes = [topic.plain_key_hash(unique_key.encode())]
+            keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
+            if keys:
+                hashes += [topic.key_hash(key) for key in keys.split(" ") if key]
+            code = 0
+            if tag:
+                code, tag_hash = topic.tag(tag)
+                hashes.append(tag_hash)
+            flag = 0 if flag == "0" else number(flag)
+            tries = 0 if tries == "0" else number(tries)
+            # The usual thirteen digits without a call.
+            is_plain = len(born_timestamp) < 20 and born_timestamp.isdigit() and born_timestamp.isascii()
+            born_timestamp = int(born_timestamp) if is_plain else number(born_timestamp)
+        except UNREADABLE as error:
+            raise NotOrdinary from error
+        queue_offset, offset = shared.append(
+            topic, queue, body, properties, hashes, code, flag, sys_flag, born_timestamp, tries
+        )
+        topic.request_count += 1
+        shared.reply(
+            request, queue, queue_offset, f"{shared.store_host_hex}{offset:016X}", unique_key,
+            waits_for_disk(pairs),
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """It tells nobody."""
+
+    def forget_topics(self) -> None:
+        """It knows none."""
+
+    def forget_authorizations(self) -> None:
+        """It knows none."""

@@ -1,0 +1,239 @@
+"""What all families share: the burst, finding topics and queues, storing, and the replies to sends. A core."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, Request, number
+from aerobee.broker.fastpath.results import Appended, PullResult
+from aerobee.broker.fastpath.seam import BackendSettings
+from aerobee.broker.fastpath.topic import FastQueue, FastTopic
+from aerobee.remoting.command import VERSION, RemotingCommand
+from aerobee.remoting.frame import encode_frame
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.record_layout import Origin
+
+_WORDS = struct.Struct(">II")  # length of the frame behind this word, length of its JSON header
+_PREFIXES = [
+    f"\0\0{chr((n + 4) >> 8)}{chr((n + 4) & 255)}\0\0{chr(n >> 8)}{chr(n & 255)}" for n in range(4096)
+]
+
+
+class Shared:
+    """Belongs to one backend."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        store = settings.store
+        self.store = store
+        self.log = store.log
+        self.appender = store.appender
+        self.origin = Origin(settings.store_host)
+        self.own_properties = settings.own_properties
+        self.store_host_hex = settings.store_host.hex().upper()
+        self._find_topic = settings.find_topic
+        self._waiting = settings.waiting
+        self._reply_fields = settings.reply_fields
+        self._reply_ext = settings.reply_ext
+        self._topics: dict[str, FastTopic] = {}
+        # Of the burst.
+        self.now_ms = 0
+        self.number = 0  # tells bursts apart: what a family has looked up for one is not good for the next
+        self.is_sync = False  # messages are shown when the disk has them
+        self.born_host = b""
+        self.replies: list[str] = []  # to sends, as Latin-1 text
+        self.parts: list[bytes] = []  # replies to pulls, and to the sends before them
+        self.held: list[str] = []
+        self.pulled: list[PullResult] = []
+        self.pulled_bytes = 0
+        self._touched: list[FastTopic] = []
+
+    def forget_topics(self) -> None:
+        """Topics have changed: look everything up again."""
+        self._topics.clear()
+
+    def begin(self, born_host: bytes, now_ms: int) -> None:
+        """Begin a burst: set what its records share."""
+        self.number += 1
+        self.now_ms = now_ms
+        self.born_host = born_host
+        self.is_sync = self.store.config.is_sync_flush
+        self.appender.begin_burst(self.origin, born_host, now_ms)
+
+    def end(self) -> list[Appended]:
+        """Write what a burst leaves to its end; return what was stored, by topic."""
+        if not self._touched:
+            return []
+        self.appender.end_burst(self.now_ms)
+        appended = []
+        for topic in self._touched:
+            if topic.count:
+                appended.append(Appended(topic.name, topic.count, topic.byte_count, topic.request_count))
+            topic.count = topic.byte_count = topic.request_count = 0
+        self._touched.clear()
+        return appended
+
+    def take_replies(self) -> tuple[bytes, bytes]:
+        """The burst's replies: those for now, and those for when the log is durable."""
+        parts, replies, held = self.parts, self.replies, self.held
+        if replies:
+            parts.append("".join(replies).encode("latin-1"))
+            self.replies = []
+        found = parts[0] if len(parts) == 1 else b"".join(parts)  # one part alone is not copied
+        if parts:
+            self.parts = []
+        if not held:
+            return found, b""
+        self.held = []
+        return found, "".join(held).encode("latin-1")
+
+    # --- what is looked up once
+
+    def find(self, name: str, queue_text: object) -> tuple[FastTopic, FastQueue]:
+        """The topic and the queue that a send names. Raises one of UNREADABLE for what is not ordinary."""
+        topic = self._topics.get(name) or self._admit(name)
+        if type(queue_text) is not str:
+            queue_text = str(number(queue_text))
+        return topic, topic.queues.get(queue_text) or self.admit_queue(topic, queue_text)
+
+    def _admit(self, name: str) -> FastTopic:
+        if type(name) is not str:
+            raise ValueError
+        config = self._find_topic(name)
+        if config is None:
+            raise KeyError(name)
+        topic = self._topics[name] = FastTopic(config)
+        return topic
+
+    def admit_queue(self, topic: FastTopic, queue_text: str) -> FastQueue:
+        """Look up a queue of a topic that is known, new here."""
+        queue_id = number(queue_text)
+        if not 0 <= queue_id < topic.queue_count or str(queue_id) != queue_text:
+            raise ValueError
+        queue = self.store.queue(topic.name, queue_id)
+        if type(queue) is not ConsumeQueue:  # one of another kind has more to write than an entry
+            raise ValueError
+        found = topic.queues[queue_text] = FastQueue(queue, queue_id)
+        return found
+
+    # --- storing
+
+    def append(
+        self,
+        topic: FastTopic,
+        queue: FastQueue,
+        body: bytes | bytearray,
+        properties: bytes,
+        hashes: list[int],
+        tag_code: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        reconsume_times: int,
+        prepared_offset: int = 0,
+    ) -> tuple[int, int]:
+        """Store a record with its entries, and count it; return (queue offset, physical offset).
+
+        Raises NotOrdinary when there is no room or a number does not fit its field: nothing is written then.
+        """
+        target = queue.queue
+        queue_offset = target.max_offset
+        try:
+            offset = self.appender.append_parts(
+                self.origin, target, topic.field, body, properties, hashes, tag_code, flag, sys_flag,
+                born_timestamp, reconsume_times, prepared_offset, queue.key in self._waiting,
+            )  # fmt: skip
+        except NO_ROOM as error:
+            raise NotOrdinary from error
+        self.count(topic, 1, self.log.end - offset)
+        return queue_offset, offset
+
+    def is_awaited(self, queue: FastQueue) -> bool:
+        """Whether somebody waits at the queue."""
+        return queue.key in self._waiting
+
+    def count(self, topic: FastTopic, message_count: int, byte_count: int) -> None:
+        """Note what was stored in a topic."""
+        if not topic.count:
+            self._touched.append(topic)
+        topic.count += message_count
+        topic.byte_count += byte_count
+
+    def count_for(self, stored: FastTopic, topic: FastTopic, size: int) -> None:
+        """What was just stored in one topic counts for the topic that it was sent to."""
+        stored.count -= 1
+        stored.byte_count -= size
+        if not topic.count:
+            self._touched.append(topic)
+        topic.count += 1
+        topic.byte_count += size
+        topic.request_count += 1
+
+    def hashes(
+        self, topic: FastTopic, unique_key: str, keys: str | None, tag: str | None
+    ) -> tuple[list[int], int]:
+        """Index hashes of a message, in the order in which they are written, and its tags code."""
+        hashes = [topic.key_hash(unique_key)] if unique_key else []
+        if keys:
+            hashes += [topic.key_hash(key) for key in keys.split(" ") if key]
+        if not tag:
+            return hashes, 0
+        code, tag_hash = topic.tag(tag)
+        hashes.append(tag_hash)
+        return hashes, code
+
+    def message_id(self, offset: int) -> str:
+        """An offset message id: the packed store host and the physical offset in hex."""
+        return f"{self.store_host_hex}{offset:016X}"
+
+    def message_ids(self, offsets: Sequence[int]) -> str:
+        """Those of a batch, in one go: a fourth of what one by one takes."""
+        digits = struct.pack(f">{len(offsets)}q", *offsets).hex(",", 8).upper()
+        return self.store_host_hex + digits.replace(",", f",{self.store_host_hex}")
+
+    # --- the reply to a send
+
+    def reply(
+        self,
+        request: Request,
+        queue: FastQueue,
+        queue_offset: int,
+        message_ids: str,
+        unique_key: str,
+        waits: bool,
+        recall_handle: str = "",
+    ) -> None:
+        """Add it, unless none is wanted. `waits`: its sender waits for the disk, if there is something to wait for."""
+        if request.flag:
+            return
+        if request.command is None:
+            recall = f'","recallHandle":"{recall_handle}' if recall_handle else ""
+            text = (
+                f'{queue.reply_start}{unique_key}","msgId":"{message_ids}{self._reply_fields}'
+                f'"{queue_offset}{recall}"}},"flag":1,"language":"PYTHON","opaque":{request.opaque},'
+                f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+            )
+            length = len(text)
+            text = (_PREFIXES[length] if length < 4096 else _prefix(length)) + text
+        else:
+            text = self._binary_reply(request.command, queue, queue_offset, message_ids, unique_key)
+        if waits and self.is_sync:
+            self.held.append(text)
+        else:
+            self.replies.append(text)
+
+    def _binary_reply(
+        self, command: RemotingCommand, queue: FastQueue, queue_offset: int, message_ids: str, unique_key: str
+    ) -> str:
+        ext = {
+            "queueId": str(queue.queue_id),
+            "transactionId": unique_key,
+            "msgId": message_ids,
+            **self._reply_ext,
+            "queueOffset": str(queue_offset),
+        }
+        return encode_frame(command.reply(ext=ext)).decode("latin-1")
+
+
+def _prefix(length: int) -> str:
+    return _WORDS.pack(length + 4, length).decode("latin-1")

@@ -1,0 +1,287 @@
+"""Transactions: half messages (310) and one-way END_TRANSACTION (37) as Java and Go send them (JSON header). A core.
+
+The outcome is that of send/send.py with the half message hook, and of transaction/end.py; whatever is not quite ordinary
+is left for them. What makes it cheap: the committed record is cut out of the half record's bytes, for a half text of ours
+ends with REAL_TOPIC and REAL_QID. Which transactions are open is known to the hooks; they are told of each that a frame
+begins or decides as soon as its record is in the log, so that the next frame of the burst finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from aerobee.broker.fastpath.request import (
+    NOT_BATCH,
+    ORDINARY_SYS_FLAG,
+    UNREADABLE,
+    NotOrdinary,
+    Request,
+    born_time,
+    number,
+    waits_for_disk,
+)
+from aerobee.broker.fastpath.seam import Transaction, TransactionSettings
+from aerobee.broker.fastpath.send import LETTERS
+from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.fastpath.topic import FastQueue, FastTopic
+from aerobee.broker.property_names import (
+    CHECK_TIMES,
+    IMMUNITY,
+    PREPARED_QUEUE_OFFSET,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TRAN_MSG,
+    TRANSACTION_ID,
+)
+from aerobee.broker.topic_table import HALF_TOPIC
+from aerobee.message import (
+    BORN_HOST_V6,
+    HEAD_V4,
+    MAGIC_V1,
+    PROPERTIES_BYTES_MAX,
+    STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import FLAG_ONEWAY
+from aerobee.store.consume_queue import ConsumeQueue
+
+_END_TRANSACTION = RequestCode.END_TRANSACTION.value
+_HALF_FIELD = bytes((len(HALF_TOPIC),)) + HALF_TOPIC.encode()
+_REAL_TOPIC = f"\x02{REAL_TOPIC}\x01".encode()
+_REAL_QUEUE = f"\x02{REAL_QUEUE_ID}\x01".encode()
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_OWN = frozenset({TRANSACTION_ID, REAL_QUEUE_ID, CHECK_TIMES, PREPARED_QUEUE_OFFSET, IMMUNITY})
+
+
+def half_special_properties(ordinary: frozenset[str]) -> frozenset[str]:
+    """Properties of half messages that are for the handlers; `ordinary` are those of ordinary messages."""
+    return (ordinary - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
+
+
+class _Turn(NamedTuple):
+    """What holds for one burst."""
+
+    burst: int
+    takes_halves: bool
+    half_queue: FastQueue | None  # None: it is none of an ordinary kind
+    open: Mapping[tuple[str, str], Transaction]
+
+
+class _Half(NamedTuple):
+    """What a commit is made of: the parts of the half record."""
+
+    body: bytes
+    properties: bytes  # without where it belongs
+    queue_text: str
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int
+
+
+class Transactions:
+    """The family."""
+
+    codes = (RequestCode.SEND_MESSAGE_V2.value, _END_TRANSACTION)
+    is_send = True
+
+    def __init__(
+        self, shared: Shared, settings: TransactionSettings, special_properties: frozenset[str]
+    ) -> None:
+        """`special_properties` are those of ordinary messages."""
+        self._shared = shared
+        self._hooks = settings.hooks
+        self._half_topic = FastTopic(settings.half_topic)
+        self._special_properties = half_special_properties(special_properties)
+        self._turn = _Turn(-1, False, None, {})
+        self._is_changed = False
+
+    def end(self) -> None:
+        """As Family.end."""
+        if self._is_changed:
+            self._is_changed = False
+            self._hooks.burst_done()
+
+    def forget_topics(self) -> None:
+        """The half queue is looked up for each burst."""
+
+    def forget_authorizations(self) -> None:
+        """It knows none."""
+
+    def serve(self, request: Request) -> None:
+        """As Family.serve."""
+        if request.command is not None:
+            raise NotOrdinary
+        if request.code == _END_TRANSACTION:
+            self._end_one(request)
+        else:
+            self._prepare(request)
+
+    def _turn_of_burst(self) -> _Turn:
+        """What holds for this burst, asked once in it."""
+        number_of_burst = self._shared.number
+        if self._turn.burst != number_of_burst:
+            hooks, half = self._hooks, self._half_topic
+            queue, known = hooks.half_queue(), half.queues.get("0")
+            if type(queue) is not ConsumeQueue:
+                known = None
+            elif known is None or known.queue is not queue:  # the topic's queues were deleted meanwhile
+                known = half.queues["0"] = FastQueue(queue, 0)
+            self._turn = _Turn(number_of_burst, hooks.takes_halves(), known, hooks.open_transactions())
+        return self._turn
+
+    # --- a half message
+
+    def _prepare(self, request: Request) -> None:
+        shared, half = self._shared, self._half_topic
+        try:
+            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
+            sys_flag = number(sys_flag)
+            if sys_flag & TRANSACTION_MASK != TRANSACTION_PREPARED:
+                raise ValueError
+            pairs = request.read_properties(text)
+            unique_key, group = pairs["UNIQ_KEY"], pairs[PRODUCER_GROUP]
+            if (
+                not self._special_properties.isdisjoint(pairs)
+                or pairs[TRAN_MSG] != "true"
+                or not (unique_key.isalnum() and unique_key.isascii() and group)
+                or sys_flag & ~(ORDINARY_SYS_FLAG | TRANSACTION_PREPARED)
+                or number(tries)
+                or batch not in NOT_BATCH
+            ):
+                raise ValueError
+            turn = self._turn_of_burst()
+            half_queue = turn.half_queue
+            if not turn.takes_halves or half_queue is None:
+                raise ValueError
+            topic, queue = shared.find(topic_name, queue_text)
+            is_closed = len(request.parts or ()) & 1
+            stored = (
+                f"{text if is_closed else text + chr(2)}{shared.own_properties}{TRANSACTION_ID}\x01"
+                f"{unique_key}\x02{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{queue.queue_id}\x02"
+            ).encode()
+            body = request.body
+            if len(stored) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
+                raise ValueError
+            keys, tag = pairs.get("KEYS", ""), pairs.get("TAGS", "")
+            hashes, code = shared.hashes(half, unique_key, keys, tag)
+            numbers = number(flag), sys_flag & ~TRANSACTION_MASK, born_time(born_timestamp)
+        except UNREADABLE as error:
+            raise NotOrdinary from error
+        queue_offset, offset = shared.append(half, half_queue, body, stored, hashes, code, *numbers, 0)
+        half.request_count += 1
+        self._is_changed = True
+        self._hooks.began(
+            group,
+            unique_key,
+            topic.name,
+            queue_offset,
+            offset,
+            shared.log.end - offset,
+            shared.now_ms,
+            keys,
+            tag,
+        )
+        shared.reply(
+            request, queue, queue_offset, shared.message_id(offset), unique_key, waits_for_disk(pairs)
+        )
+
+    # --- its end
+
+    def _end_one(self, request: Request) -> None:
+        """Carry out one decision about a transaction that is open and named right."""
+        try:
+            ext = request.ext
+            if request.flag != FLAG_ONEWAY:
+                raise ValueError
+            transaction = self._turn_of_burst().open[ext["producerGroup"], ext["transactionId"]]
+            if (
+                transaction.queue_offset != number(ext["tranStateTableOffset"])
+                or transaction.physical_offset != number(ext["commitLogOffset"])
+                or transaction.immunity_ms is not None
+            ):
+                raise ValueError
+            decision = number(ext["commitOrRollback"])
+            if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+                raise ValueError
+        except UNREADABLE as error:
+            raise NotOrdinary from error
+        if decision == TRANSACTION_COMMIT:
+            self._commit(transaction, ext["transactionId"])
+        self._is_changed = True
+        if decision == TRANSACTION_COMMIT:
+            self._hooks.committed(transaction)
+        else:
+            self._hooks.rolled_back(transaction)
+
+    def _commit(self, transaction: Transaction, unique_key: str) -> None:
+        """Write the committed record, cut out of the half record."""
+        shared, marks = self._shared, transaction.marks
+        try:
+            if marks is None or transaction.size <= HEAD_V4.size:
+                raise ValueError
+            half = self._cut(transaction)
+            topic, queue = shared.find(transaction.topic, half.queue_text)
+            hashes, code = shared.hashes(topic, unique_key, *marks)
+        except UNREADABLE as error:
+            raise NotOrdinary from error
+        # The message's sender is that of its half message, whoever ends it.
+        shared.origin.enter(half.born_host)
+        try:
+            shared.append(
+                topic, queue, half.body, half.properties, hashes, code, half.flag,
+                half.sys_flag | TRANSACTION_COMMIT, half.born_timestamp, half.reconsume_times,
+                transaction.physical_offset,
+            )  # fmt: skip
+        finally:
+            shared.origin.enter(shared.born_host)
+        topic.request_count += 1
+
+    def _cut(self, transaction: Transaction) -> _Half:
+        """Take the half record apart. Raises one of UNREADABLE for bytes that we did not write."""
+        log, physical_offset, size = self._shared.log, transaction.physical_offset, transaction.size
+        at = physical_offset - log.base
+        record = bytes(log.buffer[at : at + size]) if at >= 0 else log.read(physical_offset, size)
+        (
+            total, magic, _, _, flag, _, own_offset, sys_flag, born_timestamp, born_ip, born_port, _, _, _,
+            tries, _, body_size,
+        ) = HEAD_V4.unpack_from(record)  # fmt: skip
+        body_end = HEAD_V4.size + body_size
+        text_at = body_end + len(_HALF_FIELD) + 2
+        if (
+            total != len(record)
+            or magic != MAGIC_V1
+            or own_offset != physical_offset
+            or sys_flag & _HOSTS_V6
+            or body_size < 0
+            or record[body_end : text_at - 2] != _HALF_FIELD
+            or int.from_bytes(record[text_at - 2 : text_at], "big") != len(record) - text_at
+        ):
+            raise ValueError
+        text = record[text_at:]
+        # Ours ends with where it belongs: `\x02 REAL_TOPIC \x01 topic \x02 REAL_QID \x01 queue \x02`.
+        queue_at = text.rindex(b"\x01") + 1
+        ending = _REAL_TOPIC + transaction.topic.encode() + _REAL_QUEUE
+        if not text.endswith(b"\x02") or text[:queue_at][-len(ending) :] != ending:
+            raise ValueError
+        properties = text[: queue_at - len(ending) + 1]
+        names_and_values = iter(properties.decode().replace("\x02", "\x01").split("\x01"))
+        if dict(zip(names_and_values, names_and_values)).get("WAIT") != "true":  # noqa: B905 - a last, empty part
+            raise ValueError
+        return _Half(
+            record[HEAD_V4.size : body_end],
+            properties,
+            text[queue_at:-1].decode(),
+            flag,
+            sys_flag,
+            born_timestamp,
+            born_ip + born_port.to_bytes(4, "big"),
+            tries,
+        )

@@ -1,0 +1,110 @@
+"""What the fast path asks and tells about transactions, and about messages for later, which it serves beside them.
+
+Which transactions are open stays in the transaction table, for checks, operators and recovery work on it; the fast path
+looks into it, and tells of each transaction that a frame begins or decides as soon as its record is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from aerobee.broker.fastpath.seam import Transaction
+from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
+from aerobee.broker.transaction.book import OpenTransaction
+from aerobee.broker.transaction.ledger import Ledger
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queue_table import AnyQueue
+
+
+class TransactionFastPath:
+    """seam.TransactionHooks. `opened` is told of the first transaction that begins in a burst: the first to be asked about."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        ledger: Ledger,
+        opened: Callable[[OpenTransaction], None],
+        takes_halves: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._opened = opened
+        self.takes_halves = takes_halves
+        # Of the burst.
+        self._first: OpenTransaction | None = None
+        self._is_decided = False
+
+    def half_queue(self) -> AnyQueue:
+        """Where half messages go. Another object when the topic was deleted meanwhile."""
+        return self._store.queue(HALF_TOPIC, 0)
+
+    def open_transactions(self) -> Mapping[tuple[str, str], Transaction]:
+        """By group and id."""
+        return self._ledger.book.by_key
+
+    def began(
+        self,
+        group: str,
+        unique_key: str,
+        topic: str,
+        queue_offset: int,
+        physical_offset: int,
+        size: int,
+        stored_ms: int,
+        keys: str,
+        tag: str,
+    ) -> None:
+        """A half message is in the log."""
+        transaction = OpenTransaction(
+            (group, unique_key), topic, queue_offset, physical_offset, stored_ms=stored_ms
+        )
+        transaction.size = size
+        transaction.marks = (keys, tag)
+        transaction = self._ledger.book.prepared(transaction)
+        if self._first is None:
+            self._first = transaction
+
+    def committed(self, transaction: Transaction) -> None:
+        """Its message is in the log."""
+        self._is_decided = True
+        self._ledger.committed(cast(OpenTransaction, transaction))
+
+    def rolled_back(self, transaction: Transaction) -> None:
+        """It is closed without a delivery."""
+        self._is_decided = True
+        self._ledger.rolled_back(cast(OpenTransaction, transaction))
+
+    def burst_done(self) -> None:
+        """The end of a burst in which one began or was decided."""
+        first, self._first = self._first, None
+        is_decided, self._is_decided = self._is_decided, False
+        try:
+            if first is not None:
+                self._opened(first)
+        finally:
+            if is_decided:
+                self._ledger.decisions_made()
+
+
+class LaterFastPath:
+    """seam.LaterHooks."""
+
+    def __init__(
+        self,
+        *,
+        takes_later: Callable[[], bool],
+        appended: Callable[[str, int, int, int], None],
+        timer_appended: Callable[[], None],
+        timer_limits: Callable[[], tuple[int, int] | None],
+    ) -> None:
+        """`appended` takes (topic, queue id, the queue's new end, when its message is due, ms)."""
+        self.takes_later = takes_later
+        self.timer_appended = timer_appended
+        self.timer_limits = timer_limits
+        self._appended = appended
+
+    def level_appended(self, queue_id: int, end: int, due_ms: int) -> None:
+        """A level's queue has got a message."""
+        self._appended(SCHEDULE_TOPIC, queue_id, end, due_ms)

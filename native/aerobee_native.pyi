@@ -1,0 +1,201 @@
+"""What Python sees of the native package. aerobee/broker/fastpath/seam.py explains the fast path's part."""
+
+from collections.abc import Callable, Container, Sequence
+from typing import Any, final
+
+from aerobee.broker.fastpath.seam import (
+    Authorization,
+    AuthorizationKey,
+    LaterHooks,
+    Looked,
+    Stamp,
+    TransactionHooks,
+)
+from aerobee.client.producer.send_header import Ids
+from aerobee.message import Message
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.store.message_store import MessageStore
+
+FAST_PATH_VERSION: int
+CODEC_VERSION: int
+
+# --- the fast path
+
+@final
+class HeldFrame:
+    @property
+    def frame(self) -> bytes: ...
+    @property
+    def hold_ms(self) -> int: ...
+
+@final
+class PullResult:
+    @property
+    def authorization(self) -> Authorization: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def commit_offset(self) -> int | None: ...
+    @property
+    def message_count(self) -> int: ...
+    @property
+    def byte_count(self) -> int: ...
+    @property
+    def held(self) -> HeldFrame | None: ...
+
+@final
+class Appended:
+    @property
+    def topic(self) -> str: ...
+    @property
+    def message_count(self) -> int: ...
+    @property
+    def byte_count(self) -> int: ...
+    @property
+    def request_count(self) -> int: ...
+
+@final
+class BurstResult:
+    @property
+    def replies(self) -> bytes: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def is_slow(self) -> bool: ...
+    @property
+    def held_replies(self) -> bytes: ...
+    @property
+    def appended(self) -> list[Appended]: ...
+    @property
+    def pulled(self) -> list[PullResult]: ...
+    @property
+    def fault(self) -> BaseException | None: ...
+
+@final
+class DeliveryResult:
+    @property
+    def delivered_count(self) -> int: ...
+    @property
+    def appended(self) -> list[Appended]: ...
+    @property
+    def fault(self) -> BaseException | None: ...
+
+@final
+class Backend:
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        find_topic: Callable[[str], TopicConfig | None],
+        find_authorization: Callable[[AuthorizationKey], Authorization | None],
+        store_host: bytes,
+        own_properties: str,
+        reply_fields: str,
+        reply_ext: dict[str, str],
+        waiting: Container[tuple[str, int]],
+        special_properties: frozenset[str],
+        supports_long_poll: bool,
+    ) -> None: ...
+    def serve_later(
+        self,
+        hooks: LaterHooks,
+        *,
+        schedule_topic: TopicConfig,
+        timer_topic: TopicConfig,
+        broker_name: str,
+        delays_ms: list[int],
+        special_properties: frozenset[str],
+    ) -> None: ...
+    def serve_transactions(
+        self, hooks: TransactionHooks, *, half_topic: TopicConfig, special_properties: frozenset[str]
+    ) -> None: ...
+    def burst(
+        self,
+        data: bytes | bytearray,
+        position: int,
+        born_host: bytes,
+        now_ms: int,
+        *,
+        takes_sends: bool,
+        takes_pulls: bool,
+    ) -> BurstResult: ...
+    def forget_topics(self) -> None: ...
+    def forget_authorizations(self) -> None: ...
+
+@final
+class DeliveryBackend:
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        find_topic: Callable[[str], TopicConfig | None],
+        store_host: bytes,
+        waiting: Container[tuple[str, int]],
+    ) -> None: ...
+    def deliver(
+        self, sources: Sequence[int], now_ms: int, *, readable_end: int, stamp: Stamp | None
+    ) -> DeliveryResult: ...
+    def look(self, sources: Sequence[int], *, readable_end: int, precision_ms: int) -> list[Looked]: ...
+    def forget_topics(self) -> None: ...
+
+@final
+class Sockets:
+    """aerobee.remoting.native_loop.NativeSockets. On Linux alone."""
+
+    def fileno(self) -> int: ...
+    def wait(self, timeout_s: float) -> tuple[int, list[tuple[int, int]]]: ...
+    def receive(
+        self, backend: Backend | None, now_ms: int, *, takes_sends: bool, takes_pulls: bool
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]: ...
+    def send_replies(self) -> list[tuple[Any, bytes | int]]: ...
+    def add(self, descriptor: int, owner: object) -> int: ...
+    def remove(self, token: int) -> None: ...
+    def watch(self, token: int, reads: bool, writes: bool) -> None: ...
+    def watch_other(self, descriptor: int, mask: int) -> None: ...
+    def serve(self, token: int, connection: object, born_host: bytes) -> None: ...
+    def stop_serving(self, token: int) -> bytes: ...
+    def send(self, token: int, data: bytes) -> int: ...
+
+@final
+class RecordFilter:
+    """A program of aerobee/broker/filter/program.py."""
+
+    def __init__(self, program: object) -> None: ...
+    def accepts(self, record: bytes) -> bool | None: ...
+
+# --- the client's codec
+
+@final
+class UniqueIds:
+    def __init__(
+        self, prefix: str, counter: int, month_bounds_ms: Callable[[int], tuple[int, int]]
+    ) -> None: ...
+    def next_id(self, now_ms: int) -> str: ...
+
+@final
+class SendTemplate:
+    def __init__(self, definition: object) -> None: ...
+    def frame(
+        self,
+        opaque: int,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        flag: int,
+        properties: str,
+        body: bytes,
+    ) -> bytes: ...
+    def begin(
+        self, ids: Ids, opaque: int, queue_id: int, now_ms: int, message: Message
+    ) -> tuple[bytes, str]: ...
+
+@final
+class SendReplies:
+    def __init__(
+        self, result: object, open_result: object, queue: object, statuses: dict[Any, Any]
+    ) -> None: ...
+    def __call__(self, connection: object, data: bytes | bytearray, position: int) -> int: ...
+
+def take_records(*arguments: Any) -> Any: ...

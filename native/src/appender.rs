@@ -1,0 +1,418 @@
+//! Appender: the one place that writes a record, its queue entry, its index entries and the log's end, as
+//! aerobee/store/log_appender.py does for the Python code.
+//!
+//! A burst works on copies of the numbers that the Python objects hold (the log's end, a queue's next offset, ...).
+//! `settle` writes them into the objects before any call that may look at them, and at the burst's end. The order of an
+//! append: room in queue, index and log; the record; the log's end; the queue entry; index entries; those who wait are told.
+//! Nothing can fail for a peer's reasons after the first byte.
+
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::index::Index;
+use crate::outcome::{Errors, Outcome, Stop, note_failed_callback};
+use crate::record::{Message, Site, lay_out, record_bytes};
+use crate::topic::{LiveQueue, Queue, Topic, Topics};
+use crate::window::Window;
+
+const QUEUE_ENTRY_BYTES: i64 = 20;
+
+/// Writes to one store.
+pub struct Appender {
+    pub store: Py<PyAny>,
+    pub log_object: Py<PyAny>,
+    pub errors: Errors,
+    pub topics: Topics,
+    pub store_host: Vec<u8>,
+    index_object: Py<PyAny>,
+    index_files: Option<Py<PyList>>, // None: the index is off
+    index: Index,
+    queue_type: Py<PyAny>,
+    waiting: Py<PyAny>, // queues at which somebody waits
+    record: Vec<u8>,
+}
+
+/// What a burst writes.
+pub struct Writing<'py> {
+    pub py: Python<'py>,
+    pub now_ms: i64,
+    pub born_host: Vec<u8>,
+    /// Messages are shown when the disk has them.
+    pub is_sync: bool,
+    log: Option<LiveLog>,
+    has_index_room: bool,
+    live_queues: Vec<usize>,
+    touched: Vec<usize>,
+    last_offset: i64,
+}
+
+/// The log's numbers while a burst writes.
+struct LiveLog {
+    end: i64,
+    limit: i64,
+    base: i64,
+    window: Window,
+    is_changed: bool,
+}
+
+/// Where a message was stored.
+pub struct Placed {
+    pub queue_offset: i64,
+    pub physical_offset: i64,
+    pub size: usize,
+}
+
+/// What a burst has stored of one topic.
+pub struct TopicTotal {
+    pub topic: usize,
+    pub message_count: u64,
+    pub byte_count: u64,
+    pub request_count: u64,
+}
+
+impl<'py> Writing<'py> {
+    pub fn new(py: Python<'py>, born_host: &[u8], now_ms: i64, is_sync: bool) -> Self {
+        Self {
+            py,
+            now_ms,
+            born_host: born_host.to_vec(),
+            is_sync,
+            log: None,
+            has_index_room: false,
+            live_queues: Vec::new(),
+            touched: Vec::new(),
+            last_offset: -1,
+        }
+    }
+}
+
+impl Appender {
+    pub fn new(store: &Bound<'_, PyAny>, store_host: Vec<u8>, waiting: Py<PyAny>) -> PyResult<Self> {
+        let py = store.py();
+        let index = store.getattr("index")?;
+        let files = index.getattr("files")?.cast_into::<PyList>()?.unbind();
+        Ok(Self {
+            log_object: store.getattr("log")?.unbind(),
+            index_files: index.getattr("is_enabled")?.is_truthy()?.then_some(files),
+            index_object: index.unbind(),
+            index: Index::default(),
+            errors: Errors::new(py)?,
+            queue_type: py.import("aerobee.store.consume_queue")?.getattr("ConsumeQueue")?.unbind(),
+            store: store.clone().unbind(),
+            store_host,
+            topics: Topics::default(),
+            waiting,
+            record: Vec::new(),
+        })
+    }
+
+    /// Add a topic to the list; the caller keeps its number.
+    pub fn add_topic(&mut self, py: Python<'_>, config: &Bound<'_, PyAny>) -> Outcome<usize> {
+        let topic = self.errors.check(py, Topic::load(py, config))?;
+        Ok(self.topics.add(topic))
+    }
+
+    /// Add a queue of a listed topic to the list of queues. One that has more to write than an entry is for the handlers.
+    pub fn add_queue(&mut self, py: Python<'_>, topic: usize, id: i64, reply_start: Vec<u8>) -> Outcome<usize> {
+        let name = self.topics.list[topic].py_name.clone_ref(py);
+        let found = self.store.bind(py).call_method1(intern!(py, "queue"), (&name, id));
+        let object = self.errors.check(py, found)?;
+        if !self.is_plain_queue(&object) {
+            return Err(Stop::Slow);
+        }
+        let number = i32::try_from(id).map_err(|_| Stop::Slow)?;
+        let key = (name, id).into_pyobject(py).map_err(Stop::Fault)?.unbind();
+        self.topics.queues.push(Queue { object: object.unbind(), key, id: number, reply_start, live: None });
+        Ok(self.topics.queues.len() - 1)
+    }
+
+    /// Whether a queue is a plain consume queue.
+    pub fn is_plain_queue(&self, queue: &Bound<'_, PyAny>) -> bool {
+        queue.get_type().is(self.queue_type.bind(queue.py()))
+    }
+
+    /// Write a message; return where it stands.
+    pub fn append(
+        &mut self,
+        writing: &mut Writing<'_>,
+        topic: usize,
+        queue: usize,
+        message: &Message<'_>,
+        hashes: &[i32],
+    ) -> Outcome<Placed> {
+        let body_bytes = message.body.len();
+        let size = self.record_bytes(writing, topic, body_bytes, message.properties.len());
+        let offset = self.make_room(writing, queue, 1, hashes.len(), size)?;
+        let live = self.live(writing, queue).map_err(Stop::Fault)?;
+        let queue_offset = live.max_offset;
+        let site = Site {
+            queue_id: self.topics.queues[queue].id,
+            queue_offset,
+            physical_offset: offset,
+            store_timestamp: writing.now_ms,
+            born_host: &writing.born_host,
+            store_host: &self.store_host,
+            topic: &self.topics.list[topic].field,
+        };
+        lay_out(&mut self.record, &site, size, message)?;
+        // Record first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
+        self.write(writing, queue, offset, size, message.tag_code).map_err(Stop::Fault)?;
+        self.index.entries.extend(hashes.iter().map(|hash| (*hash, offset)));
+        self.index.room -= hashes.len() as i64;
+        if self.topics.list[topic].count == 0 {
+            writing.touched.push(topic);
+        }
+        let counts = &mut self.topics.list[topic];
+        counts.count += 1;
+        counts.byte_count += size as u64;
+        writing.last_offset = offset;
+        self.announce(writing, queue, offset, message.tag_code).map_err(Stop::Fault)?;
+        Ok(Placed { queue_offset, physical_offset: offset, size })
+    }
+
+    /// The bytes of a record of this topic.
+    pub fn record_bytes(&self, writing: &Writing<'_>, topic: usize, body_bytes: usize, properties_bytes: usize) -> usize {
+        let field = &self.topics.list[topic].field;
+        record_bytes(&writing.born_host, &self.store_host, field, body_bytes, properties_bytes)
+    }
+
+    /// Take room for `count` records of `size` bytes in all, back to back in one file, their entries in one file of the
+    /// queue, and their index entries. Returns where the first one goes. Files may roll.
+    pub fn make_room(
+        &mut self,
+        writing: &mut Writing<'_>,
+        queue: usize,
+        count: usize,
+        hash_count: usize,
+        size: usize,
+    ) -> Outcome<i64> {
+        let live = self.live(writing, queue).map_err(Stop::Fault)?;
+        if live.max_offset + count as i64 > live.room {
+            self.make_queue_room(writing, queue, count)?;
+            let live = self.live(writing, queue).map_err(Stop::Fault)?;
+            if live.max_offset + count as i64 > live.room {
+                return Err(Stop::Slow);
+            }
+        }
+        self.make_index_room(writing, hash_count)?;
+        self.place(writing, size)
+    }
+
+    /// Count what was stored in one topic for another: the one that it was sent to.
+    pub fn count_for(&mut self, writing: &mut Writing<'_>, stored: usize, topic: usize, size: usize) {
+        let size = size as u64;
+        self.topics.list[stored].count -= 1;
+        self.topics.list[stored].byte_count -= size;
+        if self.topics.list[topic].count == 0 {
+            writing.touched.push(topic);
+        }
+        let counts = &mut self.topics.list[topic];
+        counts.count += 1;
+        counts.byte_count += size;
+        counts.request_count += 1;
+    }
+
+    /// Copy `size` bytes at `physical_offset` of the log to `out`; false when they are not in its current file.
+    pub fn read_current(
+        &mut self,
+        writing: &mut Writing<'_>,
+        physical_offset: i64,
+        size: usize,
+        out: &mut Vec<u8>,
+    ) -> PyResult<bool> {
+        let log = self.log(writing)?;
+        Ok(log.window.append_to(physical_offset - log.base, size, out))
+    }
+
+    /// The size field of the record at `physical_offset`, when that lies in the log's current file.
+    pub fn size_in_current(&mut self, writing: &mut Writing<'_>, physical_offset: i64) -> PyResult<Option<u32>> {
+        let log = self.log(writing)?;
+        Ok(log.window.read(physical_offset - log.base).map(u32::from_be_bytes))
+    }
+
+    /// Where the log's current file begins.
+    pub fn current_base(&mut self, writing: &mut Writing<'_>) -> PyResult<i64> {
+        Ok(self.log(writing)?.base)
+    }
+
+    /// Write the numbers of this burst into the Python objects.
+    pub fn settle(&mut self, writing: &mut Writing<'_>) -> PyResult<()> {
+        let py = writing.py;
+        if let Some(log) = writing.log.as_mut().filter(|log| log.is_changed) {
+            log.is_changed = false;
+            self.log_object.bind(py).setattr(intern!(py, "end"), log.end)?;
+        }
+        for number in &writing.live_queues {
+            let queue = &mut self.topics.queues[*number];
+            if let Some(live) = queue.live.as_mut() {
+                live.settle(py, &queue.object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Settle and give every buffer back, before a call that may map, unmap or roll files.
+    pub fn release(&mut self, writing: &mut Writing<'_>) -> PyResult<()> {
+        let settled = self.settle(writing);
+        writing.log = None;
+        for number in writing.live_queues.drain(..) {
+            self.topics.queues[number].live = None;
+        }
+        settled
+    }
+
+    /// What a burst leaves to its end. Returns what was stored, by topic.
+    pub fn end(&mut self, writing: &mut Writing<'_>) -> PyResult<Vec<TopicTotal>> {
+        let py = writing.py;
+        let released = self.release(writing);
+        if writing.touched.is_empty() {
+            return released.map(|()| Vec::new());
+        }
+        let indexed = self.write_index(writing);
+        let mut totals = Vec::with_capacity(writing.touched.len());
+        for number in writing.touched.drain(..) {
+            let topic = &mut self.topics.list[number];
+            if topic.count > 0 {
+                totals.push(TopicTotal {
+                    topic: number,
+                    message_count: topic.count,
+                    byte_count: topic.byte_count,
+                    request_count: topic.request_count,
+                });
+            }
+            (topic.count, topic.byte_count, topic.request_count) = (0, 0, 0);
+        }
+        let store = self.store.bind(py);
+        store.setattr(intern!(py, "last_store_timestamp"), writing.now_ms)?;
+        store.setattr(intern!(py, "last_record_offset"), writing.last_offset)?;
+        released.and(indexed).map(|()| totals)
+    }
+
+    /// Write the record and its queue entry. What cannot be is our own fault: room was made.
+    fn write(
+        &mut self,
+        writing: &mut Writing<'_>,
+        queue: usize,
+        offset: i64,
+        size: usize,
+        tag_code: i64,
+    ) -> PyResult<()> {
+        let log = writing.log.as_mut().ok_or_else(|| PyValueError::new_err("the log was not loaded"))?;
+        debug_assert_eq!(log.end, offset);
+        if !log.window.write(offset - log.base, &self.record) {
+            return Err(PyBufferError::new_err("a record lies beyond its file"));
+        }
+        log.end = offset + size as i64;
+        log.is_changed = true;
+        let state = &mut self.topics.queues[queue];
+        let live = state.live.as_mut().ok_or_else(|| PyValueError::new_err("the queue was not loaded"))?;
+        let mut entry = [0; QUEUE_ENTRY_BYTES as usize];
+        entry[..8].copy_from_slice(&offset.to_be_bytes());
+        entry[8..12].copy_from_slice(&(size as i32).to_be_bytes());
+        entry[12..].copy_from_slice(&tag_code.to_be_bytes());
+        if !live.window.write((live.max_offset - live.base) * QUEUE_ENTRY_BYTES, &entry) {
+            return Err(PyBufferError::new_err("a queue entry lies beyond its file"));
+        }
+        live.max_offset += 1;
+        live.is_changed = true;
+        if !live.is_dirty {
+            live.is_dirty = true;
+            state.object.bind(writing.py).call_method1(intern!(writing.py, "mark_dirty"), (offset,))?;
+        }
+        Ok(())
+    }
+
+    /// Tell those who wait at the queue of its newest message. A failure of theirs is logged: the message is stored.
+    fn announce(&mut self, writing: &mut Writing<'_>, queue: usize, offset: i64, tag_code: i64) -> PyResult<()> {
+        if !self.topics.queues[queue].live.as_ref().is_some_and(|live| live.notify) {
+            return Ok(());
+        }
+        self.settle(writing)?;
+        let py = writing.py;
+        let arguments = (&self.topics.queues[queue].object, offset, writing.now_ms, tag_code);
+        let told = self.store.bind(py).call_method1(intern!(py, "announce"), arguments);
+        told.map(|_| ()).or_else(|error| note_failed_callback(py, error, "telling those who wait for a message"))
+    }
+
+    /// The log's numbers, from the Python object when this burst has none yet.
+    fn log<'w>(&self, writing: &'w mut Writing<'_>) -> PyResult<&'w mut LiveLog> {
+        if writing.log.is_none() {
+            let py = writing.py;
+            let log = self.log_object.bind(py);
+            writing.log = Some(LiveLog {
+                end: log.getattr(intern!(py, "end"))?.extract()?,
+                limit: log.getattr(intern!(py, "limit"))?.extract()?,
+                base: log.getattr(intern!(py, "base"))?.extract()?,
+                window: Window::new(&log.getattr(intern!(py, "buffer"))?)?,
+                is_changed: false,
+            });
+        }
+        writing.log.as_mut().ok_or_else(|| PyValueError::new_err("the log was not loaded"))
+    }
+
+    /// The queue's numbers, from the Python object when this burst has none yet.
+    fn live<'s>(&'s mut self, writing: &mut Writing<'_>, queue: usize) -> PyResult<&'s mut LiveQueue> {
+        let py = writing.py;
+        let waiting = self.waiting.bind(py);
+        let state = &mut self.topics.queues[queue];
+        if state.live.is_none() {
+            let notify = writing.is_sync || (!waiting.is_empty()? && waiting.contains(&state.key)?);
+            state.live = Some(LiveQueue::load(py, &state.object, notify)?);
+            writing.live_queues.push(queue);
+        }
+        state.live.as_mut().ok_or_else(|| PyValueError::new_err("the queue was not loaded"))
+    }
+
+    /// Take space for queue entries; the queue's numbers are loaded again.
+    fn make_queue_room(&mut self, writing: &mut Writing<'_>, queue: usize, count: usize) -> Outcome<()> {
+        let py = writing.py;
+        self.release(writing).map_err(Stop::Fault)?;
+        let made = self.topics.queues[queue].object.bind(py).call_method1(intern!(py, "make_room"), (count,));
+        self.errors.check(py, made).map(|_| ())
+    }
+
+    /// Take space for `count` index entries, in a new file if need be.
+    fn make_index_room(&mut self, writing: &mut Writing<'_>, count: usize) -> Outcome<()> {
+        let py = writing.py;
+        if !writing.has_index_room {
+            self.load_index_room(py, false)?;
+            writing.has_index_room = true;
+        }
+        if self.index.room >= count as i64 {
+            return Ok(());
+        }
+        self.write_index(writing).map_err(Stop::Fault)?;
+        let index = self.index_object.clone_ref(py).into_bound(py);
+        let has_room = index.call_method1(intern!(py, "has_room"), (count,)).and_then(|has| has.is_truthy());
+        if !self.errors.check(py, has_room)? {
+            let made = index.call_method1(intern!(py, "make_room"), (count, writing.now_ms));
+            self.errors.check(py, made)?;
+        }
+        self.load_index_room(py, true)
+    }
+
+    fn load_index_room(&mut self, py: Python<'_>, again: bool) -> Outcome<()> {
+        self.index.load_room(self.index_files.as_ref().map(|files| files.bind(py)), again).map_err(Stop::Fault)
+    }
+
+    /// Where `size` bytes of records go; the log may roll to its next file.
+    fn place(&mut self, writing: &mut Writing<'_>, size: usize) -> Outcome<i64> {
+        let py = writing.py;
+        let log = self.log(writing).map_err(Stop::Fault)?;
+        if log.end + size as i64 <= log.limit {
+            return Ok(log.end);
+        }
+        self.release(writing).map_err(Stop::Fault)?;
+        let placed = self.log_object.bind(py).call_method1(intern!(py, "place"), (size,));
+        let offset = self.errors.check(py, placed)?.extract::<i64>().map_err(Stop::Fault)?;
+        self.log(writing).map_err(Stop::Fault)?;
+        Ok(offset)
+    }
+
+    /// Write the index entries collected so far.
+    fn write_index(&mut self, writing: &mut Writing<'_>) -> PyResult<()> {
+        self.index.write(self.index_files.as_ref().map(|files| files.bind(writing.py)), writing.now_ms)
+    }
+}

@@ -1,0 +1,314 @@
+//! Backend: whole bursts of ordinary frames (aerobee/broker/fastpath/python_backend.py is the definition).
+//!
+//! Cuts frames, reads headers and asks the families that have registered for a request's code, in their order; what none of
+//! them takes is for the handlers.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
+
+use crate::appender::Appender;
+use crate::batch::Batches;
+use crate::field::{Fields, Value};
+use crate::later::Later;
+use crate::outcome::{Outcome, Stop, note_failed_callback};
+use crate::pull::Pulls;
+use crate::results::{Appended, BurstResult};
+use crate::send::Sends;
+use crate::shared::{Burst, FLAG_ONEWAY, Family, Form, Gate, Gates, Identity, Request, Shared};
+use crate::transaction::Transactions;
+use crate::window::Window;
+use crate::{binary_header, json_header};
+
+pub const REPLY_BYTES_MAX: usize = 1 << 20;
+
+/// What stays between bursts.
+pub struct State {
+    pub shared: Shared,
+    families: Vec<Box<dyn Family>>,
+}
+
+#[pyclass(frozen, module = "aerobee_native")]
+pub struct Backend {
+    state: Mutex<State>,
+    forgets_topics: AtomicBool,
+    forgets_authorizations: AtomicBool,
+}
+
+#[pymethods]
+impl Backend {
+    #[new]
+    #[pyo3(signature = (*, store, find_topic, find_authorization, store_host, own_properties, reply_fields, reply_ext,
+        waiting, special_properties, supports_long_poll))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        store: Bound<'_, PyAny>,
+        find_topic: Py<PyAny>,
+        find_authorization: Py<PyAny>,
+        store_host: Vec<u8>,
+        own_properties: String,
+        reply_fields: String,
+        reply_ext: Bound<'_, PyDict>,
+        waiting: Py<PyAny>,
+        special_properties: HashSet<String>,
+        supports_long_poll: bool,
+    ) -> PyResult<Self> {
+        let identity = Identity::new(own_properties, reply_fields, &reply_ext)?;
+        let appender = Appender::new(&store, store_host, waiting)?;
+        let families: Vec<Box<dyn Family>> =
+            vec![Box::new(Sends), Box::new(Batches), Box::new(Pulls::new(find_authorization, supports_long_poll))];
+        let shared = Shared::new(appender, identity, find_topic, special_properties);
+        Ok(Self {
+            state: Mutex::new(State { shared, families }),
+            forgets_topics: AtomicBool::new(false),
+            forgets_authorizations: AtomicBool::new(false),
+        })
+    }
+
+    /// Serve messages with a delay level or a time, too. `hooks` are LaterHooks; the topics are configs.
+    #[pyo3(signature = (hooks, *, schedule_topic, timer_topic, broker_name, delays_ms, special_properties))]
+    fn serve_later(
+        &self,
+        hooks: Py<PyAny>,
+        schedule_topic: Py<PyAny>,
+        timer_topic: Py<PyAny>,
+        broker_name: String,
+        delays_ms: Vec<i64>,
+        special_properties: HashSet<String>,
+    ) -> PyResult<()> {
+        let family = Later::new(hooks, schedule_topic, timer_topic, broker_name, delays_ms, special_properties);
+        self.register(Box::new(family))
+    }
+
+    /// Serve half messages and their ends, too. `hooks` are TransactionHooks; the topic is a config.
+    #[pyo3(signature = (hooks, *, half_topic, special_properties))]
+    fn serve_transactions(
+        &self,
+        hooks: Py<PyAny>,
+        half_topic: Py<PyAny>,
+        special_properties: HashSet<String>,
+    ) -> PyResult<()> {
+        self.register(Box::new(Transactions::new(hooks, half_topic, special_properties)))
+    }
+
+    /// Topics have changed: look everything up again.
+    fn forget_topics(&self) {
+        self.forgets_topics.store(true, Ordering::Relaxed);
+    }
+
+    /// Groups, subscriptions or offsets have changed: ask again who may pull.
+    fn forget_authorizations(&self) {
+        self.forgets_authorizations.store(true, Ordering::Relaxed);
+    }
+
+    /// Serve ordinary frames from `position` on.
+    #[pyo3(signature = (data, position, born_host, now_ms, *, takes_sends, takes_pulls))]
+    #[allow(clippy::too_many_arguments)]
+    fn burst(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        position: usize,
+        born_host: &[u8],
+        now_ms: i64,
+        takes_sends: bool,
+        takes_pulls: bool,
+    ) -> PyResult<BurstResult> {
+        let Some(mut state) = self.state() else { return Ok(nothing(py, position)) };
+        let gates = Gates { sends: takes_sends, pulls: takes_pulls };
+        let mut burst = state.shared.begin(py, born_host, now_ms, gates)?;
+        if let Ok(bytes) = data.cast::<PyBytes>() {
+            return state.serve(burst, bytes.as_bytes(), position, 0);
+        }
+        // A frame was cut in two, and bytes are still to be appended in place: copy the whole frames only.
+        match data.cast::<PyByteArray>().map_err(PyErr::from).and_then(|data| whole_frames(data, position)) {
+            Ok(bytes) => state.serve(burst, &bytes, 0, position),
+            Err(error) => {
+                state.shared.keep(std::mem::take(&mut burst.replies));
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Backend {
+    /// The state for one burst. None: taken already, for a callback of a burst came back here; nothing is served then.
+    pub fn state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.try_lock().ok()?;
+        if self.forgets_topics.swap(false, Ordering::Relaxed) {
+            state.shared.forget_topics();
+            state.families.iter_mut().for_each(|family| family.forget_topics());
+        }
+        if self.forgets_authorizations.swap(false, Ordering::Relaxed) {
+            state.families.iter_mut().for_each(|family| family.forget_authorizations());
+        }
+        Some(state)
+    }
+
+    fn register(&self, family: Box<dyn Family>) -> PyResult<()> {
+        let mut state = self.state().ok_or_else(|| PyValueError::new_err("the fast path is busy"))?;
+        state.families.push(family);
+        Ok(())
+    }
+}
+
+/// What a burst says that served nothing: the frames are for the handlers.
+fn nothing(py: Python<'_>, position: usize) -> BurstResult {
+    BurstResult {
+        replies: PyBytes::new(py, b"").unbind(),
+        used: position,
+        is_slow: true,
+        held_replies: PyBytes::new(py, b"").unbind(),
+        appended: PyList::empty(py).unbind(),
+        pulled: PyList::empty(py).unbind(),
+        fault: None,
+    }
+}
+
+/// Copy the whole frames from `position` on, and what stands in the way of the first that is not.
+fn whole_frames(data: &Bound<'_, PyByteArray>, position: usize) -> PyResult<Vec<u8>> {
+    let window = Window::new(data.as_any())?;
+    let size = data.len();
+    let mut end = position.min(size);
+    while size - end >= 8 {
+        let Some(words) = window.read::<4>(end as i64) else { break };
+        let length = u32::from_be_bytes(words) as usize;
+        if length + 4 > size - end {
+            break;
+        }
+        end += length + 4;
+    }
+    // Eight more: the words of what follows tell that it is not whole, or not a frame.
+    end = size.min(end + 8);
+    let mut bytes = Vec::new();
+    let position = position.min(size);
+    let _ = window.append_to(position as i64, end - position, &mut bytes);
+    Ok(bytes)
+}
+
+impl State {
+    /// Serve a burst to its end. `shift` is what is to be added to positions in `data` for those of the caller.
+    ///
+    /// Raises what fails at the burst's end: nothing of it may be answered then, for what it stored may not be where the
+    /// store looks for it. What fails before, after bytes were written, is the result's fault.
+    fn serve(&mut self, mut burst: Burst<'_>, data: &[u8], position: usize, shift: usize) -> PyResult<BurstResult> {
+        let py = burst.writing.py;
+        let (used, is_slow, fault) = self.frames(&mut burst, data, position);
+        let replies = std::mem::take(&mut burst.replies);
+        let appended = self.end(&mut burst);
+        let result = appended.map(|appended| BurstResult {
+            replies: PyBytes::new(py, &replies).unbind(),
+            used: used + shift,
+            is_slow,
+            held_replies: PyBytes::new(py, &burst.held).unbind(),
+            appended: appended.unbind(),
+            pulled: burst.pulled.take().unwrap_or_else(|| PyList::empty(py)).unbind(),
+            fault: fault.map(|error| error.into_value(py).into_any()),
+        });
+        self.shared.keep(replies);
+        result
+    }
+
+    /// What a burst leaves to its end. Returns what was stored, by topic.
+    pub fn end<'py>(&mut self, burst: &mut Burst<'py>) -> PyResult<Bound<'py, PyList>> {
+        let py = burst.writing.py;
+        let ended = self.shared.appender.end(&mut burst.writing);
+        for family in &mut self.families {
+            if let Err(error) = family.end(py) {
+                note_failed_callback(py, error, "the end of a burst")?;
+            }
+        }
+        let appended = PyList::empty(py);
+        for total in &ended? {
+            appended.append(Py::new(py, Appended::of(&self.shared, py, total))?)?;
+        }
+        Ok(appended)
+    }
+
+    /// Cut frames and serve each; return the first position that was not served, whether a whole frame stands there, and
+    /// what failed. A frame that failed counts as used: nobody may serve it again.
+    pub fn frames(&mut self, burst: &mut Burst<'_>, data: &[u8], position: usize) -> (usize, bool, Option<PyErr>) {
+        let mut at = position;
+        while let Some(words) = data.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+            if burst.pulled_bytes >= REPLY_BYTES_MAX {
+                break;
+            }
+            let length = u32::from_be_bytes([words[0], words[1], words[2], words[3]]) as usize;
+            let end = at + 4 + length;
+            if end > data.len() {
+                break;
+            }
+            let header_bytes = u32::from_be_bytes([0, words[5], words[6], words[7]]) as usize;
+            let body_at = at + 8 + header_bytes;
+            if body_at > end {
+                return (at, true, None);
+            }
+            match self.frame(burst, words[4], &data[at..end], body_at - at) {
+                Ok(()) => at = end,
+                Err(Stop::Slow) => return (at, true, None),
+                Err(Stop::Fault(fault)) => return (end, false, Some(fault)),
+            }
+        }
+        (at, false, None)
+    }
+
+    /// Serve one frame, whose body begins at `body_at`.
+    fn frame(&mut self, burst: &mut Burst<'_>, kind: u8, frame: &[u8], body_at: usize) -> Outcome<()> {
+        let (header, body) = (&frame[8..body_at], &frame[body_at..]);
+        let mut fields = Fields::new();
+        match kind {
+            0 => {
+                let read = json_header::parse(header, &mut fields).filter(|read| read.has_fields).ok_or(Stop::Slow)?;
+                let (code, flag, opaque) = (int(read.code)?, int(read.flag)?, int(read.opaque)?);
+                self.request(burst, &Request { form: Form::Json, code, flag, opaque, fields: &fields, body, frame })
+            }
+            1 => {
+                let mut replaced = binary_header::Replaced::new();
+                let mut read = binary_header::parse(header, &replaced, &mut fields).ok_or(Stop::Slow)?;
+                let mut mended = Fields::new();
+                let mut fields = &fields;
+                if read.mended > 0 {
+                    binary_header::mend(header, &mut replaced);
+                    read = binary_header::parse(header, &replaced, &mut mended).ok_or(Stop::Slow)?;
+                    fields = &mended;
+                }
+                let (code, flag, opaque) = (read.code.into(), read.flag.into(), read.opaque.into());
+                self.request(burst, &Request { form: Form::Binary, code, flag, opaque, fields, body, frame })
+            }
+            _ => Err(Stop::Slow),
+        }
+    }
+
+    /// Ask the families, in their order.
+    fn request(&mut self, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
+        if (request.flag != 0 && request.flag != FLAG_ONEWAY) || i32::try_from(request.opaque).is_err() {
+            return Err(Stop::Slow);
+        }
+        for family in &mut self.families {
+            let is_open = match family.gate() {
+                Gate::Sends => burst.gates.sends,
+                Gate::Pulls => burst.gates.pulls,
+            };
+            if !is_open || !family.codes().contains(&request.code) {
+                continue;
+            }
+            match family.serve(&mut self.shared, burst, request) {
+                Err(Stop::Slow) => {}
+                served => return served,
+            }
+        }
+        Err(Stop::Slow)
+    }
+}
+
+/// A JSON integer.
+fn int(value: Value<'_>) -> Outcome<i64> {
+    match value {
+        Value::Integer(value) => Ok(value),
+        _ => Err(Stop::Slow),
+    }
+}

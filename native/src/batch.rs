@@ -1,0 +1,125 @@
+//! Batches (320): several messages for one queue, stored back to back in one file (aerobee/broker/fastpath/batch.py is the
+//! definition).
+
+use crate::outcome::{Outcome, Stop};
+use crate::record::Message;
+use crate::shared::{Answer, Burst, Family, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared};
+use crate::text::{is_alphanumeric, read_properties};
+
+const SEND_BATCH_MESSAGE: i64 = 320;
+const HEAD_BYTES: usize = 20;
+const ENTRY_BYTES_MIN: usize = HEAD_BYTES + 2;
+
+pub struct Batches;
+
+impl Family for Batches {
+    fn codes(&self) -> &'static [i64] {
+        &[SEND_BATCH_MESSAGE]
+    }
+
+    fn gate(&self) -> Gate {
+        Gate::Sends
+    }
+
+    fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
+        let answer = store(shared, burst, request)?;
+        shared.reply(burst, request, &answer);
+        Ok(())
+    }
+}
+
+/// Store the messages of a batch.
+fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<Answer> {
+    if LETTERS.iter().any(|name| request.fields.get(*name).is_missing()) {
+        return Err(Stop::Slow);
+    }
+    let [topic, queue, sys_flag, born, _, properties, tries, _] = LETTERS.map(|name| request.fields.get(name));
+    let (topic, queue) = shared.find(burst.writing.py, topic, queue)?;
+    let text = properties.text().ok_or(Stop::Slow)?;
+    let outer = read_properties(&text, &shared.special);
+    let sys_flag = sys_flag.number().ok_or(Stop::Slow)?;
+    let born_timestamp = i128::from(born.number().ok_or(Stop::Slow)?);
+    let reconsume_times = tries.number().ok_or(Stop::Slow)?;
+    let unique_key = outer.unique_key.filter(|key| is_alphanumeric(key)).ok_or(Stop::Slow)?;
+    if outer.delay || sys_flag & !ORDINARY_SYS_FLAG != 0 || request.body.len() > shared.max_message_bytes {
+        return Err(Stop::Slow);
+    }
+    let entries = cut_batch(request.body).ok_or(Stop::Slow)?;
+    let mut hashes: Vec<i32> = Vec::with_capacity(entries.len() * 2);
+    let mut messages: Vec<(Message<'_>, usize)> = Vec::with_capacity(entries.len());
+    let mut total = 0;
+    for entry in &entries {
+        std::str::from_utf8(entry.properties).map_err(|_| Stop::Slow)?;
+        let pairs = read_properties(entry.properties, &shared.special);
+        if !pairs.is_paired() {
+            return Err(Stop::Slow);
+        }
+        let tag_code = shared.hash(topic, &pairs, &mut hashes);
+        total += shared.appender.record_bytes(&burst.writing, topic, entry.body.len(), entry.properties.len());
+        let message = Message {
+            body: entry.body,
+            properties: entry.properties,
+            tag_code,
+            flag: i64::from(entry.flag),
+            sys_flag,
+            born_timestamp,
+            reconsume_times,
+            prepared_offset: 0,
+        };
+        messages.push((message, hashes.len()));
+    }
+    // Everything that can fail comes first: room for all of it in one file, and numbers that fit their fields.
+    if i32::try_from(reconsume_times).is_err() {
+        return Err(Stop::Slow);
+    }
+    shared.appender.make_room(&mut burst.writing, queue, messages.len(), hashes.len(), total)?;
+    let waits = burst.writing.is_sync && outer.waits();
+    shared.clear_message_ids();
+    shared.set_unique_key(unique_key);
+    let mut first = -1;
+    let mut start = 0;
+    for (message, end) in &messages {
+        let placed = shared.appender.append(&mut burst.writing, topic, queue, message, &hashes[start..*end])?;
+        shared.add_message_id(placed.physical_offset);
+        start = *end;
+        if first < 0 {
+            first = placed.queue_offset;
+        }
+    }
+    shared.appender.topics.list[topic].request_count += 1;
+    Ok(Answer { queue, queue_offset: first, waits })
+}
+
+struct BatchEntry<'a> {
+    flag: i32,
+    body: &'a [u8],
+    properties: &'a [u8],
+}
+
+/// Cut a batch body into its messages (send_header.parse_batch); None for lying sizes or an empty batch.
+fn cut_batch(mut rest: &[u8]) -> Option<Vec<BatchEntry<'_>>> {
+    let mut entries = Vec::new();
+    while !rest.is_empty() {
+        let word = |at: usize| Some(i32::from_be_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+        if rest.len() < ENTRY_BYTES_MIN {
+            return None;
+        }
+        let size = usize::try_from(word(0)?).ok()?;
+        let body_bytes = usize::try_from(word(16)?).ok()?;
+        if size < ENTRY_BYTES_MIN || size > rest.len() || body_bytes > size - ENTRY_BYTES_MIN {
+            return None;
+        }
+        let properties_at = ENTRY_BYTES_MIN + body_bytes;
+        let properties_bytes = usize::from(u16::from_be_bytes([rest[properties_at - 2], rest[properties_at - 1]]));
+        if properties_bytes > PROPERTIES_BYTES_MAX || properties_at + properties_bytes != size {
+            return None;
+        }
+        entries.push(BatchEntry {
+            flag: word(12)?,
+            body: &rest[HEAD_BYTES..properties_at - 2],
+            properties: &rest[properties_at..size],
+        });
+        rest = &rest[size..];
+    }
+    (!entries.is_empty()).then_some(entries)
+}

@@ -1,0 +1,345 @@
+//! What all families of frames share: the burst, the request, finding topics and queues, and the replies to sends.
+
+use std::collections::HashSet;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::appender::{Appender, Writing};
+use crate::binary_header;
+use crate::field::{Fields, Name, Value};
+use crate::outcome::{Outcome, Stop};
+use crate::text::{NameSet, Properties, java_hash_from, write_decimal};
+
+pub const FLAG_ONEWAY: i64 = 2;
+pub const PROPERTIES_BYTES_MAX: usize = 32_767;
+pub const ORDINARY_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
+const REPLIES_BYTES_KEPT: usize = 1 << 18;
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// The names of a send's fields: topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch.
+pub type SendNames = [Name; 8];
+pub const LETTERS: SendNames = [Name::B, Name::E, Name::F, Name::G, Name::H, Name::I, Name::J, Name::M];
+pub const WORDS: SendNames = [
+    Name::Topic, Name::QueueId, Name::SysFlag, Name::BornTimestamp, Name::Flag, Name::Properties,
+    Name::ReconsumeTimes, Name::Batch,
+];
+
+/// Which header carried the request; the reply has the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Json,
+    Binary,
+}
+
+/// Which frames are served now; the others are for the handlers, which say why.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Gates {
+    pub sends: bool,
+    pub pulls: bool,
+}
+
+/// The gate that a family's frames pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    Sends,
+    Pulls,
+}
+
+/// One request, its header read.
+pub struct Request<'a> {
+    pub form: Form,
+    pub code: i64,
+    pub flag: i64,
+    pub opaque: i64,
+    pub fields: &'a Fields<'a>,
+    pub body: &'a [u8],
+    pub frame: &'a [u8],
+}
+
+/// Frames of one kind. A family takes what is ordinary and leaves the rest, before it has written a byte.
+pub trait Family: Send {
+    fn codes(&self) -> &'static [i64];
+
+    fn gate(&self) -> Gate;
+
+    fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()>;
+
+    /// A burst has ended: tell those who want to know once.
+    fn end(&mut self, _py: Python<'_>) -> PyResult<()> {
+        Ok(())
+    }
+
+    /// Topics have changed: every number of a topic or a queue is void.
+    fn forget_topics(&mut self) {}
+
+    /// Groups, subscriptions or offsets have changed.
+    fn forget_authorizations(&mut self) {}
+}
+
+/// One burst.
+pub struct Burst<'py> {
+    pub writing: Writing<'py>,
+    /// Tells bursts apart: what a family has looked up for one is not good for the next.
+    pub number: u64,
+    pub gates: Gates,
+    pub replies: Vec<u8>,
+    pub held: Vec<u8>,
+    pub pulled: Option<Bound<'py, PyList>>,
+    pub pulled_bytes: usize,
+}
+
+/// What a send's reply says; message ids and unique key are in the scratch buffers.
+pub struct Answer {
+    pub queue: usize,
+    pub queue_offset: i64,
+    pub waits: bool,
+}
+
+/// Buffers that keep their memory between messages.
+#[derive(Default)]
+pub struct Scratch {
+    pub properties: Vec<u8>,
+    pub hashes: Vec<i32>,
+    pub message_ids: Vec<u8>,
+    pub unique_key: Vec<u8>,
+    pub recall_handle: Vec<u8>, // of a timer message, else empty
+    pub body: Vec<u8>,
+    pub head: Vec<u8>, // of a pull's reply
+    replies: Vec<u8>,
+}
+
+/// What the backend is told about the broker.
+pub struct Identity {
+    pub own_properties: Vec<u8>,
+    pub reply_fields: Vec<u8>,
+    pub reply_ext: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Identity {
+    pub fn new(own_properties: String, reply_fields: String, reply_ext: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let mut ext = Vec::new();
+        for (name, value) in reply_ext {
+            ext.push((name.extract::<String>()?.into_bytes(), value.extract::<String>()?.into_bytes()));
+        }
+        Ok(Self {
+            own_properties: own_properties.into_bytes(),
+            reply_fields: reply_fields.into_bytes(),
+            reply_ext: ext,
+        })
+    }
+}
+
+/// The store's settings that a burst asks for, read again when its config is another object.
+struct Settings {
+    config: Py<PyAny>,
+    is_sync: bool,
+}
+
+/// What stays between bursts.
+pub struct Shared {
+    pub appender: Appender,
+    pub identity: Identity,
+    pub special: NameSet,
+    pub scratch: Scratch,
+    pub max_message_bytes: usize,
+    find_topic: Py<PyAny>,
+    store_host_hex: Vec<u8>,
+    settings: Option<Settings>,
+    burst_count: u64,
+}
+
+impl Shared {
+    pub fn new(appender: Appender, identity: Identity, find_topic: Py<PyAny>, special: HashSet<String>) -> Self {
+        let hex: String = appender.store_host.iter().map(|byte| format!("{byte:02X}")).collect();
+        Self {
+            appender,
+            identity,
+            special: NameSet::new(special),
+            scratch: Scratch::default(),
+            max_message_bytes: 0,
+            find_topic,
+            store_host_hex: hex.into_bytes(),
+            settings: None,
+            burst_count: 0,
+        }
+    }
+
+    /// What one burst begins with.
+    pub fn begin<'py>(&mut self, py: Python<'py>, born_host: &[u8], now_ms: i64, gates: Gates) -> PyResult<Burst<'py>> {
+        let config = self.appender.store.bind(py).getattr(intern!(py, "config"))?;
+        let is_sync = match &self.settings {
+            Some(known) if known.config.is(&config) => known.is_sync,
+            _ => self.load_settings(&config)?,
+        };
+        self.burst_count += 1;
+        Ok(Burst {
+            writing: Writing::new(py, born_host, now_ms, is_sync),
+            number: self.burst_count,
+            gates,
+            replies: std::mem::take(&mut self.scratch.replies),
+            held: Vec::new(),
+            pulled: None,
+            pulled_bytes: 0,
+        })
+    }
+
+    fn load_settings(&mut self, config: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = config.py();
+        let is_sync = config.getattr(intern!(py, "is_sync_flush"))?.is_truthy()?;
+        self.max_message_bytes = config.getattr(intern!(py, "max_message_size"))?.extract()?;
+        self.settings = Some(Settings { config: config.clone().unbind(), is_sync });
+        Ok(is_sync)
+    }
+
+    /// Keep the memory of replies for the next burst, but no more than most need.
+    pub fn keep(&mut self, mut replies: Vec<u8>) {
+        replies.clear();
+        replies.shrink_to(REPLIES_BYTES_KEPT);
+        self.scratch.replies = replies;
+    }
+
+    /// Topics have changed: look everything up again.
+    pub fn forget_topics(&mut self) {
+        self.appender.topics.clear();
+    }
+
+    /// Find the topic and the queue that a send names, or leave it to the handlers.
+    pub fn find(&mut self, py: Python<'_>, topic: Value<'_>, queue: Value<'_>) -> Outcome<(usize, usize)> {
+        let name = topic.text().ok_or(Stop::Slow)?;
+        let number = match self.appender.topics.numbers.get(&*name) {
+            Some(number) => *number,
+            None => {
+                let text = std::str::from_utf8(&name).map_err(|_| Stop::Slow)?;
+                let config = self.appender.errors.check(py, self.find_topic.bind(py).call1((text,)))?;
+                if config.is_none() {
+                    return Err(Stop::Slow);
+                }
+                let number = self.appender.add_topic(py, &config)?;
+                self.appender.topics.numbers.insert(name.to_vec(), number);
+                number
+            }
+        };
+        let queue_id = queue.number().ok_or(Stop::Slow)?;
+        if let Some(text) = queue.text() {
+            // Only the canonical text of a number names a queue: "01" is for the handlers.
+            if queue_id < 0 || text.len() != decimal_digits(queue_id) {
+                return Err(Stop::Slow);
+            }
+        }
+        let known = &self.appender.topics.list[number];
+        if let Some(found) = known.queues.get(&queue_id) {
+            return Ok((number, *found));
+        }
+        if !(0..known.queue_count).contains(&queue_id) {
+            return Err(Stop::Slow);
+        }
+        let reply_start = format!("{{\"code\":0,\"extFields\":{{\"queueId\":\"{queue_id}\",\"transactionId\":\"");
+        let queue = self.appender.add_queue(py, number, queue_id, reply_start.into_bytes())?;
+        self.appender.topics.list[number].queues.insert(queue_id, queue);
+        Ok((number, queue))
+    }
+
+    /// Index hashes of a message, in the order of the definition; returns its tags code.
+    pub fn hash(&self, topic: usize, pairs: &Properties<'_>, hashes: &mut Vec<i32>) -> i64 {
+        let topic = &self.appender.topics.list[topic];
+        if let Some(key) = pairs.unique_key.filter(|key| !key.is_empty()) {
+            hashes.push(topic.key_hash(key));
+        }
+        if let Some(keys) = pairs.keys {
+            hashes.extend(keys.split(|byte| *byte == b' ').filter(|key| !key.is_empty()).map(|key| topic.key_hash(key)));
+        }
+        let Some(tag) = pairs.tags.filter(|tag| !tag.is_empty()) else { return 0 };
+        hashes.push(topic.tag_hash(tag));
+        i64::from(java_hash_from(0, tag) as i32)
+    }
+
+    /// Put the record at `physical_offset`, of `size` bytes, into `out`.
+    pub fn read_record(&mut self, burst: &mut Burst<'_>, physical_offset: i64, size: usize, out: &mut Vec<u8>) -> Outcome<()> {
+        out.clear();
+        let appender = &mut self.appender;
+        if appender.read_current(&mut burst.writing, physical_offset, size, out).map_err(Stop::Fault)? {
+            return Ok(());
+        }
+        appender.settle(&mut burst.writing).map_err(Stop::Fault)?;
+        let py = burst.writing.py;
+        let read = appender.log_object.bind(py).call_method1(intern!(py, "read"), (physical_offset, size));
+        let read = appender.errors.check(py, read)?;
+        out.extend_from_slice(read.cast::<PyBytes>().map_err(|_| Stop::Slow)?.as_bytes());
+        Ok(())
+    }
+
+    /// Begin the message ids of a reply.
+    pub fn clear_message_ids(&mut self) {
+        self.scratch.message_ids.clear();
+    }
+
+    /// Add an offset message id: upper-case hex of the packed store host and the physical offset.
+    pub fn add_message_id(&mut self, offset: i64) {
+        let ids = &mut self.scratch.message_ids;
+        if !ids.is_empty() {
+            ids.push(b',');
+        }
+        ids.extend_from_slice(&self.store_host_hex);
+        let mut hex = [0; 16];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(offset.to_be_bytes()) {
+            pair.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+        ids.extend_from_slice(&hex);
+    }
+
+    /// Keep the unique key for the reply.
+    pub fn set_unique_key(&mut self, unique_key: &[u8]) {
+        self.scratch.unique_key.clear();
+        self.scratch.unique_key.extend_from_slice(unique_key);
+    }
+
+    /// Write the reply to a send, unless none is wanted.
+    pub fn reply(&mut self, burst: &mut Burst<'_>, request: &Request<'_>, answer: &Answer) {
+        if request.flag != 0 {
+            return;
+        }
+        let out = if answer.waits { &mut burst.held } else { &mut burst.replies };
+        let queue = &self.appender.topics.queues[answer.queue];
+        let Scratch { message_ids, unique_key, recall_handle, .. } = &self.scratch;
+        if request.form == Form::Binary {
+            let queue_id = queue.id.to_string();
+            let queue_offset = answer.queue_offset.to_string();
+            let mut entries: Vec<(&[u8], &[u8])> = vec![
+                (b"queueId", queue_id.as_bytes()),
+                (b"transactionId", unique_key),
+                (b"msgId", message_ids),
+            ];
+            entries.extend(self.identity.reply_ext.iter().map(|(name, value)| (name.as_slice(), value.as_slice())));
+            entries.push((b"queueOffset", queue_offset.as_bytes()));
+            binary_header::write_reply(out, request.opaque, b"", &entries, 0);
+            return;
+        }
+        let start = out.len();
+        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&queue.reply_start);
+        out.extend_from_slice(unique_key);
+        out.extend_from_slice(b"\",\"msgId\":\"");
+        out.extend_from_slice(message_ids);
+        out.extend_from_slice(&self.identity.reply_fields);
+        out.push(b'"');
+        write_decimal(out, answer.queue_offset);
+        if !recall_handle.is_empty() {
+            out.extend_from_slice(b"\",\"recallHandle\":\"");
+            out.extend_from_slice(recall_handle);
+        }
+        out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
+        write_decimal(out, request.opaque);
+        out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+        write_decimal(out, i64::from(binary_header::REPLY_VERSION));
+        out.push(b'}');
+        let header_bytes = out.len() - start - 8;
+        out[start..start + 4].copy_from_slice(&(header_bytes as u32 + 4).to_be_bytes());
+        out[start + 4..start + 8].copy_from_slice(&(header_bytes as u32).to_be_bytes());
+    }
+}
+
+fn decimal_digits(value: i64) -> usize {
+    value.checked_ilog10().map_or(1, |digits| digits as usize + 1)
+}

@@ -1,0 +1,484 @@
+"""A differential fuzz of the lane: both twins get the same bursts and must give the same answers and the same bytes.
+
+    python tests/fuzz/fastpath_differential.py [--bursts 1000000] [--seed 1]
+
+Bursts are made of captured frames (tests/data/wire), of frames made here with numbers, escapes and properties of every
+kind, and of both mutated, cut and put behind one another. After each burst the results are compared, the log's end and
+what was appended; every CHECK_EVERY bursts every byte of log, queues and index, offsets and statistics. A disagreement
+ends the run with the seed and the burst. Needs the native lane: `make native`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import shutil
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from aerobee.broker.config import BrokerConfig
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
+from aerobee.broker.fastpath.seam import Authorization, PullResult
+from aerobee.broker.pull.held_pulls import HeldPull
+from aerobee.message import pack_host
+from aerobee.remoting.body.heartbeat import ConsumerData
+from aerobee.remoting.body.subscription import SubscriptionData
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.message_store import MessageStore
+from tests.captures import capture_names, captured
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import Sending, batch_body
+
+CHECK_EVERY = 500
+LONG_POLL_SHARE = 0.2  # of the bursts begin with one
+BURSTS_PER_STORE = 4_000
+LANE_CODES = (10, 11, 310, 320, 361)
+TOPICS = ("TopicNormal", "TopicOrder", "TopicBatch", "TopicPull", "TopicConsume")
+GROUPS = ("group", "CG_lite", "CG_pull", "closed", "CG é")
+HOSTS = (pack_host("10.0.0.1", 43_664), pack_host("::1", 5_000))
+ODD_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2, 0.0, 1.0, -0.0, 1e300, [], {}, [0], {"a": 1}, "", "0", "1", "-1", "-0", "01", "+1",
+    " 1", "1 ", "1_0", "²", "٣", "x", "9" * 19, "9" * 20, "9" * 21, "-9223372036854775808", "-9223372036854775809",
+    "0" * 20, "0" * 21, str(2**31), 2**31, str(-(2**31)), 2**63, 2**64, 2**64 - 1, -(2**63), "true", "false", "é", "🐝", '"',
+    "\\", "\x00", "\x01", "\x02", "TAG", "SQL92", "TagA || TagB", "*",
+)  # fmt: skip
+PROPERTY_TEXTS = (
+    "", "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "TRAN_MSG", "TIMER_DELAY_MS", "CLUSTER", "MSG_REGION", "é", "🐝",
+    "键", "a b  c", "false", "true", "TagA", "TagB", "标签", "0A0000013F9E4E0E2F2A670629EB002A", "U1", "k1", "k" * 200,
+)  # fmt: skip
+
+SQL = (
+    "WAIT = 'true'", "TAGS IN ('TagA', '标签') OR KEYS IS NULL", "NOT (UNIQ_KEY CONTAINS 'U')", "KEYS STARTSWITH 'k'",
+    "TAGS = 'TagA' AND WAIT IS NOT NULL", "a > 1", "(a > 1) = TRUE", "a >",
+)  # fmt: skip
+
+
+class Disagreement(AssertionError):
+    """The twins differ; the text says in what."""
+
+
+class Twin(Sending):
+    """The parts around one lane."""
+
+    def __init__(self, path: Path, name: str, **store_settings: Any) -> None:
+        config = BrokerConfig(broker_name="broker-a", enable_property_filter=True)
+        super().__init__(path, config, choice=choose_backend(name), **store_settings)
+        for topic in captured_topics():
+            self.topics.put(TopicConfig(topic, 8, 8))
+        for topic in TOPICS:
+            self.topics.put(TopicConfig(topic, 4, 4))
+        self.topics.put(TopicConfig("TopicWriteOnly", 4, 4, 2))
+        for group in (*GROUPS, *captured_groups()):
+            self.groups.find_or_create_all((group,))
+        subscriptions = (SubscriptionData.parse("TopicNormal", "TagA", sub_version=5),)
+        data = ConsumerData("group", subscription_data_set=subscriptions)
+        member = FakePeer()
+        member.is_open = False  # not to be told of others
+        self.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
+        self.connection = FakePeer()
+        self.seen_end = 0
+        self.told: list[Any] = []
+
+    def resume(self, pull: HeldPull) -> None:
+        self.connection.write(b"for the handler: " + pull.frame)
+
+    def burst(
+        self,
+        data: bytes | bytearray,
+        position: int,
+        born_host: bytes,
+        gates: tuple[bool, bool] = (True, True),
+    ) -> tuple[Any, ...]:
+        """Serve through the shell's backend, and let the shell's accounts follow."""
+        backend, (takes_sends, takes_pulls) = self.fast_path._backend, gates
+        result = backend.burst(
+            data,
+            position,
+            born_host,
+            self.store.store_time_now(),
+            takes_sends=takes_sends,
+            takes_pulls=takes_pulls,
+        )
+        appended = [
+            (each.topic, each.message_count, each.byte_count, each.request_count) for each in result.appended
+        ]
+        if result.appended:
+            self.fast_path._count(result.appended)
+        self.fast_path._note(result.pulled, self.connection)  # type: ignore[arg-type]
+        self.run_soon()
+        released, self.connection.written = self.connection.written, []
+        pulled = [_fields(each) for each in result.pulled]
+        told, self.told = self.told, []
+        start, self.seen_end = self.seen_end, self.store.log.end
+        written = b"" if start == self.seen_end else self.appended(start)
+        fault = result.fault if result.fault is None else (type(result.fault), str(result.fault))
+        return (
+            result.replies, result.used, result.is_slow, result.held_replies, sorted(appended), pulled, fault, told,
+            released, self.seen_end, written,
+        )  # fmt: skip
+
+    def appended(self, start: int) -> bytes:
+        return b"".join(
+            bytes(segment.file.buffer[max(0, start - segment.base) : max(0, self.seen_end - segment.base)])
+            for segment in self.store.log.segments
+            if segment.end > start
+        )
+
+    def everything(self) -> Iterator[tuple[str, object]]:
+        """Every byte of the files and every number beside them."""
+        log, index = self.store.log, self.store.index
+        yield "log", (log.end, log.limit, log.base)
+        for segment in log.segments:
+            yield segment.path[-20:], bytes(segment.file.buffer[:])
+        for key, queue in sorted(self.store.queues.items()):
+            assert isinstance(queue, ConsumeQueue)
+            numbers = (
+                queue.min_offset,
+                queue.max_offset,
+                queue.readable_max,
+                queue.room,
+                queue.unsynced_from,
+            )
+            yield f"queue {key}", numbers
+            for file in queue._files.files:
+                yield f"queue {key} {file.base}", bytes(queue._pool.buffer(file)[:])
+        for number, file in enumerate(index.files):
+            numbers = (
+                file.begin_timestamp, file.end_timestamp, file.begin_physical_offset, file.end_physical_offset,
+                file.used_slots, file.count, file.dirty_from,
+            )  # fmt: skip
+            yield f"index {number}", numbers
+            yield f"index {number} bytes", bytes(file.buffer[:])
+        yield "unsynced", sorted((q.topic, q.queue_id) for q in self.store.pool.unsynced_queues)  # type: ignore[attr-defined]
+        yield "offsets", self.offsets.to_dict()
+        yield "last", (self.store.last_store_timestamp, self.store.last_record_offset)
+        for name in ("TOPIC_PUT_NUMS", "GROUP_GET_NUMS"):
+            yield name, sorted((k, c.count, c.size, c.times) for k, c in self.stats.counters(name))
+
+
+def _fields(result: PullResult) -> tuple[Any, ...]:
+    authorization, held = result.authorization, result.held
+    told = tuple(
+        getattr(authorization, name) for name in Authorization.__slots__ if name != "accept"
+    )  # a function of each side
+    numbers = (
+        result.queue_id,
+        result.next_offset,
+        result.commit_offset,
+        result.message_count,
+        result.byte_count,
+    )
+    return told, *numbers, held if held is None else (held.frame, held.hold_ms)
+
+
+# --- bursts
+
+
+@cache
+def corpus() -> tuple[bytes, ...]:
+    """Captured requests that are for the lane, and a few that are not."""
+    frames = []
+    for name in capture_names():
+        for frame in captured(name):
+            if frame.direction == "request" and not frame.is_reply and frame.request_code in LANE_CODES:
+                frames.append(frame.data)
+    return tuple(dict.fromkeys(frames))
+
+
+@cache
+def captured_topics() -> tuple[str, ...]:
+    return _captured_names("topic", "b")
+
+
+@cache
+def captured_groups() -> tuple[str, ...]:
+    return _captured_names("consumerGroup")
+
+
+def _captured_names(*fields: str) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for data in corpus():
+        ext = decode_frame(data).ext or {}
+        found.update((ext[name], None) for name in fields if name in ext and "%" not in ext[name])
+    return tuple(found)
+
+
+def properties_text(rng: random.Random) -> str:
+    if rng.random() < 0.7:
+        pairs = [("UNIQ_KEY", rng.choice(("U1", "0A0000013F9E4E0E2F2A670629EB002A")))]
+        if rng.random() < 0.6:
+            pairs.append(
+                ("KEYS", " ".join(rng.choices(("k1", "键", "k" * 130, "", "a\tb"), k=rng.randrange(1, 4))))
+            )
+        if rng.random() < 0.6:
+            pairs.append(("TAGS", rng.choice(("TagA", "TagB", "标签", "🐝"))))
+        if rng.random() < 0.5:
+            pairs.append(("WAIT", rng.choice(("true", "false"))))
+        rng.shuffle(pairs)
+        text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+        return text[:-1] if rng.random() < 0.1 else text
+    separators = ("\x01", "\x02", "")
+    count = rng.randrange(0, 9)
+    return "".join(rng.choice(PROPERTY_TEXTS) + rng.choice(separators) for _ in range(count))
+
+
+def send_fields(rng: random.Random, code: int) -> dict[str, Any]:
+    values: list[Any] = [
+        "PG", rng.choice(TOPICS), "TBW102", "4", str(rng.randrange(-1, 5)), "0", "1700000000000", "0",
+        properties_text(rng), "0", "false", "true" if code == 320 else "false",
+    ]  # fmt: skip
+    if code == 10:
+        names = (
+            "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
+            "flag", "properties", "reconsumeTimes", "unitMode", "batch",
+        )  # fmt: skip
+    else:
+        names = tuple("abcdefghijkm")
+    return dict(zip(names, values, strict=True))
+
+
+def pull_fields(rng: random.Random) -> dict[str, Any]:
+    return {
+        "consumerGroup": rng.choice(GROUPS), "topic": rng.choice((*TOPICS, "TopicWriteOnly")),
+        "queueId": str(rng.randrange(0, 5)), "queueOffset": str(rng.choice((0, 1, 5, 30, rng.randrange(0, 300)))),
+        "maxMsgNums": str(rng.choice((-1, 0, 1, 2, 32, 64, 2_000))), "sysFlag": str(rng.choice((0, 2, 4, 5, 6, 7, 22))),
+        "commitOffset": str(rng.randrange(0, 9)), "suspendTimeoutMillis": "15000",
+        "subscription": rng.choice(("*", "TagA", "TagA || TagB", "", "标签", *SQL)),
+        "subVersion": str(rng.choice((0, 4, 5, 6))), "expressionType": rng.choice(("TAG", "TAG", "", "SQL92", "SQL92")),
+    }  # fmt: skip
+
+
+def made_frame(rng: random.Random) -> bytes:
+    """A frame with fields that are right, but for a few."""
+    code = rng.choice((310, 310, 310, 10, 320, 320, 11, 11, 361, 12))
+    is_pull = code in (11, 361)
+    ext = pull_fields(rng) if is_pull else send_fields(rng, code)
+    for _ in range(rng.choice((0, 0, 0, 1, 2))):
+        name = rng.choice(tuple(ext))
+        if rng.random() < 0.3:
+            del ext[name]
+        else:
+            ext[name] = rng.choice(ODD_VALUES)
+        if not ext:
+            break
+    body = b"" if is_pull else rng.randbytes(rng.choice((0, 1, 4, 128, 1_000)))
+    if code == 320:
+        messages = [
+            (rng.randbytes(rng.randrange(0, 60)), properties_text(rng)) for _ in range(rng.randrange(0, 6))
+        ]
+        if (
+            messages and rng.random() < 0.5
+        ):  # as most are: of one size, with the same properties but for the key
+            size, text = len(messages[0][0]), messages[0][1]
+            keys = rng.choices(("U1", "U2", "0A", "u."), (9, 9, 9, 1), k=len(messages))
+            messages = [(rng.randbytes(size), text.replace("U1", key)) for key in keys]
+        body = batch_body(*messages)
+        if rng.random() < 0.1 and body:
+            body = mutated(rng, body)
+    opaque = rng.choice((0, 7, 2**31 - 1, -(2**31), rng.randrange(1 << 20)))
+    flag = rng.choice((0, 0, 0, 0, 2, 1))
+    if rng.random() < 0.25:
+        texts = {name: value for name, value in ext.items() if isinstance(value, str)}
+        return encode_frame(RemotingCommand(code, texts, body, opaque=opaque, flag=flag, serialize_type=1))
+    header: dict[str, Any] = {
+        "code": code, "extFields": ext, "flag": flag, "language": "JAVA", "opaque": opaque,
+        "serializeTypeCurrentRPC": "JSON", "version": 513,
+    }  # fmt: skip
+    if rng.random() < 0.1:
+        header[rng.choice(tuple(header))] = rng.choice(ODD_VALUES)
+    text = json.dumps(
+        header, ensure_ascii=rng.random() < 0.5, separators=rng.choice(((",", ":"), (" ,\n", "\t: ")))
+    )
+    return framed(text.encode(errors="surrogatepass"), body)
+
+
+def long_poll(rng: random.Random, store: MessageStore) -> bytes:
+    """A pull of the next message of a queue."""
+    (topic, queue_id), queue = rng.choice(sorted(store.queues.items()))
+    fields = pull_fields(rng) | {
+        "topic": topic, "queueId": str(queue_id), "queueOffset": str(queue.readable_max),
+        "sysFlag": str(rng.choice((2, 6, 6, 6, 7))), "suspendTimeoutMillis": rng.choice(("1000", "15000", "-1", "x")),
+    }  # fmt: skip
+    return encode_frame(
+        RemotingCommand(11, fields, opaque=rng.randrange(1 << 20), serialize_type=rng.randrange(2))
+    )
+
+
+def framed(header: bytes, body: bytes, kind: int = 0) -> bytes:
+    return struct.pack(">II", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
+
+
+def mutated(rng: random.Random, data: bytes) -> bytes:
+    """Change, insert, remove or repeat bytes at a few places."""
+    changed = bytearray(data)
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(changed) + 1)
+        kind = rng.randrange(6)
+        if kind == 0 and at < len(changed):
+            changed[at] = rng.randrange(256)
+        elif kind == 1 and at < len(changed):
+            changed[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            changed[at:at] = rng.choice(
+                (b'"', b"\\", b"{", b"}", b"[", b",", b"\\u0001", b"\\ud83d", b"\xed\xa0\x80", b" ")
+            )
+        elif kind == 3:
+            del changed[at : at + rng.randrange(1, 5)]
+        elif kind == 4:
+            changed[at:at] = changed[at : at + rng.randrange(1, 40)]
+        elif at < len(changed):
+            changed[at] = rng.choice(b'"\\{}[]:,0123456789-.eE\x00\x01\x02\x1f\xff')
+    return bytes(changed)
+
+
+def one_frame(rng: random.Random) -> bytes:
+    frame = rng.choice(corpus()) if rng.random() < 0.4 else made_frame(rng)
+    chance = rng.random()
+    if chance < 0.12:
+        return mutated(rng, frame)
+    if chance < 0.4:  # the header or the body changes, and the lengths with it
+        header_bytes = int.from_bytes(frame[5:8], "big")
+        header, body = frame[8 : 8 + header_bytes], frame[8 + header_bytes :]
+        if rng.random() < 0.8:
+            header = mutated(rng, header)
+        else:
+            body = mutated(rng, body)
+        return framed(header, body, rng.choice((frame[4], frame[4], frame[4], frame[4], 1 - frame[4] % 2, 2)))
+    return frame
+
+
+def one_burst(rng: random.Random) -> bytes:
+    frames = [one_frame(rng) for _ in range(rng.choice((1, 1, 2, 3, 8)))]
+    data = b"".join(frames)
+    return data[: rng.randrange(len(data) + 1)] if rng.random() < 0.05 else data
+
+
+# --- comparing
+
+
+def compare(twins: Sequence[Twin], data: bytes, position: int, rng: random.Random) -> None:
+    """Feed one burst to its end, over frames that are left to the handlers. Raises Disagreement."""
+    born_host = rng.choice(HOSTS)
+    in_place = rng.random() < 0.2
+    while True:
+        results = [twin.burst(bytearray(data) if in_place else data, position, born_host) for twin in twins]
+        if results[0] != results[1]:
+            names = (
+                "replies", "used", "slow", "held", "appended", "pulled", "fault", "told", "released", "end", "written",
+            )  # fmt: skip
+            differing = [
+                f"{name}: {left!r:.3000} and {right!r:.3000}"
+                for name, left, right in zip(names, *results, strict=True)
+                if left != right
+            ]
+            raise Disagreement("; ".join(differing))
+        used, slow = results[0][1:3]
+        if not slow:
+            if used == position or used >= len(data):
+                return
+            position = used
+            continue
+        length = int.from_bytes(data[used : used + 4], "big")
+        position = used + 4 + length
+        if position >= len(data):
+            return
+
+
+def check_everything(twins: Sequence[Twin]) -> None:
+    for (name, left), (_, right) in zip(twins[0].everything(), twins[1].everything(), strict=True):
+        if left != right:
+            if isinstance(left, bytes) and isinstance(right, bytes):
+                at = next(i for i, (a, b) in enumerate(zip(left, right, strict=True)) if a != b)
+                raise Disagreement(
+                    f"{name} differs at byte {at}: {left[at : at + 40]!r} and {right[at : at + 40]!r}"
+                )
+            raise Disagreement(f"{name}: {left!r:.2000} and {right!r:.2000}")
+
+
+def run(count: int, seed: int, note: Callable[[str], None] = lambda text: None) -> int:
+    """Compare `count` bursts; return how many bytes both logs took. Raises Disagreement with the seed and the burst."""
+    stored = done = store_number = 0
+    started = time.monotonic()
+    while done < count:
+        directory = Path(tempfile.mkdtemp(prefix="lane-differential-"))
+        rng = random.Random(f"{seed} {store_number}")
+        settings: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH"} if store_number % 4 == 3 else {}
+        if store_number % 5 == 4:
+            settings["message_index_enable"] = False
+        twins = [Twin(directory / name, name, **settings) for name in (PYTHON, NATIVE)]
+        try:
+            for number in range(min(BURSTS_PER_STORE, count - done)):
+                data = one_burst(rng)
+                if rng.random() < LONG_POLL_SHARE and twins[0].store.queues:
+                    data = long_poll(rng, twins[0].store) + data
+                position = rng.choice((0, 0, 0, 3))
+                try:
+                    compare(twins, bytes(position) + data, position, rng)
+                    if number % CHECK_EVERY == CHECK_EVERY - 1:
+                        check_everything(twins)
+                        _change_something(twins, rng)
+                except Exception as error:
+                    raise Disagreement(
+                        f"seed {seed}, store {store_number}, burst {number}: {error}\nburst: {data.hex()}"
+                    ) from error
+                done += 1
+            check_everything(twins)
+            stored += twins[0].store.log.end
+        finally:
+            for twin in twins:
+                twin.close()
+            shutil.rmtree(directory)
+        store_number += 1
+        note(
+            f"{done:,} bursts, {stored / 1e6:.0f} MB stored alike, {done / (time.monotonic() - started):,.0f} a second"
+        )
+    return stored
+
+
+def _change_something(twins: Sequence[Twin], rng: random.Random) -> None:
+    """Time goes on, topics change, syncs happen, resets come."""
+    kind = rng.randrange(5)
+    seconds = rng.choice((0.001, 1.5, 100.0))
+    queue_count = rng.randrange(1, 9)
+    for twin in twins:
+        twin.clock.advance(seconds)
+        if kind == 0:
+            twin.topics.put(TopicConfig("TopicOrder", queue_count, queue_count))
+        elif kind == 1:
+            twin.store.flush_now()
+        elif kind == 2:
+            twin.offsets.assign_reset("group", "TopicNormal", {1: 3})
+        elif kind == 3:
+            twin.offsets.take_reset("group", "TopicNormal", 1)
+        elif kind == 4:
+            twin.store.flush_queues_now()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bursts", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # offsets that go back, names that are not legal
+    print(f"seed {options.seed}")
+    stored = run(options.bursts, options.seed, lambda text: print(text, flush=True))
+    print(f"the twins agree on {options.bursts:,} bursts, {stored:,} bytes of log")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Both twins of the lane give the same answers and the same bytes: the short form of tests/fuzz/fastpath_differential.py."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from aerobee.broker.fastpath.choice import NATIVE, choose_backend
+from aerobee.errors import ConfigError
+from tests.fuzz import fastpath_differential
+from tests.fuzz.fastpath_differential import Disagreement, run
+
+BURSTS = int(os.environ.get("AEROBEE_FAST_PATH_BURSTS", "1500"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    try:
+        choose_backend(NATIVE)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    logging.disable(logging.WARNING)  # offsets that go back, names that are not legal
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_the_twins_agree_on_random_bursts() -> None:
+    assert run(BURSTS, seed=int(os.environ.get("AEROBEE_FAST_PATH_SEED", "20"))) > 0
+
+
+def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker bites: one bit of one twin's log, of its queue entries or of its index is turned."""
+    real, calls = fastpath_differential.check_everything, []
+
+    def turned(twins: list[fastpath_differential.Twin]) -> None:
+        calls.append(1)
+        file = twins[1].store.index.files[-1]
+        file.buffer[file.entries_at + 25] ^= 1
+        real(twins)
+
+    monkeypatch.setattr(fastpath_differential, "check_everything", turned)
+    with pytest.raises(Disagreement, match=r"seed 1, store 0, burst 499: index 0 bytes differs at byte \d+"):
+        run(500, seed=1)
+    assert calls

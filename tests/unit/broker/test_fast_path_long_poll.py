@@ -1,0 +1,221 @@
+"""Long polls in the lane: held as the handler holds them, answered once by the message that they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.config import BrokerConfig
+from aerobee.broker.fastpath import long_poll
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON
+from aerobee.broker.pull import held_pulls
+from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
+from aerobee.errors import StoreError
+from aerobee.message import decode_records
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+from aerobee.remoting.command import RemotingCommand, SerializeType
+from aerobee.remoting.frame import encode_frame
+from tests.fakes import FakePeer
+from tests.unit.broker.sending import batch_body, send_frame, use_backend
+from tests.unit.broker.test_pull import Pulling, pull_request
+
+WAITS = SUSPEND | SUBSCRIPTION
+
+
+@pytest.fixture(params=(PYTHON, NATIVE), autouse=True)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test holds both twins."""
+    use_backend(request.param, monkeypatch)
+
+
+@pytest.fixture
+def pulling(tmp_path: Path) -> Iterator[Pulling]:
+    pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
+    pulling.groups.put(SubscriptionGroupConfig("group"))
+    pulling.send(3)
+    yield pulling
+    pulling.close()
+
+
+def poll(pulling: Pulling, *requests: RemotingCommand, connection: FakePeer | None = None) -> FakePeer:
+    """Give pulls to the lane in one read; all of them are for it."""
+    connection = connection or FakePeer()
+    data = b"".join(map(encode_frame, requests))
+    assert pulling.fast_path.burst(connection, data, 0) == len(data)  # type: ignore[arg-type]
+    return connection
+
+
+@pytest.mark.parametrize("kind", list(SerializeType))
+@pytest.mark.parametrize("code", [11, 361])
+def test_a_released_pull_is_answered_as_the_handler_does(
+    pulling: Pulling, kind: SerializeType, code: int
+) -> None:
+    request = pull_request(3, flags=WAITS, opaque=77)
+    request.serialize_type, request.code = kind, code
+    connection, other = poll(pulling, request), FakePeer()
+    assert pulling.pull(other, request) is None
+    assert (pulling.held.count, connection.written) == (2, [])
+    pulling.send(2)
+    pulling.run_soon()
+    expected = pulling.pull(FakePeer(), request)
+    assert connection.replies() == other.replies() == [expected]
+    assert (pulling.held.count, pulling.held.frames_bytes, pulling.held.by_queue) == (0, 0, {})
+
+
+def test_a_message_behind_the_pull_in_one_read_answers_it(pulling: Pulling) -> None:
+    connection = FakePeer()
+    data = encode_frame(pull_request(3, flags=WAITS, opaque=77)) + send_frame(opaque=78)
+    assert pulling.fast_path.burst(connection, data, 0) == len(data)  # type: ignore[arg-type]
+    pulling.run_soon()
+    assert [(reply.opaque, reply.code) for reply in connection.replies()] == [(78, 0), (77, 0)]
+
+
+@pytest.mark.parametrize(
+    "filtered",
+    [{"subscription": "TagC"}, {"subscription": "TAGS = 'TagC'", "expressionType": "SQL92"}],
+    ids=["tag", "SQL92"],
+)
+def test_only_a_message_that_matches_releases_it(pulling: Pulling, filtered: dict[str, str]) -> None:
+    first = poll(pulling, pull_request(3, flags=WAITS, **filtered))
+    second = FakePeer()
+    data = encode_frame(pull_request(3, flags=WAITS, **filtered)) + send_frame(
+        properties="UNIQ_KEY\x01U\x02TAGS\x01TagA\x02", flag=2
+    )
+    pulling.fast_path.burst(second, data, 0)  # type: ignore[arg-type]
+    pulling.run_soon()
+    assert first.written == second.written == []
+    assert pulling.held.count == 2
+    pulling.send(tag="TagC")
+    pulling.run_soon()
+    for connection in (first, second):
+        (reply,) = connection.replies()
+        assert [record.tag for record in decode_records(reply.body)] == ["TagC"]
+
+
+def test_each_message_of_a_batch_is_looked_at(pulling: Pulling) -> None:
+    filtered = {"subscription": "TAGS = 'TagC'", "expressionType": "SQL92"}
+    connection = poll(pulling, pull_request(3, flags=WAITS, **filtered))
+    texts = [f"UNIQ_KEY\x01U{tag}\x02TAGS\x01{tag}\x02" for tag in ("TagC", "TagA")]
+    frame = send_frame(body=batch_body(*((b"x", text) for text in texts)), code=320)
+    assert pulling.fast_path.burst(FakePeer(), frame, 0) == len(frame)  # type: ignore[arg-type]
+    pulling.run_soon()
+    (reply,) = connection.replies()
+    assert [record.tag for record in decode_records(reply.body)] == ["TagC"]
+
+
+def test_its_offset_is_committed_when_it_comes_and_never_again(pulling: Pulling) -> None:
+    poll(pulling, pull_request(3, flags=WAITS | COMMIT_OFFSET, commitOffset="2"))
+    assert pulling.offsets.query("group", "TopicNormal", 1) == 2
+    assert pulling.offsets.query_pulled("group", "TopicNormal", 1) is None
+    pulling.offsets.commit("group", "TopicNormal", 1, 3)
+    pulling.send()
+    pulling.run_soon()
+    assert pulling.offsets.query("group", "TopicNormal", 1) == 3
+    assert pulling.offsets.query_pulled("group", "TopicNormal", 1) == 4
+    assert [(key, count.count, count.times) for key, count in pulling.stats.counters("GROUP_GET_NUMS")] == [
+        ("TopicNormal@group", 1, 1)
+    ]
+
+
+def test_a_hold_that_ends_is_answered_by_the_handler(pulling: Pulling) -> None:
+    connection = poll(pulling, pull_request(3, flags=WAITS, suspendTimeoutMillis="4000"))
+    pulling.clock.advance(4.0)
+    pulling.run_soon()
+    (reply,) = connection.replies()
+    assert (reply.code, reply.remark) == (19, "OFFSET_OVERFLOW_ONE")
+
+
+def test_pulls_of_one_connection_leave_in_one_write_in_their_order(pulling: Pulling) -> None:
+    connection = poll(pulling, *(pull_request(3, flags=WAITS, opaque=opaque) for opaque in range(300)))
+    pulling.send()
+    pulling.soon.pop(0)()
+    assert len(connection.written) == 1
+    pulling.run_soon()
+    assert len(connection.written) == 2
+    assert [reply.opaque for reply in connection.replies()] == list(range(300))
+
+
+def test_what_the_fast_path_does_not_answer_is_for_the_handler(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = poll(pulling, *(pull_request(3, flags=WAITS, opaque=opaque) for opaque in range(3)))
+    pulling.groups.put(SubscriptionGroupConfig("group", consume_enable=False))
+    pulling.groups.put(SubscriptionGroupConfig("other"))
+    large = poll(pulling, pull_request(3, flags=WAITS, consumerGroup="other"), connection=FakePeer())
+    monkeypatch.setattr(long_poll, "FRAME_BYTES_MAX", 10)
+    pulling.send()
+    pulling.run_soon()
+    assert [(reply.opaque, reply.code) for reply in connection.replies()] == [(0, 16), (1, 16), (2, 16)]
+    assert [reply.code for reply in large.replies()] == [0]
+
+
+@pytest.mark.parametrize("limit", ["PARKED_MAX", "FRAMES_BYTES_MAX"])
+def test_without_room_it_is_answered_at_once(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(held_pulls, limit, 1)
+    held = poll(pulling, pull_request(3, flags=WAITS))
+    refused = poll(pulling, pull_request(3, flags=WAITS))
+    assert held.written == []
+    assert [reply.code for reply in refused.replies()] == [19]
+
+
+def test_without_long_polling_the_handler_says_how_long(tmp_path: Path) -> None:
+    pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", long_polling_enable=False))
+    pulling.groups.put(SubscriptionGroupConfig("group"))
+    pulling.send()
+    frame = encode_frame(pull_request(1, flags=WAITS))
+    assert pulling.fast_path.burst(FakePeer(), frame, 0) == 0  # type: ignore[arg-type]
+    pulling.close()
+
+
+def test_when_the_fast_path_fails_the_handler_answers_what_waited(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = poll(pulling, *(pull_request(3, flags=WAITS, opaque=opaque) for opaque in (7, 8)))
+
+    def fail(*_: object) -> None:
+        raise OSError("the mapping is gone")
+
+    pulling.send(1)
+    monkeypatch.setattr("aerobee.broker.fastpath.fast_path.answer_released", fail)
+    pulling.run_soon()
+    assert [(reply.opaque, reply.code) for reply in connection.replies()] == [(7, 0), (8, 0)]
+
+
+def test_a_pull_that_cannot_be_answered_costs_its_own_connection_only(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = (poll(pulling, pull_request(3, flags=WAITS, opaque=opaque)) for opaque in (7, 8))
+    failures: list[BaseException] = []
+    monkeypatch.setattr(bad, "failed", failures.append, raising=False)
+    resume = pulling.pulls.resume
+
+    def resume_good(pull: held_pulls.HeldPull) -> None:
+        if pull.peer is bad:
+            raise OSError("the mapping is gone")
+        resume(pull)
+
+    monkeypatch.setattr(pulling, "resume", resume_good)
+    pulling.held.answer_first(list)
+    pulling.send(1)
+    pulling.run_soon()
+    assert [type(failure) for failure in failures] == [OSError]
+    assert [reply.code for reply in good.replies()] == [0]
+
+
+def test_a_store_that_cannot_be_read_is_an_answer_to_what_waited(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = poll(pulling, pull_request(3, flags=WAITS, opaque=7))
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreError("the entry has no record")
+
+    pulling.held.answer_first(list)
+    pulling.send(1)
+    monkeypatch.setattr(pulling.store, "get_messages", fail)
+    pulling.run_soon()
+    assert [(reply.code, reply.remark) for reply in connection.replies()] == [(1, "the entry has no record")]
