@@ -21,7 +21,7 @@ from aerobee.remoting.loop_watch import HELD_LIMIT_S
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import server_tls
 from tests.abuse.stranger import Stranger, broker_at
-from tests.integration.broker_calls import until
+from tests.waiting import wait_until
 
 TIMES: dict[str, Any] = {"tls_handshake_timeout_millis": 200, "frame_receive_timeout_millis": 400}
 
@@ -56,7 +56,7 @@ async def test_one_connection_too_many_is_closed_and_the_others_are_served(tmp_p
     async with broker_at(tmp_path, server_connections_max=3) as broker, Stranger(broker.address) as first:
         assert (await first.send_message("t")).code == 0
         others = [await open_one(broker) for _ in range(2)]
-        await until(lambda: len(broker.connections) == 3, "all are open")
+        await wait_until(lambda: len(broker.connections) == 3, "all are open")
         for _ in range(3):
             reader, writer = await open_one(broker)
             assert await is_closed(reader)
@@ -71,7 +71,7 @@ async def test_one_connection_too_many_is_closed_and_the_others_are_served(tmp_p
         assert (await first.call(25, {}, b"serverConnectionsMax=3")).code == 0
         for _, writer in others:
             writer.close()
-        await until(lambda: len(broker.connections) == 1, "the others have gone")
+        await wait_until(lambda: len(broker.connections) == 1, "the others have gone")
         async with Stranger(broker.address) as again:
             assert (await again.send_message("t")).code == 0
 

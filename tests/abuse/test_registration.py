@@ -17,7 +17,7 @@ from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.register_broker import RegisterBrokerBody
 from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from tests.abuse.stranger import Stranger, broker_at
-from tests.integration.broker_calls import until
+from tests.waiting import wait_until
 
 SERVER = NameServerConfig(listen_port=0, bind_address="127.0.0.1")
 BAD = ("a\nb", "a\x00b", "a b", "", "x" * 600)
@@ -47,7 +47,7 @@ async def test_a_broker_with_a_bad_topic_registers_the_others(tmp_path: Path) ->
         broker.topics.topics = {**broker.topics.topics, **table_of(*BAD)}
         broker.topics.put(TopicConfig("fine", 1, 1))
         broker.registration.register_all()
-        await until(lambda: "fine" in server.table.topics, "the good topic is registered")
+        await wait_until(lambda: "fine" in server.table.topics, "the good topic is registered")
         await broker.registration.settled()
         assert not broker.registration.failures
         assert not set(server.table.topics) & set(BAD)
@@ -72,8 +72,10 @@ async def test_tens_of_thousands_of_groups_do_not_empty_the_cluster(tmp_path: Pa
 
             other._server._endpoint.handlers = {**other.handlers, 103: note}  # type: ignore[dict-item]
             broker.registration.set_nameservers([server.address, other.address])
-            await until(lambda: len(other.table.topics) > count, "all topics are registered", timeout_s=30)
-            await until(lambda: not broker.registration.failures, "registered")
+            await wait_until(
+                lambda: len(other.table.topics) > count, "all topics are registered", timeout_s=30
+            )
+            await wait_until(lambda: not broker.registration.failures, "registered")
             assert len(sizes) >= 3
             assert max(sizes) < 2 * PART_BYTES_MAX
             await asyncio.sleep(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +67,3 @@ def pull_request(
 def records_of(reply: RemotingCommand) -> list[Record]:
     assert reply.code == 0, reply
     return list(decode_records(reply.body))
-
-
-async def until(condition: Callable[[], bool], what: str, *, timeout_s: float = 5.0) -> None:
-    """Wait until the condition holds, looking at each pass of the event loop and then each 5 ms."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout_s} s: {what}") from None

@@ -14,7 +14,7 @@ from aerobee.message import INNER_BATCH, NEED_UNWRAP, decode_records
 from aerobee.remoting.frame import decode_frame
 from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.test_offsets import until
+from tests.waiting import wait_until
 
 DATA = Path(__file__).parent.parent / "data"
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
@@ -45,7 +45,7 @@ async def test_batches_are_one_record_each_and_consumed_one_by_one(cluster):
     async with cluster.push_consumer(
         "G", {"orders": "T"}, lambda m: seen.append((m.queue_offset, m.body)), config=FIRST
     ):
-        await until(lambda: len(seen) == 8)
+        await wait_until(lambda: len(seen) == 8)
     bodies = [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2", b"b3", b"single"]
     assert sorted(seen) == list(enumerate(bodies))
 

@@ -19,6 +19,7 @@ from aerobee.remoting.codes import LanguageCode, RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
 from aerobee.testing.local_cluster import LocalCluster
+from tests.waiting import wait_until
 
 
 class Peer:
@@ -83,14 +84,6 @@ async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
         peer = Peer(cluster)
         yield peer
         await peer.client.close()
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 # --- topics
@@ -274,7 +267,7 @@ async def test_a_reset_is_pushed_to_members_when_the_broker_is_told_so(
     assert (await peer.call(222, ext)).code == 206
     await peer.join("g", "T", language=int(language))
     await peer.json(222, ext)
-    await until(lambda: any(request.code == 220 for request in peer.asked))
+    await wait_until(lambda: any(request.code == 220 for request in peer.asked))
     pushed = next(request for request in peer.asked if request.code == 220)
     assert pushed.is_oneway
     assert pushed.ext == {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true"}

@@ -16,7 +16,8 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
-from tests.integration.broker_calls import make_broker, send_request, until
+from tests.integration.broker_calls import make_broker, send_request
+from tests.waiting import wait_until
 
 
 async def start_nameserver(path: Path, port: int = 0) -> NameServer:
@@ -64,7 +65,7 @@ async def test_a_new_topic_is_routed_at_once(
     await broker.start()
     try:
         assert (await client.invoke(broker.address, send_request("TopicAuto"))).code == 0
-        await until(lambda: "TopicAuto" in nameserver.table.topics, "the created topic is routed")
+        await wait_until(lambda: "TopicAuto" in nameserver.table.topics, "the created topic is routed")
         broker.topics.put(TopicConfig("TopicAuto", 7, 7))
         await broker.registration.settled()
         assert nameserver.table.topics["TopicAuto"]["broker-a"].read_queue_count == 7
@@ -83,12 +84,14 @@ async def test_nameservers_that_are_down_do_not_block_and_are_told_when_they_are
         assert "TBW102" in up.table.topics
         assert list(broker.registration.failures) == [f"127.0.0.1:{port}"]
         back = await start_nameserver(tmp_path / "down", port)
-        await until(
+        await wait_until(
             lambda: "TBW102" in back.table.topics, "the broker registered at the nameserver that came back"
         )
         await back.stop()
         again = await start_nameserver(tmp_path / "down", port)
-        await until(lambda: "TBW102" in again.table.topics, "a lost connection is a reason to register again")
+        await wait_until(
+            lambda: "TBW102" in again.table.topics, "a lost connection is a reason to register again"
+        )
         await again.stop()
     finally:
         await broker.stop()

@@ -14,6 +14,7 @@ from aerobee.client.consumer.dead_letter import DeadLetterFilter
 from aerobee.client.received import ReceivedMessage
 from aerobee.message import Message
 from aerobee.testing import LocalCluster
+from tests.waiting import wait_until
 
 TOPIC = "orders"
 CONFIG = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.2)
@@ -24,12 +25,6 @@ async def cluster() -> AsyncIterator[LocalCluster]:
     async with asyncio.timeout(30), LocalCluster(store_config={"message_delay_level": "1s 1s 1s"}) as cluster:
         await cluster.create_topic(TOPIC, 2)
         yield cluster
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def fill(cluster: LocalCluster, *bodies: str) -> dict[str, str]:
@@ -50,7 +45,7 @@ async def die(cluster: LocalCluster, count: int, handler: Callable[[ReceivedMess
     """Let a group G consume until it has `count` dead letters."""
     store = cluster.broker().store
     async with cluster.push_consumer("G", {TOPIC: "*"}, handler, config=CONFIG):
-        await until(lambda: store.max_offset("%DLQ%G", 0) == count)
+        await wait_until(lambda: store.max_offset("%DLQ%G", 0) == count)
 
 
 def reject_all(message: ReceivedMessage) -> None:
@@ -86,11 +81,11 @@ async def test_a_message_that_fails_too_often_keeps_its_last_error_and_the_numbe
     store = cluster.broker().store
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config):
         for count in (1, 2, 3):
-            await until(lambda count=count: len(tries) == count)  # type: ignore[misc]
+            await wait_until(lambda count=count: len(tries) == count)  # type: ignore[misc]
             if count < 3:
-                await until(lambda count=count: store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == count)  # type: ignore[misc]
+                await wait_until(lambda count=count: store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == count)  # type: ignore[misc]
                 await cluster.advance_clock(1.5)
-        await until(lambda: store.max_offset("%DLQ%G", 0) == 1)
+        await wait_until(lambda: store.max_offset("%DLQ%G", 0) == 1)
     async with cluster.admin() as admin:
         (letter,) = [letter async for letter in admin.dead_letters("G")]
     assert tries == [0, 1, 2]
@@ -108,7 +103,7 @@ async def test_a_handler_chooses_when_its_message_comes_back(cluster: LocalClust
             retry("later", after=0.4)
 
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=CONFIG):
-        await until(lambda: len(seen) == 3)
+        await wait_until(lambda: len(seen) == 3)
     assert [tries for tries, _ in seen] == [0, 1, 2]
     assert all(later - sooner >= 400 for (_, sooner), (_, later) in pairwise(seen))
     # The timer has kept the time: no level was used.
@@ -129,9 +124,9 @@ async def test_without_a_timer_a_message_comes_back_after_the_next_longer_level(
 
         store = cluster.broker().store
         async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=CONFIG):
-            await until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1)
+            await wait_until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1)
             await cluster.advance_clock(1.1)
-            await until(lambda: seen == [0, 1])
+            await wait_until(lambda: seen == [0, 1])
 
 
 async def test_a_message_of_the_loop_is_rejected_too(cluster: LocalCluster) -> None:
@@ -141,7 +136,7 @@ async def test_a_message_of_the_loop_is_rejected_too(cluster: LocalCluster) -> N
         async for message in consumer:
             message.reject("no stock")
             break
-        await until(lambda: store.max_offset("%DLQ%G", 0) == 1)
+        await wait_until(lambda: store.max_offset("%DLQ%G", 0) == 1)
     async with cluster.admin() as admin:
         (letter,) = [letter async for letter in admin.dead_letters("G")]
     assert letter.reason == "no stock"
@@ -165,14 +160,14 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_back(clus
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, consume_timeout_s=2.0, concurrency=3)
     store = cluster.broker().store
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config) as consumer:
-        await until(lambda: sorted(done) == [b"a", b"c"])
+        await wait_until(lambda: sorted(done) == [b"a", b"c"])
         await cluster.advance_clock(3.0, step_s=0.25)
-        await until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1)
+        await wait_until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1)
         await cluster.advance_clock(1.1)
-        await until(lambda: b"b" in done)
+        await wait_until(lambda: b"b" in done)
         # The worker that was cancelled goes on.
         await fill(cluster, "d")
-        await until(lambda: consumer.consumed_count == 4)
+        await wait_until(lambda: consumer.consumed_count == 4)
     logging.getLogger("aerobee.client.consumer.consumption").setLevel(logging.NOTSET)
     assert cancelled == [b"b"]
 
@@ -189,11 +184,11 @@ async def test_redrive_gives_a_letter_to_its_own_group_again_with_its_id(cluster
         cluster.push_consumer("G", {TOPIC: "*"}, seen.append, config=CONFIG),
         cluster.admin() as admin,
     ):
-        await until(lambda: len(others) == 2)
+        await wait_until(lambda: len(others) == 2)
         async for letter in admin.dead_letters("G", DeadLetterFilter(key="k-b")):
             redriven = await admin.redrive(letter)
             assert (redriven.target, redriven.error) == ("%RETRY%G", "")
-        await until(lambda: len(seen) == 1)
+        await wait_until(lambda: len(seen) == 1)
     (message,) = seen
     assert (message.topic, message.body, message.message_id, message.reconsume_times) == (
         TOPIC,
@@ -250,11 +245,11 @@ async def test_an_ordered_group_gets_its_letters_again_while_it_holds_its_locks(
 
     store = cluster.broker().store
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config), cluster.admin() as admin:
-        await until(lambda: store.max_offset("%DLQ%G", 0) == 1)
+        await wait_until(lambda: store.max_offset("%DLQ%G", 0) == 1)
         healthy = True
         async for letter in admin.dead_letters("G"):
             assert not (await admin.redrive(letter)).error
-        await until(lambda: seen == [b"a"])
+        await wait_until(lambda: seen == [b"a"])
         locks = await admin.queue_locks("G")
     assert locks is not None
     assert sorted((lock.queue.topic, lock.queue.queue_id) for lock in locks) == [

@@ -36,7 +36,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_files import FilePool
 from aerobee.store.stored_message import GetStatus, StoredMessage
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.test_offsets import until
+from tests.waiting import wait_until
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "store" / "filter-extension.tar.gz"
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -204,7 +204,7 @@ async def test_a_broker_filters_by_bits_and_writes_its_table():
                 await producer.send(
                     Message("orders", b"%d" % price, properties={"price": str(price)}, tag="T")
                 )
-            await until(lambda: len(seen) == 4)
+            await wait_until(lambda: len(seen) == 4)
             queue = cluster.broker().store.queues["orders", 0]
             assert isinstance(queue, ExtendedQueue)
             assert len({code for _, _, code in queue._raw(0, 10)}) == 10

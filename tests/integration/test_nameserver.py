@@ -21,6 +21,7 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from tests.unit.nameserver.capture import Captured, load, pairs
+from tests.waiting import wait_until
 
 
 class Peer:
@@ -89,12 +90,6 @@ def registration_body(*topics: str, counter: int = 1) -> bytes:
     return json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper}).encode()
 
 
-async def eventually(condition: Any) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  what is waited for has no event
-            await asyncio.sleep(0.005)
-
-
 async def same_answer(peer: Peer, request: Captured, expected: Captured) -> None:
     """Send a captured frame; the answer must mean what the captured answer meant."""
     reply = await peer.exchange(request.frame)
@@ -159,7 +154,7 @@ async def test_a_captured_acting_master_group_gets_the_captured_answers(name: st
                 for conn in masters:
                     await peers.pop(conn).close()
                 masters.clear()
-                await eventually(lambda: len(server.table.live) == 1)
+                await wait_until(lambda: len(server.table.live) == 1)
             if frame.reply or not frame.tap.startswith("ns"):
                 continue
             if frame.conn not in peers:
@@ -312,7 +307,7 @@ async def test_a_silent_broker_is_forgotten_and_its_connection_closed() -> None:
         clock.advance(9)
         assert (await broker.call(105, topic="orders")).code == 0
         clock.advance(6)
-        await eventually(lambda: not server.table.live)
+        await wait_until(lambda: not server.table.live)
         async with asyncio.timeout(5):
             assert await broker.reader.read() == b""
         async with connected(server.address) as peer:
@@ -324,7 +319,7 @@ async def test_a_broker_whose_connection_dies_is_forgotten_at_once() -> None:
         async with connected(server.address) as broker:
             await broker.call(103, registration_body("orders", "t"), **REGISTRATION)
             assert (await peer.call(105, topic="orders")).code == 0
-        await eventually(lambda: not server.table.live)
+        await wait_until(lambda: not server.table.live)
         assert (await peer.call(105, topic="orders")).code == 17
 
 
@@ -458,9 +453,9 @@ async def test_peers_that_read_none_of_their_answers_go_when_they_are_too_many()
         for peer in deaf:
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.writer.write(listing * 40)
-        await eventually(lambda: server.connection_count == 7)
+        await wait_until(lambda: server.connection_count == 7)
         for _ in range(6):
             clock.advance(1)
             await reader.call(219, namespace="BIG")  # one that reads stays
-        await eventually(lambda: server.connection_count <= 3)
+        await wait_until(lambda: server.connection_count <= 3)
         assert (await reader.call(219, namespace="BIG")).code == 0

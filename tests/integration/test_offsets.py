@@ -17,14 +17,9 @@ from aerobee.client import (
 )
 from aerobee.errors import UsageError
 from aerobee.testing.local_cluster import LocalCluster
+from tests.waiting import wait_until
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
-
-
-async def until(probe):
-    async with asyncio.timeout(10):
-        while not probe():  # noqa: ASYNC110 - nothing announces it
-            await asyncio.sleep(0.005)
 
 
 async def fill(cluster, queues=2, each=5):
@@ -38,7 +33,7 @@ async def fill(cluster, queues=2, each=5):
 async def consume_all(cluster, group, count):
     seen = []
     async with cluster.push_consumer(group, {"orders": "*"}, lambda m: seen.append(m), config=FIRST):
-        await until(lambda: len(seen) >= count)
+        await wait_until(lambda: len(seen) >= count)
     return seen
 
 
@@ -105,9 +100,9 @@ async def test_members_that_are_online_go_on_where_they_are_sent(server_side):
         async with cluster.push_consumer(
             "G", {"orders": "*"}, lambda m: seen.append(m.queue_offset), config=FIRST
         ):
-            await until(lambda: len(seen) == 5)
+            await wait_until(lambda: len(seen) == 5)
             await admin.move_offsets("G", await admin.plan_offsets("G", "orders", OffsetTarget.offset(3)))
-            await until(lambda: len(seen) == 7)
+            await wait_until(lambda: len(seen) == 7)
             assert seen == [0, 1, 2, 3, 4, 3, 4]
         assert [move.before for move in await admin.offsets("G", "orders")] == [5]
 
@@ -199,7 +194,7 @@ async def test_sql92_pulls_are_held_and_woken_by_what_matches():
         ):
             await consumer.subscribe("orders", Sql("price > 5"))
             polled = asyncio.create_task(consumer.poll(5))
-            await until(lambda: cluster.broker().held.count == 1)
+            await wait_until(lambda: cluster.broker().held.count == 1)
             await producer.send(Message("orders", b"cheap", properties={"price": "1"}))
             await producer.send(Message("orders", b"dear", properties={"price": "9"}))
             assert [message.body for message in await polled] == [b"dear"]

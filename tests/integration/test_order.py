@@ -14,6 +14,7 @@ from aerobee.client.received import ReceivedMessage
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue
 from aerobee.testing import LocalCluster
+from tests.waiting import wait_until
 
 TOPIC = "orders"
 
@@ -42,12 +43,6 @@ async def cluster() -> AsyncIterator[LocalCluster]:
     async with asyncio.timeout(40), LocalCluster() as cluster:
         await cluster.create_topic(TOPIC, 4)
         yield cluster
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def fill(cluster: LocalCluster, count: int, first: int = 0) -> None:
@@ -99,7 +94,7 @@ async def test_each_queue_is_handled_in_order_one_message_at_a_time(cluster: Loc
     await fill(cluster, 80)
     log = Log()
     async with cluster.push_consumer("G", {TOPIC: "*"}, log.handler(0.001), config=config()):
-        await until(lambda: log.count() == 80)
+        await wait_until(lambda: log.count() == 80)
     log.check()
     assert log.begun == {queue: list(range(queue, 80, 4)) for queue in range(4)}
 
@@ -115,7 +110,7 @@ async def test_a_message_that_fails_is_tried_in_its_place_and_counts_its_tries(c
                 raise RetryLater("not yet", after=0.02)
 
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config()):
-        await until(lambda: (8, 0) in seen)
+        await wait_until(lambda: (8, 0) in seen)
     assert seen == [(0, 0), (4, 0), (4, 1), (4, 2), (4, 3), (8, 0)]
 
 
@@ -132,7 +127,7 @@ async def test_a_message_that_always_fails_goes_to_the_dead_letters_and_the_queu
         await good(message)
 
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config(retry_count_max=2)):
-        await until(lambda: log.count() == 11)
+        await wait_until(lambda: log.count() == 11)
     async with cluster.admin() as admin:
         letter = await admin.message_at(MessageQueue("%DLQ%G", cluster.broker_names[0], 0), 0)
     assert letter.body == b"4"
@@ -156,7 +151,7 @@ async def test_a_message_may_block_its_queue_only_so_long(cluster: LocalCluster)
 
     settings = config(retry_count_max=1_000_000, block_max_s=0.1)
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=settings):
-        await until(lambda: log.count() == 7)
+        await wait_until(lambda: log.count() == 7)
     assert cluster.broker().store.max_offset("%DLQ%G", 0) == 1
 
 
@@ -170,7 +165,7 @@ async def test_a_rejected_message_goes_to_the_dead_letters_at_once(cluster: Loca
             reject("customer is gone")
 
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config()):
-        await until(lambda: 5 in seen)
+        await wait_until(lambda: 5 in seen)
     async with cluster.admin() as admin:
         letter = await admin.message_at(MessageQueue("%DLQ%G", cluster.broker_names[0], 0), 0)
     assert letter.properties["DLQ_REASON"] == "customer is gone"
@@ -193,7 +188,7 @@ async def test_with_the_waiting_policy_nothing_behind_a_failing_message_is_handl
 
     settings = config(retry_count_max=1, blocked=Blocked.WAIT)
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=settings):
-        await until(lambda: tries > 10)
+        await wait_until(lambda: tries > 10)
     assert sorted(others) == [1, 2, 3, 5, 6, 7]
 
 
@@ -209,7 +204,7 @@ async def test_a_failing_batch_is_taken_apart_to_find_the_message(cluster: Local
 
     settings = config(batch_size=4, retry_count_max=1)
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=settings):
-        await until(lambda: 28 in [number for batch in batches for number in batch])
+        await wait_until(lambda: 28 in [number for batch in batches for number in batch])
     assert batches == [[0, 4, 8, 12], [0], [4], [8], [8], [12], [16, 20, 24, 28]]
     assert cluster.broker().store.max_offset("%DLQ%G", 0) == 1
 
@@ -218,13 +213,13 @@ async def test_members_that_come_and_go_keep_the_order(cluster: LocalCluster) ->
     log = Log()
     await fill(cluster, 400)
     async with cluster.push_consumer("G", {TOPIC: "*"}, log.handler(0.004), config=config()):
-        await until(lambda: log.count() >= 40)
+        await wait_until(lambda: log.count() >= 40)
         second = cluster.push_consumer("G", {TOPIC: "*"}, log.handler(0.004), config=config())
         async with second:
-            await until(lambda: len(second.owned) >= 2)
+            await wait_until(lambda: len(second.owned) >= 2)
             assert log.count() < 400
-            await until(lambda: log.count() >= 200)
-        await until(lambda: log.count() == 400)
+            await wait_until(lambda: log.count() >= 200)
+        await wait_until(lambda: log.count() == 400)
     log.check()
     # In good order nothing is delivered twice either.
     assert log.begun == {queue: list(range(queue, 400, 4)) for queue in range(4)}
@@ -240,14 +235,14 @@ async def test_a_queue_is_not_given_away_while_a_handler_works_on_it(cluster: Lo
         await log.handler()(message)
 
     async with cluster.push_consumer("G", {TOPIC: "*"}, slow, config=config()) as first:
-        await until(lambda: len(first.owned) == 5)
+        await wait_until(lambda: len(first.owned) == 5)
         second = cluster.push_consumer("G", {TOPIC: "*"}, log.handler(), config=config())
         async with second:
-            await until(lambda: members(cluster) == 2)
+            await wait_until(lambda: members(cluster) == 2)
             await asyncio.sleep(0.5)
             assert log.count() == 0
             go_on.set()
-            await until(lambda: log.count() == 8)
+            await wait_until(lambda: log.count() == 8)
     log.check()
     assert log.begun == {queue: [queue, queue + 4] for queue in range(4)}
 
@@ -261,10 +256,10 @@ async def test_a_killed_broker_does_not_give_queues_to_another_member_while_thei
         cluster.push_consumer("G", {TOPIC: "*"}, log.handler(0.003), config=config()) as first,
         cluster.push_consumer("G", {TOPIC: "*"}, log.handler(0.003), config=config()) as second,
     ):
-        await until(lambda: len(first.owned) >= 2 and len(second.owned) >= 2 and log.count() > 40)
+        await wait_until(lambda: len(first.owned) >= 2 and len(second.owned) >= 2 and log.count() > 40)
         await cluster.kill_broker()
         await cluster.start_broker()
-        await until(lambda: log.count() == 400)
+        await wait_until(lambda: log.count() == 400)
     log.check()
 
 
@@ -286,13 +281,13 @@ async def test_a_member_that_falls_silent_stops_before_another_one_takes_its_que
     settings = config(lock_lease_s=2.0)
     first = cluster.push_consumer("G", {TOPIC: "*"}, never, config=settings)
     async with first:
-        await until(lambda: len(first.owned) == 5 and stuck.is_set())
+        await wait_until(lambda: len(first.owned) == 5 and stuck.is_set())
         # From now on the broker hears nothing of it: no renewal, no heartbeat.
         await first._session.remoting.close()
         async with cluster.push_consumer("G", {TOPIC: "*"}, log.handler(), config=config()) as second:
-            await until(lambda: members(cluster) == 1)
+            await wait_until(lambda: members(cluster) == 1)
             await cluster.advance_clock(5.0, step_s=0.5)
-            await until(lambda: log.count() == 8)
+            await wait_until(lambda: log.count() == 8)
             assert len(second.owned) == 5
         assert sorted(ended) == [0, 1, 2, 3]
     log.check()

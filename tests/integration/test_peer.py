@@ -11,8 +11,9 @@ import pytest
 from aerobee.broker.broker import Broker
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
-from tests.integration.broker_calls import make_broker, pull_request, records_of, send_request, until
+from tests.integration.broker_calls import make_broker, pull_request, records_of, send_request
 from tests.integration.pop_requests import pop_request, popped
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ async def test_a_reply_that_waits_for_the_disk_goes_to_the_peer(tmp_path: Path, 
     try:
         peer = FakePeer()
         at_once = await ask(broker, peer, send_request("TopicNew"))
-        await until(lambda: at_once is not None or bool(peer.written), "the reply is there")
+        await wait_until(lambda: at_once is not None or bool(peer.written), "the reply is there")
         assert (at_once is None) is (kind == "sync")
         assert [reply.code for reply in peer.replies() or [at_once]] == [0]
     finally:
@@ -61,7 +62,7 @@ async def test_a_held_pull_is_answered_through_the_peer(broker: Broker) -> None:
     assert await ask(broker, peer, pull_request("TopicNew", 1, hold_ms=20_000)) is None
     assert broker.held.count == 1
     await ask(broker, sender, send_request("TopicNew", b"late"))
-    await until(lambda: bool(peer.written), "the held pull is answered")
+    await wait_until(lambda: bool(peer.written), "the held pull is answered")
     (reply,) = peer.replies()
     assert [record.body for record in records_of(reply)] == [b"late"]
 
@@ -82,6 +83,6 @@ async def test_a_pop_that_waits_is_answered_through_the_peer(broker: Broker) -> 
     assert [message.body for message in popped(first, "TopicNew")] == [b"first"]
     assert await ask(broker, peer, pop_request(broker, "TopicNew", poll_ms=20_000)) is None
     await ask(broker, sender, send_request("TopicNew", b"late"))
-    await until(lambda: bool(peer.written), "the waiting POP is answered")
+    await wait_until(lambda: bool(peer.written), "the waiting POP is answered")
     (reply,) = peer.replies()
     assert [message.body for message in popped(reply, "TopicNew")] == [b"late"]

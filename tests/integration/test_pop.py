@@ -17,8 +17,9 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.config import StoreConfig
-from tests.integration.broker_calls import STORE, send_request, until
+from tests.integration.broker_calls import STORE, send_request
 from tests.integration.pop_requests import Popped, ack, ack_request, change, pop, pop_request, popped
+from tests.waiting import wait_until
 
 TOPIC = "TopicPop"
 RETRY = "%RETRY%group_TopicPop"
@@ -485,7 +486,7 @@ async def test_nothing_of_what_is_acknowledged_goes_through_the_revive_topic(
         await ack(client, broker, message)
     clock.advance(15)
     timer = ("rmq_sys_wheel_timer", 0)
-    await until(lambda: broker.store.max_offset(*timer) > 1, "the check point is there")
+    await wait_until(lambda: broker.store.max_offset(*timer) > 1, "the check point is there")
     await asyncio.sleep(0.05)
     revive = "rmq_sys_REVIVE_LOG_DefaultCluster"
     assert [broker.store.max_offset(revive, queue) for queue in range(8)] == [0] * 8
@@ -504,12 +505,12 @@ async def test_the_merge_buffer_writes_nothing_that_is_acknowledged_soon(
             assert await ack(client, broker, message) == 0
         assert broker.store.max_offset("rmq_sys_wheel_timer", 0) == 0
         clock.advance(1)
-        await until(lambda: broker.offsets.query("group", TOPIC, 0) == 3, "the offset follows")
+        await wait_until(lambda: broker.offsets.query("group", TOPIC, 0) == 3, "the offset follows")
         clock.advance(10)
-        await until(
+        await wait_until(
             lambda: broker.store.max_offset("rmq_sys_wheel_timer", 0) == 1, "the other pop is written"
         )
-        await until(lambda: broker.offsets.query("group", TOPIC, 0) == 6, "the offset follows")
+        await wait_until(lambda: broker.offsets.query("group", TOPIC, 0) == 6, "the offset follows")
         assert [message.body for message in await again(client, broker, clock, 20)] == [
             message.body for message in left
         ]

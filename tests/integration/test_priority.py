@@ -12,8 +12,8 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing import LocalCluster
-from tests.integration.broker_calls import until
 from tests.integration.pop_requests import ack, pop
+from tests.waiting import wait_until
 
 
 async def test_a_pop_of_a_priority_topic_gets_higher_priorities_first() -> None:
@@ -89,7 +89,7 @@ async def test_a_message_that_comes_again_keeps_its_priority_where_that_is_set()
             )
             assert len(await pop(client, broker, "jobs", invisible_ms=1_000)) == len(priorities)
             clock.advance(3)
-            await until(
+            await wait_until(
                 lambda: (
                     sum(
                         queue.max_offset

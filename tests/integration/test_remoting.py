@@ -28,6 +28,7 @@ from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.connection import Connection, ConnectionLimits
 from aerobee.remoting.frame import FrameDecoder, decode_frame, encode_frame
 from aerobee.remoting.server import Listener, RemotingServer, parse_listeners
+from tests.waiting import wait_until
 
 ECHO, FAIL, REFUSE, WAIT, PARK, CALL_BACK, BIG, BROKEN = 1, 2, 3, 4, 5, 6, 7, 8
 BIG_BODY = bytes(256 * 1024)
@@ -42,13 +43,6 @@ def _on_every_network(server_network: Callable[[], Network]) -> Iterator[None]:
     NETWORKS.append(server_network)
     yield
     NETWORKS.pop()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 class Harness:
@@ -230,7 +224,7 @@ async def test_oneway_requests_are_never_answered() -> None:
 async def test_oneway_of_the_client_arrives() -> None:
     async with serving() as harness, client() as caller:
         await caller.invoke_oneway(harness.address, RemotingCommand(ECHO, {"a": "b"}))
-        await eventually(lambda: len(harness.seen) == 1)
+        await wait_until(lambda: len(harness.seen) == 1)
         assert harness.seen[0].is_oneway
 
 
@@ -255,7 +249,7 @@ async def test_failures_of_handlers_become_codes_and_remarks(caplog: pytest.LogC
 async def test_a_parked_reply_is_sent_later() -> None:
     async with serving() as harness, client() as caller:
         call = asyncio.create_task(caller.invoke(harness.address, RemotingCommand(PARK)))
-        await eventually(lambda: bool(harness.parked))
+        await wait_until(lambda: bool(harness.parked))
         assert (await caller.invoke(harness.address, RemotingCommand(ECHO))).code == 0
         connection, parked = harness.parked[0]
         connection.send(parked.reply(19))
@@ -303,7 +297,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
         count = 400  # of 256 KiB each, far beyond what sockets buffer
         peer.writer.write(b"".join(request(BIG, opaque) for opaque in range(count)))
         (connection,) = await one_connection(harness)
-        await eventually(lambda: connection.congested)
+        await wait_until(lambda: connection.congested)
         served = harness.big_served
         for _ in range(20):
             await asyncio.sleep(0)
@@ -313,7 +307,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
 
 
 async def one_connection(harness: Harness) -> list[Connection]:
-    await eventually(lambda: len(harness.server.connections) == 1)
+    await wait_until(lambda: len(harness.server.connections) == 1)
     return list(harness.server.connections)
 
 
@@ -322,12 +316,12 @@ async def test_a_peer_that_lets_parked_replies_pile_up_is_disconnected() -> None
     async with serving(limits=limits) as harness, raw_peer(harness.address, limit=1024) as peer:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.write(request(PARK, 1))
-        await eventually(lambda: bool(harness.parked))
+        await wait_until(lambda: bool(harness.parked))
         connection, parked = harness.parked[0]
         for _ in range(400):
             connection.send(parked.reply(body=BIG_BODY))
             await asyncio.sleep(0)
-        await eventually(lambda: not harness.server.connections)
+        await wait_until(lambda: not harness.server.connections)
         assert not connection.is_open
 
 
@@ -335,7 +329,7 @@ async def test_waiting_handlers_are_bounded_by_pausing_the_reads() -> None:
     limits = ConnectionLimits(handler_tasks_max=4)
     async with serving(limits=limits) as harness, raw_peer(harness.address) as peer:
         peer.writer.write(b"".join(request(WAIT, opaque) for opaque in range(20)))
-        await eventually(lambda: harness.running == 4)
+        await wait_until(lambda: harness.running == 4)
         for _ in range(20):
             await asyncio.sleep(0)
         assert harness.running == 4
@@ -347,7 +341,7 @@ async def test_bodies_held_by_waiting_handlers_are_bounded() -> None:
     limits = ConnectionLimits(handler_bytes_max=100_000)
     async with serving(limits=limits) as harness, raw_peer(harness.address) as peer:
         peer.writer.write(b"".join(request(WAIT, opaque, bytes(40_000)) for opaque in range(8)))
-        await eventually(lambda: harness.running == 3)
+        await wait_until(lambda: harness.running == 3)
         for _ in range(20):
             await asyncio.sleep(0)
         assert harness.running == 3
@@ -358,7 +352,7 @@ async def test_bodies_held_by_waiting_handlers_are_bounded() -> None:
 async def test_a_lost_connection_fails_each_pending_call_once() -> None:
     async with serving() as harness, client() as caller:
         calls = [asyncio.create_task(caller.invoke(harness.address, RemotingCommand(PARK))) for _ in range(5)]
-        await eventually(lambda: len(harness.parked) == 5)
+        await wait_until(lambda: len(harness.parked) == 5)
         lost: list[Connection] = []
         connection = caller.connection_to(harness.address)
         assert connection is not None
@@ -395,19 +389,19 @@ async def test_a_time_out_names_address_request_and_duration_and_keeps_the_conne
 async def test_cancelled_calls_leave_nothing_behind() -> None:
     async with serving() as harness, client() as caller:
         call = asyncio.create_task(caller.invoke(harness.address, RemotingCommand(PARK), timeout_s=30))
-        await eventually(lambda: bool(harness.parked))
+        await wait_until(lambda: bool(harness.parked))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         connection = caller.connection_to(harness.address)
         assert connection is not None
-        await eventually(lambda: not connection.pending)
+        await wait_until(lambda: not connection.pending)
 
 
 async def test_pending_calls_are_bounded() -> None:
     async with serving() as harness, client(limits=ConnectionLimits(pending_calls_max=2)) as caller:
         calls = [asyncio.create_task(caller.invoke(harness.address, RemotingCommand(PARK))) for _ in range(2)]
-        await eventually(lambda: len(harness.parked) == 2)
+        await wait_until(lambda: len(harness.parked) == 2)
         with pytest.raises(TransportError, match="pending_calls_max"):
             await caller.invoke(harness.address, RemotingCommand(ECHO))
         for connection, parked in harness.parked:
@@ -448,7 +442,7 @@ async def test_a_closed_client_says_so() -> None:
     async with serving() as harness:
         async with client() as caller:
             call = asyncio.create_task(caller.invoke(harness.address, RemotingCommand(PARK)))
-            await eventually(lambda: bool(harness.parked))
+            await wait_until(lambda: bool(harness.parked))
         with pytest.raises(ConnectionLost, match="closed"):
             await call
         with pytest.raises(UsageError, match="closed"):
@@ -459,7 +453,7 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
     clock = ManualClock()
     async with serving(clock=clock) as harness, client() as caller, raw_peer(harness.address) as idle:
         await caller.invoke(harness.address, RemotingCommand(ECHO))
-        await eventually(lambda: len(harness.server.connections) == 2)
+        await wait_until(lambda: len(harness.server.connections) == 2)
         for _ in range(5):
             clock.advance(30)
             await caller.invoke(harness.address, RemotingCommand(ECHO))
@@ -474,25 +468,25 @@ async def test_an_idle_peer_that_does_not_take_the_close_is_aborted() -> None:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.write(b"".join(request(BIG, opaque) for opaque in range(100)))
         (connection,) = await one_connection(harness)
-        await eventually(lambda: connection.congested)
+        await wait_until(lambda: connection.congested)
         for _ in range(6):
             clock.advance(30)
         assert not connection.is_open
-        await eventually(lambda: not harness.server.connections)
+        await wait_until(lambda: not harness.server.connections)
 
 
 async def test_a_handler_whose_connection_closes_before_it_began_leaves_no_warning() -> None:
     async with serving() as harness, raw_peer(harness.address) as peer:
         peer.writer.write(request(WAIT, 1) + b"\xff" * 8)
         assert await peer.at_end()
-        await eventually(lambda: harness.running == 0)
+        await wait_until(lambda: harness.running == 0)
 
 
 async def test_requests_while_stopping_are_answered_go_away_to_those_who_know_it() -> None:
     async with serving() as harness, raw_peer(harness.address) as new, raw_peer(harness.address) as old:
         new.writer.write(request(WAIT, 1))
         old.writer.write(request(WAIT, 1, version=475))
-        await eventually(lambda: harness.running == 2)
+        await wait_until(lambda: harness.running == 2)
         stop = asyncio.create_task(harness.server.stop())
         await asyncio.sleep(0)
         new.writer.write(request(ECHO, 2))
@@ -524,18 +518,18 @@ async def test_a_client_repeats_over_a_new_connection_after_go_away() -> None:
         answer = await caller.invoke("{}:{}".format(*server.address_of()), RemotingCommand(ECHO))
         assert answer.code == 0
         assert len(connections) == 2
-        await eventually(lambda: len(caller.connections) == 1)
+        await wait_until(lambda: len(caller.connections) == 1)
     await server.stop()
 
 
 async def test_a_handler_that_hangs_does_not_hold_up_the_stop() -> None:
     async with serving() as harness, client() as caller:
         call = asyncio.create_task(caller.invoke(harness.address, RemotingCommand(WAIT)))
-        await eventually(lambda: harness.running == 1)
+        await wait_until(lambda: harness.running == 1)
         await harness.server.stop(drain_s=0.05)
         with pytest.raises(ConnectionLost):
             await call
-        await eventually(lambda: harness.running == 0)  # its task was cancelled
+        await wait_until(lambda: harness.running == 0)  # its task was cancelled
 
 
 async def test_listeners_have_names_and_an_address_in_use_is_named() -> None:
@@ -603,7 +597,7 @@ async def test_a_burst_hook_that_stops_when_congested_is_called_again_when_the_p
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.write(hot * 300)
         (connection,) = await one_connection(harness)
-        await eventually(lambda: connection.congested)
+        await wait_until(lambda: connection.congested)
         assert served < 300
         peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert [(await peer.frame()).opaque for _ in range(300)] == list(range(1, 301))
@@ -629,7 +623,7 @@ async def test_a_client_waits_while_the_server_takes_no_bytes() -> None:
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with client() as caller:
         connection = await caller.connect(address)
-        await eventually(lambda: bool(stopped))
+        await wait_until(lambda: bool(stopped))
         while not connection.congested:
             connection.invoke_oneway(RemotingCommand(ECHO, body=BIG_BODY))
             await asyncio.sleep(0)

@@ -7,9 +7,8 @@ with open transactions and timers are in test_transaction_exchange.py and test_t
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from aerobee.broker.config import BrokerConfig
 from aerobee.clock import AdvancingClock
 from aerobee.message import Record, decode_record
 from tests.integration.test_store_rocketmq import Archive
+from tests.waiting import wait_until
 
 LEVEL_18_DUE_MS = 1_795_219_612_091 + 7_200_000
 HOURS_FOR_EVER = 1_000_000
@@ -55,15 +55,6 @@ def stored(broker: Broker, topic: str) -> list[Record]:
     return sorted(found, key=lambda record: record.physical_offset)
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    try:
-        async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110 the store has no event for it
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not within 20 s: {what}") from None
-
-
 def revived(broker: Broker) -> bool:
     """Whether every record of the revive topic is dealt with, and the group's offsets say so."""
     return all(
@@ -76,13 +67,13 @@ def revived(broker: Broker) -> bool:
 async def test_level_is_delivered_once_and_nothing_that_was_settled_comes_again(tmp_path: Path) -> None:
     archive = Archive("all-scenarios", tmp_path)
     async with broker_at(archive) as broker:
-        await until(lambda: len(stored(broker, "TopicDelay")) == 3, "level 18 was delivered")
+        await wait_until(lambda: len(stored(broker, "TopicDelay")) == 3, "level 18 was delivered")
         assert stored(broker, "TopicDelay")[-1].body == b"level too large"
-        await until(lambda: revived(broker), "the revive topic was read")
+        await wait_until(lambda: revived(broker), "the revive topic was read")
         assert len(stored(broker, RETRY_TOPIC)) == 1
         committed = [record for record in stored(broker, "TopicTrans") if record.properties.get("PGROUP")]
     async with broker_at(archive) as broker:
-        await until(lambda: revived(broker), "the revive topic was read")
+        await wait_until(lambda: revived(broker), "the revive topic was read")
         assert len(stored(broker, "TopicDelay")) == 3
         assert len(stored(broker, RETRY_TOPIC)) == 1
         assert [
@@ -102,8 +93,8 @@ async def test_check_point_that_rocketmq_left_is_handed_out_again_and_acknowledg
     at = text.index(f'"{REVIVE_TOPIC}@{REVIVE_GROUP}"')
     file.write_text(text[:at] + text[at:].replace(f"0:{UNACKNOWLEDGED}", "0:-1", 1))
     async with broker_at(archive) as broker:
-        await until(lambda: len(stored(broker, RETRY_TOPIC)) == 2, "the message is back")
-        await until(lambda: revived(broker), "the revive topic was read")
+        await wait_until(lambda: len(stored(broker, RETRY_TOPIC)) == 2, "the message is back")
+        await wait_until(lambda: revived(broker), "the revive topic was read")
         before, after = stored(broker, RETRY_TOPIC)
         (point,) = [
             json.loads(record.body)

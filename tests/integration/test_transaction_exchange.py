@@ -24,8 +24,9 @@ from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import decode_frame
 from aerobee.store.config import StoreConfig
 from tests.captures import captured
-from tests.integration.broker_calls import STORE, pull_request, until
+from tests.integration.broker_calls import STORE, pull_request
 from tests.integration.test_store_rocketmq import Archive
+from tests.waiting import wait_until
 
 HOURS_FOR_EVER = 10_000_000  # the archives' messages grow old
 
@@ -141,13 +142,13 @@ async def test_captured_java_client_is_served_as_rocketmq_served_it(capture: str
             else:
                 ends.setdefault(ext["transactionId"], []).append(int(ext["commitOrRollback"]))
         # RocketMQ asked about a committed one, too, whose op record it had not written yet, and delivered it twice.
-        await until(lambda: len(_open(broker)) == 1, "one is open")
+        await wait_until(lambda: len(_open(broker)) == 1, "one is open")
         (open_id,) = _open(broker)
         asked = [decode_frame(frame.data) for frame in frames if frame.request_code == 39]
         checks = [check for check in asked if (check.ext or {})["transactionId"] == open_id]
         for number, (theirs_check, decision) in enumerate(zip(checks, ends[open_id], strict=True)):
             await advance(broker, 5)
-            await until(lambda number=number: len(peer.checks) > number, f"check {number}")
+            await wait_until(lambda number=number: len(peer.checks) > number, f"check {number}")
             _, check = peer.checks[number]
             assert (check.ext or {}).keys() == (theirs_check.ext or {}).keys()
             assert check.is_oneway
@@ -159,7 +160,7 @@ async def test_captured_java_client_is_served_as_rocketmq_served_it(capture: str
                 theirs_record.topic, theirs_record.queue_id, theirs_record.body, theirs_record.sys_flag,
             )  # fmt: skip
             peer.answer(number, decision)
-        await until(lambda: not _open(broker), "the last answer decided the transaction")
+        await wait_until(lambda: not _open(broker), "the last answer decided the transaction")
         committed = [
             record.body for queue in range(4) for record in await records(peer, broker, "TopicTrans", queue)
         ]
@@ -196,7 +197,7 @@ async def test_client_in_the_form_of_the_cpp_client_is_served(named_by: str, tmp
             "transactionId": names[named_by] if named_by == "unique key" else "",
         }  # fmt: skip
         connection.write(_cpp_frame(37, end, connection.next_opaque(), flag=FLAG_ONEWAY))
-        await until(lambda: broker.store.max_offset("TopicCpp", 0) == 1, "the committed message")
+        await wait_until(lambda: broker.store.max_offset("TopicCpp", 0) == 1, "the committed message")
         (record,) = await records(peer, broker, "TopicCpp")
         assert (record.body, record.unique_id) == (b"from cpp", unique_key)
 
@@ -240,7 +241,7 @@ async def test_transaction_that_rocketmq_left_open_is_checked_and_delivered_here
         (transaction_id,) = _open(broker)
         await peer.join(broker.address, "PG_storetrans")
         await advance(broker, 61)
-        await until(lambda: len(peer.checks) == 1, "the check arrived")
+        await wait_until(lambda: len(peer.checks) == 1, "the check arrived")
         record = decode_record(peer.checks[0][1].body)
         assert (record.topic, record.body) == ("StoreTrans", b"transaction UNKNOW")
         assert record.properties["TRANSACTION_CHECK_TIMES"] == "1"
@@ -248,7 +249,7 @@ async def test_transaction_that_rocketmq_left_open_is_checked_and_delivered_here
         before = await records(peer, broker, "StoreTrans")
         assert [record.body for record in before] == [b"transaction COMMIT_MESSAGE"]
         peer.answer(0, 8)
-        await until(lambda: not _open(broker), "it is decided")
+        await wait_until(lambda: not _open(broker), "it is decided")
         after = await records(peer, broker, "StoreTrans")
         assert [record.body for record in after] == [b"transaction COMMIT_MESSAGE", b"transaction UNKNOW"]
     # What RocketMQ would go on from: nothing is open, and the offsets of its group say so.
@@ -277,7 +278,7 @@ async def test_commit_that_rocketmq_left_without_its_op_record_is_not_delivered_
         # The one that was rolled back is open again, for nothing in the log says otherwise; the committed one is not.
         await peer.join(broker.address, "PG_storetrans")
         await advance(broker, 61)
-        await until(lambda: len(peer.checks) == 2, "two checks")
+        await wait_until(lambda: len(peer.checks) == 2, "two checks")
         bodies = sorted(decode_record(check.body).body for _, check in peer.checks)
         assert bodies == [b"transaction ROLLBACK_MESSAGE", b"transaction UNKNOW"]
         assert [record.body for record in await records(peer, broker, "StoreTrans")] == [

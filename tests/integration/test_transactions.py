@@ -12,7 +12,7 @@ from aerobee.client.producer.transaction_producer import TransactionProducer
 from aerobee.client.results import SendStatus
 from aerobee.errors import SendFailed, UsageError
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.broker_calls import until
+from tests.waiting import wait_until
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
@@ -98,7 +98,7 @@ async def test_exception_leaves_the_decision_to_the_checker_unless_it_is_named(c
             async with producer.transaction(Message("orders", b"never began"), rollback_on=(ValueError,)):
                 raise ValueError("no such order")
         await cluster.advance_clock(10)
-        await until(lambda: info(cluster)["openTransactions"] == 0, "the checker's answer arrived")
+        await wait_until(lambda: info(cluster)["openTransactions"] == 0, "the checker's answer arrived")
     assert asked == [b"who knows"]
     assert await bodies(cluster) == [b"who knows"]
 
@@ -115,7 +115,7 @@ async def test_executor_that_fails_leaves_the_transaction_open(cluster: LocalClu
         assert isinstance(result.error, RuntimeError)
         assert info(cluster)["openTransactions"] == 1
         await cluster.advance_clock(10)
-        await until(lambda: info(cluster)["openTransactions"] == 0, "it was rolled back by the checker")
+        await wait_until(lambda: info(cluster)["openTransactions"] == 0, "it was rolled back by the checker")
     assert await bodies(cluster) == []
 
 
@@ -131,9 +131,9 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_died(cluste
     assert figures["transactionChecksUnsent"] >= 2
     async with cluster.transaction_producer("PG", checker=lambda message: COMMIT):
         # It sends nothing.
-        await until(lambda: len(cluster.broker().producers.members("PG")) == 1, "the broker knows it")
+        await wait_until(lambda: len(cluster.broker().producers.members("PG")) == 1, "the broker knows it")
         await cluster.advance_clock(60)
-        await until(lambda: info(cluster)["openTransactions"] == 0, "it answered")
+        await wait_until(lambda: info(cluster)["openTransactions"] == 0, "it answered")
     assert await bodies(cluster) == [b"orphan"]
 
 
@@ -151,9 +151,9 @@ async def test_checks_end_and_the_message_goes_to_the_topic_of_those_given_up(cl
         )
         for count in range(1, 4):
             await cluster.advance_clock(61)
-            await until(lambda count=count: len(asked) >= count, f"check {count} arrived")
+            await wait_until(lambda count=count: len(asked) >= count, f"check {count} arrived")
         await cluster.advance_clock(61)
-        await until(lambda: info(cluster)["transactionsGivenUp"] == 1, "it was given up")
+        await wait_until(lambda: info(cluster)["transactionsGivenUp"] == 1, "it was given up")
         assert asked == ["1", "2", "3"]
         assert await bodies(cluster) == []
         assert await bodies(cluster, "TRANS_CHECK_MAX_TIME_TOPIC") == [b"nobody knows"]
@@ -208,9 +208,9 @@ async def test_running_local_work_is_not_decided_by_the_checker(cluster: LocalCl
 
     async with cluster.transaction_producer("PG", checker=no_checks, executor=executor) as producer:
         sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"slow")))
-        await until(lambda: info(cluster)["openTransactions"] == 1, "the half message is stored")
+        await wait_until(lambda: info(cluster)["openTransactions"] == 1, "the half message is stored")
         await cluster.advance_clock(70)
-        await until(lambda: info(cluster)["transactionChecksSent"] >= 1, "it was asked about")
+        await wait_until(lambda: info(cluster)["transactionChecksSent"] >= 1, "it was asked about")
         done.set()
         assert (await sending).confirmed
     assert await bodies(cluster) == [b"slow"]
@@ -258,7 +258,7 @@ async def test_open_transactions_survive_a_kill_and_decided_ones_stay_decided(cl
     async with cluster.transaction_producer("PG", checker=lambda message: COMMIT) as producer:
         await producer.queues("orders")
         await cluster.advance_clock(1)
-        await until(lambda: len(cluster.broker().producers.members("PG")) == 1, "the broker knows it")
+        await wait_until(lambda: len(cluster.broker().producers.members("PG")) == 1, "the broker knows it")
         await cluster.advance_clock(60)
-        await until(lambda: info(cluster)["openTransactions"] == 0, "it was asked and answered")
+        await wait_until(lambda: info(cluster)["openTransactions"] == 0, "it was asked and answered")
     assert await bodies(cluster) == [b"0", b"2"]

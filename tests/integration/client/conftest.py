@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -254,18 +253,6 @@ async def tls_broker() -> AsyncIterator[FakeBroker]:
     await fake.start()
     yield fake
     await fake.stop()
-
-
-@pytest.fixture
-def until():
-    """Wait for a condition, at most five seconds."""
-
-    async def wait(condition) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
-
-    return wait
 
 
 @pytest.fixture

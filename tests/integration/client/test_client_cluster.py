@@ -35,6 +35,7 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.testing.local_cluster import LocalCluster
+from tests.waiting import wait_until
 
 FIRST = PullConsumerConfig(consume_from=ConsumeFrom.FIRST, pull_hold_s=1.0)
 
@@ -300,12 +301,6 @@ async def test_synchronous_facade(cluster):
         pass
 
 
-async def wait_for(condition, limit_s=10):
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 async def test_failing_message_comes_again_and_ends_with_the_dead_letters(cluster):
     tries = []
 
@@ -316,11 +311,11 @@ async def test_failing_message_comes_again_and_ends_with_the_dead_letters(cluste
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, retry_count_max=2)
     async with cluster.push_consumer("G", {"orders": "*"}, handle, config=config):
         await fill(cluster, 1)
-        await wait_for(lambda: len(tries) == 1)
+        await wait_until(lambda: len(tries) == 1)
         for count in (2, 3):
             for _ in range(8):
                 await cluster.advance_clock(5)
-            await wait_for(lambda count=count: len(tries) >= count)
+            await wait_until(lambda count=count: len(tries) >= count)
         async with Admin(cluster.nameserver_address) as admin:
 
             async def dead_letters():
@@ -428,7 +423,7 @@ async def test_sql_expression_filters_at_the_broker():
         async with cluster.push_consumer("G", {"orders": "sql: size > 3"}, seen.append, config=config):
             for size in range(6):
                 await fill(cluster, 1, properties={"size": str(size)})
-            await wait_for(lambda: len(seen) == 2)
+            await wait_until(lambda: len(seen) == 2)
         assert sorted(message.properties["size"] for message in seen) == ["4", "5"]
 
 
@@ -448,7 +443,7 @@ async def test_allocation_of_ones_own_that_fails_is_tried_again(cluster):
         handler=print,
         allocation=allocate,
     ) as consumer:
-        await wait_for(lambda: len(consumer.owned) == 3)
+        await wait_until(lambda: len(consumer.owned) == 3)
 
 
 async def test_several_tasks_read_one_consumer(cluster):
@@ -463,7 +458,7 @@ async def test_several_tasks_read_one_consumer(cluster):
                 await asyncio.sleep(0)
 
         readers = [asyncio.create_task(read()) for _ in range(3)]
-        await wait_for(lambda: len(seen) == 30)
+        await wait_until(lambda: len(seen) == 30)
     await asyncio.gather(*readers)
     assert len(set(seen)) == 30
 

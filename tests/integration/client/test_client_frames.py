@@ -11,6 +11,7 @@ import pytest
 from aerobee.client import ConsumeFrom, ConsumerConfig, MessageModel, Producer, PullConsumer, PushConsumer
 from aerobee.message import Message
 from aerobee.remoting.frame import decode_frame
+from tests.waiting import wait_until
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "client" / "java_requests.jsonl"
 FRAMES = [
@@ -40,12 +41,12 @@ def shape(value):
     return type(value).__name__
 
 
-async def test_producer(broker, until):
+async def test_producer(broker):
     async with Producer(broker.address, "PG") as producer:
         await producer.send(Message("orders", b"x", tag="a"))
         await producer.send_oneway(Message("orders", b"x"))
         await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
-        await until(lambda: broker.seen(34) and len(broker.seen(310)) == 2)
+        await wait_until(lambda: broker.seen(34) and len(broker.seen(310)) == 2)
     for code, file in ((105, "java-produce-send"), (310, "java-produce-send"), (320, "java-produce-batch")):
         assert field_sets(broker.seen(code)) <= field_sets(java(code, file)), code
     assert {frame.flag for frame in broker.seen(310)} == {0, 2}
@@ -63,7 +64,7 @@ async def test_producer(broker, until):
         (MessageModel.BROADCASTING, "java-consume-broadcast"),
     ],
 )
-async def test_push_consumer(broker, until, tmp_path, model, file):
+async def test_push_consumer(broker, tmp_path, model, file):
     broker.store("orders", 0, b"x", "UNIQ_KEY\x01U\x02")
     config = ConsumerConfig(
         consume_from=ConsumeFrom.FIRST, model=model, local_offsets_directory=str(tmp_path)
@@ -72,7 +73,7 @@ async def test_push_consumer(broker, until, tmp_path, model, file):
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=config
     ):
-        await until(lambda: seen and len(broker.parked) >= 4)
+        await wait_until(lambda: seen and len(broker.parked) >= 4)
     codes = {11, 34, 35}
     codes |= {14, 15, 38} if model is MessageModel.CLUSTERING else set()
     for code in codes & {code for code in codes if java(code, file)}:
@@ -88,21 +89,21 @@ async def test_push_consumer(broker, until, tmp_path, model, file):
     assert {name: pull.ext[name] for name in fixed} == {name: captured.ext[name] for name in fixed}
 
 
-async def test_send_back(broker, until):
+async def test_send_back(broker):
     broker.store("orders", 0, b"x", "UNIQ_KEY\x01U\x02")
 
     def handle(message):
         raise ValueError("not now")
 
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST):
-        await until(lambda: broker.sent_back)
+        await wait_until(lambda: broker.sent_back)
     own = {"lastError"}  # Aerobee's brokers keep it, RocketMQ's ignore it
     assert {fields - own for fields in field_sets(broker.seen(36))} == field_sets(
         java(36, "java-consume-retry")
     )
 
 
-async def test_pull_consumer(broker, until):
+async def test_pull_consumer(broker):
     broker.store("orders", 0, b"x", "UNIQ_KEY\x01U\x02")
     async with PullConsumer(broker.address, "G") as consumer:
         queues = await consumer.queues("orders")

@@ -19,6 +19,7 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.message import Message, decode_properties
+from tests.waiting import wait_until
 
 
 async def test_send_returns_where_the_message_is_stored(broker):
@@ -159,10 +160,10 @@ async def test_too_large_body_is_refused_before_it_is_sent(broker):
     assert not broker.seen(310)
 
 
-async def test_oneway_is_stored_without_an_answer(broker, until):
+async def test_oneway_is_stored_without_an_answer(broker):
     async with Producer(broker.address, "PG") as producer:
         await producer.send_oneway(Message("orders", b"hello"))
-        await until(lambda: broker.bodies("orders") == [b"hello"])
+        await wait_until(lambda: broker.bodies("orders") == [b"hello"])
     assert broker.seen(310)[0].is_oneway
 
 
@@ -187,12 +188,12 @@ async def test_batch_of_several_topics_is_sent_by_topic(broker):
     assert len(broker.seen(320)) == 2
 
 
-async def test_cancelled_send_leaves_nothing_behind(broker, until):
+async def test_cancelled_send_leaves_nothing_behind(broker):
     async with Producer(broker.address, "PG") as producer:
         await producer.queues("orders")
         broker.silent = True
         task = asyncio.create_task(producer.send(Message("orders", b"hello")))
-        await until(lambda: broker.seen(310))
+        await wait_until(lambda: broker.seen(310))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -207,10 +208,10 @@ async def test_closed_producer_refuses(broker):
         await producer.send(Message("orders", b"x"))
 
 
-async def test_close_says_goodbye(broker, until):
+async def test_close_says_goodbye(broker):
     async with Producer(broker.address, "PG") as producer:
         await producer.send(Message("orders", b"x"))
-        await until(lambda: broker.seen(34))
+        await wait_until(lambda: broker.seen(34))
     assert broker.seen(35)[0].ext == {"clientID": producer.client_id, "producerGroup": "PG"}
 
 
@@ -229,12 +230,12 @@ async def test_close_waits_for_sends_that_are_on_their_way(broker):
     assert {(await task).status for task in sending} == {SendStatus.SEND_OK}
 
 
-async def test_send_that_waits_for_a_route_fails_when_the_producer_is_closed(broker, until):
+async def test_send_that_waits_for_a_route_fails_when_the_producer_is_closed(broker):
     broker.silent = True
     producer = Producer(broker.address, "PG", config=ProducerConfig(send_timeout_s=0.2))
     await producer.start()
     sending = asyncio.create_task(producer.send(Message("orders", b"x"), timeout_s=5.0))
-    await until(lambda: broker.seen(105))
+    await wait_until(lambda: broker.seen(105))
     await producer.close()
     with pytest.raises(UsageError, match="closed"):
         await sending

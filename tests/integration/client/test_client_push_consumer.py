@@ -19,6 +19,7 @@ from aerobee.client import (
 )
 from aerobee.errors import ConnectFailed, UsageError
 from aerobee.message import Message
+from tests.waiting import wait_until
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST, drain_s=1.0)
 
@@ -29,7 +30,7 @@ async def fill(broker, count, **fields):
             await producer.send(Message("orders", b"%d" % n, **fields))
 
 
-async def test_handler_gets_every_message_and_offsets_are_committed(broker, until):
+async def test_handler_gets_every_message_and_offsets_are_committed(broker):
     await fill(broker, 20, tag="a")
     seen = []
 
@@ -40,32 +41,32 @@ async def test_handler_gets_every_message_and_offsets_are_committed(broker, unti
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST
     ) as consumer:
-        await until(lambda: len(seen) == 20)
+        await wait_until(lambda: len(seen) == 20)
         assert len(consumer.owned) == 5
     assert sorted(seen) == sorted(b"%d" % n for n in range(20))
     assert [broker.offsets["G", "orders", n] for n in range(4)] == [5, 5, 5, 5]
 
 
-async def test_plain_function_is_a_handler_too(broker, until):
+async def test_plain_function_is_a_handler_too(broker):
     await fill(broker, 5)
     seen = []
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
     ):
-        await until(lambda: len(seen) == 5)
+        await wait_until(lambda: len(seen) == 5)
 
 
-async def test_held_pull_brings_a_new_message(broker, until):
+async def test_held_pull_brings_a_new_message(broker):
     seen = []
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
     ):
-        await until(lambda: len(broker.parked) == 5)
+        await wait_until(lambda: len(broker.parked) == 5)
         await fill(broker, 1)
-        await until(lambda: len(seen) == 1)
+        await wait_until(lambda: len(seen) == 1)
 
 
-async def test_no_more_handlers_run_than_the_bound_allows(broker, until):
+async def test_no_more_handlers_run_than_the_bound_allows(broker):
     await fill(broker, 40)
     running = highest = done = 0
 
@@ -81,11 +82,11 @@ async def test_no_more_handlers_run_than_the_bound_allows(broker, until):
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
     ):
-        await until(lambda: done == 40)
+        await wait_until(lambda: done == 40)
     assert highest == 3
 
 
-async def test_batch_handler_gets_lists(broker, until):
+async def test_batch_handler_gets_lists(broker):
     await fill(broker, 20)
     sizes = []
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, batch_size=4)
@@ -96,18 +97,18 @@ async def test_batch_handler_gets_lists(broker, until):
         handler=lambda messages: sizes.append(len(messages)),
         config=config,
     ):
-        await until(lambda: sum(sizes) == 20)
+        await wait_until(lambda: sum(sizes) == 20)
     assert max(sizes) == 4
 
 
-async def test_failed_message_is_sent_back_and_then_counts_as_done(broker, until):
+async def test_failed_message_is_sent_back_and_then_counts_as_done(broker):
     await fill(broker, 1, tag="a")
 
     def handle(message):
         raise RetryLater("not now", delay_level=2)
 
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST):
-        await until(lambda: broker.sent_back)
+        await wait_until(lambda: broker.sent_back)
     fields = broker.sent_back[0]
     assert fields["group"] == "G"
     assert fields["delayLevel"] == "2"
@@ -115,7 +116,7 @@ async def test_failed_message_is_sent_back_and_then_counts_as_done(broker, until
     assert 1 in [broker.offsets["G", "orders", n] for n in range(4)]
 
 
-async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, until, properties_of):
+async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, properties_of):
     await fill(broker, 1, tag="a", keys=("k",))
     broker.refuse_send_back = True
 
@@ -124,7 +125,7 @@ async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, un
             raise ValueError("broken handler")
 
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST):
-        await until(lambda: broker.records["%RETRY%G", 0])
+        await wait_until(lambda: broker.records["%RETRY%G", 0])
     properties = properties_of(broker.records["%RETRY%G", 0][0])
     assert properties["RETRY_TOPIC"] == "orders"
     assert properties["DELAY"] == "3"
@@ -138,7 +139,7 @@ async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, un
 
 
 async def test_a_rejected_message_that_is_not_taken_back_is_a_dead_letter_by_its_header(
-    broker, until, properties_of
+    broker, properties_of
 ):
     await fill(broker, 1, keys=("k",))
     broker.refuse_send_back = True
@@ -147,7 +148,7 @@ async def test_a_rejected_message_that_is_not_taken_back_is_a_dead_letter_by_its
         reject("no such customer")
 
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST):
-        await until(lambda: broker.records["%RETRY%G", 0])
+        await wait_until(lambda: broker.records["%RETRY%G", 0])
     properties = properties_of(broker.records["%RETRY%G", 0][0])
     assert "DELAY" not in properties
     assert properties["DLQ_REASON"] == "no such customer"
@@ -160,20 +161,20 @@ async def test_a_rejected_message_that_is_not_taken_back_is_a_dead_letter_by_its
     )  # more than the bound: any broker gives it up
 
 
-async def test_message_from_the_retry_topic_shows_its_own_topic(broker, until):
+async def test_message_from_the_retry_topic_shows_its_own_topic(broker):
     broker.topics["%RETRY%G"] = 1
     broker.store("%RETRY%G", 0, b"again", "RETRY_TOPIC\x01orders\x02UNIQ_KEY\x01U\x02", reconsume_times=1)
     seen = []
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
     ):
-        await until(lambda: seen)
+        await wait_until(lambda: seen)
     assert seen[0].topic == "orders"
     assert seen[0].queue.topic == "%RETRY%G"
     assert seen[0].reconsume_times == 1
 
 
-async def test_tags_are_compared_as_text_again(broker, until):
+async def test_tags_are_compared_as_text_again(broker):
     async with Producer(broker.address, "PG") as producer:
         queue = (await producer.queues("orders"))[0]
         for tag in (
@@ -186,12 +187,12 @@ async def test_tags_are_compared_as_text_again(broker, until):
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "Aa"}, handler=seen.append, config=FIRST
     ):
-        await until(lambda: len(seen) == 2)
+        await wait_until(lambda: len(seen) == 2)
     assert [message.body for message in seen] == [b"Aa", b"Aa"]
     assert broker.offsets["G", "orders", 0] == 3
 
 
-async def test_unfinished_message_holds_back_the_committed_offset(broker, until):
+async def test_unfinished_message_holds_back_the_committed_offset(broker):
     async with Producer(broker.address, "PG") as producer:
         queue = (await producer.queues("orders"))[0]
         for n in range(5):
@@ -208,7 +209,7 @@ async def test_unfinished_message_holds_back_the_committed_offset(broker, until)
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
     ):
-        await until(lambda: len(done) == 4)
+        await wait_until(lambda: len(done) == 4)
     assert broker.offsets["G", "orders", 0] == 2
 
 
@@ -238,36 +239,36 @@ async def test_ack_by_hand_counts_at_once(broker):
     assert 1 in [broker.offsets["G", "orders", n] for n in range(4)]
 
 
-async def test_retry_by_hand_sends_back(broker, until):
+async def test_retry_by_hand_sends_back(broker):
     await fill(broker, 1)
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, config=FIRST) as consumer:
         async with asyncio.timeout(5):
             async for message in consumer:
                 message.retry(delay_level=5)
                 break
-        await until(lambda: broker.sent_back)
+        await wait_until(lambda: broker.sent_back)
     assert broker.sent_back[0]["delayLevel"] == "5"
 
 
-async def test_second_member_takes_its_share_at_once_and_gives_it_back(broker, until):
+async def test_second_member_takes_its_share_at_once_and_gives_it_back(broker):
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=print, config=FIRST
     ) as first:
-        await until(lambda: len([q for q in first.owned if q.topic == "orders"]) == 4)
+        await wait_until(lambda: len([q for q in first.owned if q.topic == "orders"]) == 4)
         async with PushConsumer(
             broker.address, "G", subscriptions={"orders": "*"}, handler=print, config=FIRST
         ) as second:
-            await until(
+            await wait_until(
                 lambda: (
                     sorted(len([q for q in c.owned if q.topic == "orders"]) for c in (first, second))
                     == [2, 2]
                 )
             )
             assert not first.owned & second.owned
-        await until(lambda: len([q for q in first.owned if q.topic == "orders"]) == 4)
+        await wait_until(lambda: len([q for q in first.owned if q.topic == "orders"]) == 4)
 
 
-async def test_broadcasting_keeps_offsets_in_a_file_and_owns_all_queues(broker, until, tmp_path):
+async def test_broadcasting_keeps_offsets_in_a_file_and_owns_all_queues(broker, tmp_path):
     await fill(broker, 8)
     config = ConsumerConfig(
         model=MessageModel.BROADCASTING,
@@ -278,7 +279,7 @@ async def test_broadcasting_keeps_offsets_in_a_file_and_owns_all_queues(broker, 
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=config
     ) as consumer:
-        await until(lambda: len(seen) == 8)
+        await wait_until(lambda: len(seen) == 8)
         assert len(consumer.owned) == 4
     text = (tmp_path / "127.0.0.1@DEFAULT" / "G" / "offsets.json").read_text()
     assert '{"brokerName":"broker-a","queueId":0,"topic":"orders"}:2' in text
@@ -286,7 +287,7 @@ async def test_broadcasting_keeps_offsets_in_a_file_and_owns_all_queues(broker, 
     assert not broker.seen(38)
 
 
-async def test_a_broadcast_member_goes_on_where_it_was_in_its_last_run(broker, until, tmp_path):
+async def test_a_broadcast_member_goes_on_where_it_was_in_its_last_run(broker, tmp_path):
     await fill(broker, 8)
     config = ConsumerConfig(
         model=MessageModel.BROADCASTING,
@@ -300,13 +301,13 @@ async def test_a_broadcast_member_goes_on_where_it_was_in_its_last_run(broker, u
         async with PushConsumer(
             broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=config
         ):
-            await until(lambda seen=seen: len(seen) == 8)
+            await wait_until(lambda seen=seen: len(seen) == 8)
         await fill(broker, 8)
     assert len(runs[1]) == 8
     assert {message.queue_offset for message in runs[1]} == {2, 3}
 
 
-async def test_two_broadcast_members_of_a_machine_do_not_share_their_place(broker, until, tmp_path):
+async def test_two_broadcast_members_of_a_machine_do_not_share_their_place(broker, tmp_path):
     await fill(broker, 8)
     config = ConsumerConfig(
         model=MessageModel.BROADCASTING,
@@ -320,11 +321,11 @@ async def test_two_broadcast_members_of_a_machine_do_not_share_their_place(broke
             broker.address, "G", subscriptions={"orders": "*"}, handler=second.append, config=config
         ),
     ):
-        await until(lambda: len(first) == len(second) == 8)
+        await wait_until(lambda: len(first) == len(second) == 8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["127.0.0.1@DEFAULT", "127.0.0.1@DEFAULT-2"]
 
 
-async def test_an_ordered_broadcast_member_needs_no_lock_and_passes_what_it_gives_up(broker, until, tmp_path):
+async def test_an_ordered_broadcast_member_needs_no_lock_and_passes_what_it_gives_up(broker, tmp_path):
     await fill(broker, 8)
     config = ConsumerConfig(
         model=MessageModel.BROADCASTING,
@@ -344,7 +345,7 @@ async def test_an_ordered_broadcast_member_needs_no_lock_and_passes_what_it_give
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
     ):
-        await until(lambda: len(seen) == 9)
+        await wait_until(lambda: len(seen) == 9)
     for queue in range(4):
         offsets = [offset for each, offset in seen if each == queue]
         assert offsets in ([0, 1], [0, 0, 1])
@@ -352,19 +353,19 @@ async def test_an_ordered_broadcast_member_needs_no_lock_and_passes_what_it_give
     assert not broker.sent_back
 
 
-async def test_offset_beyond_the_end_is_corrected(broker, until):
+async def test_offset_beyond_the_end_is_corrected(broker):
     broker.offsets["G", "orders", 0] = 99
     seen = []
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
     ):
-        await until(lambda: broker.offsets["G", "orders", 0] == 0)
-        await until(lambda: len(broker.parked) == 5)
+        await wait_until(lambda: broker.offsets["G", "orders", 0] == 0)
+        await wait_until(lambda: len(broker.parked) == 5)
         await fill(broker, 4)
-        await until(lambda: len(seen) == 4)
+        await wait_until(lambda: len(seen) == 4)
 
 
-async def test_full_cache_stops_pulling_until_there_is_room(broker, until):
+async def test_full_cache_stops_pulling_until_there_is_room(broker):
     async with Producer(broker.address, "PG") as producer:
         queue = (await producer.queues("orders"))[0]
         await producer.send_batch([Message("orders", b"%d" % n) for n in range(100)], queue=queue)
@@ -381,12 +382,12 @@ async def test_full_cache_stops_pulling_until_there_is_room(broker, until):
         broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
     ) as consumer:
         pulls = consumer._pulls
-        await until(lambda: queue in pulls and pulls[queue].process.count == 16)
+        await wait_until(lambda: queue in pulls and pulls[queue].process.count == 16)
         for _ in range(20):
             await asyncio.sleep(0)
         assert pulls[queue].process.count == 16
         gate.set()
-        await until(lambda: done == 100)
+        await wait_until(lambda: done == 100)
 
 
 async def test_start_without_a_nameserver_fails_and_leaks_nothing():
@@ -396,13 +397,13 @@ async def test_start_without_a_nameserver_fails_and_leaks_nothing():
     assert asyncio.all_tasks() == tasks
 
 
-async def test_close_ends_every_task(broker, until):
+async def test_close_ends_every_task(broker):
     tasks = asyncio.all_tasks()
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=print, config=FIRST):
-        await until(lambda: len(broker.parked) == 5)
+        await wait_until(lambda: len(broker.parked) == 5)
         connections = list(broker.server.connections)
     assert len(connections) == 1
-    await until(lambda: asyncio.all_tasks() == tasks)
+    await wait_until(lambda: asyncio.all_tasks() == tasks)
 
 
 def test_wrong_expressions_and_names_are_refused():
@@ -416,7 +417,7 @@ def test_wrong_expressions_and_names_are_refused():
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_plain_function_that_blocks_holds_up_nothing_else(broker, until, orderly):
+async def test_plain_function_that_blocks_holds_up_nothing_else(broker, orderly):
     """Were it run in the event loop, the second handler could never set what the first one waits for."""
     await fill(broker, 4)
     both, names = threading.Barrier(2), set()
@@ -434,5 +435,5 @@ async def test_plain_function_that_blocks_holds_up_nothing_else(broker, until, o
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
     ) as consumer:
-        await until(lambda: consumer.consumed_count == 4)
+        await wait_until(lambda: consumer.consumed_count == 4)
     assert names == {"aerobee-G-1", "aerobee-G-2"}

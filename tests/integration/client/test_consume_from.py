@@ -13,6 +13,7 @@ from aerobee.client import (
     PushConsumer,
 )
 from aerobee.message import Message, MessageQueue
+from tests.waiting import wait_until
 
 
 async def fill(broker, *bodies, topic="orders"):
@@ -22,7 +23,7 @@ async def fill(broker, *bodies, topic="orders"):
 
 
 @pytest.mark.parametrize("began", [ConsumeFrom.LAST, ConsumeFrom.TIMESTAMP])
-async def test_new_group_of_a_young_topic_does_not_get_what_was_there(broker, until, began):
+async def test_new_group_of_a_young_topic_does_not_get_what_was_there(broker, began):
     await fill(broker, b"old", b"old", b"old", b"old")
     broker.offset_by_time = lambda _timestamp: 1
     seen = []
@@ -33,9 +34,9 @@ async def test_new_group_of_a_young_topic_does_not_get_what_was_there(broker, un
         handler=lambda message: seen.append(message.body),
         config=ConsumerConfig(consume_from=began),
     ) as consumer:
-        await until(lambda: len(broker.parked) == 5 and len(consumer.owned) == 5)
+        await wait_until(lambda: len(broker.parked) == 5 and len(consumer.owned) == 5)
         await fill(broker, b"new")
-        await until(lambda: seen)
+        await wait_until(lambda: seen)
     assert seen == [b"new"]
 
 
@@ -48,17 +49,17 @@ async def test_pull_consumer_that_starts_at_the_last_gets_nothing_old(broker):
         assert await consumer.poll(timeout_s=0.2) == []
 
 
-async def test_where_a_group_begins_is_committed_before_anything_is_consumed(broker, until):
+async def test_where_a_group_begins_is_committed_before_anything_is_consumed(broker):
     """Or a member that dies at once would leave no place, and the next one begin behind what it never handled."""
     await fill(broker, b"old", b"old", b"old", b"old")
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=lambda _message: None
     ):
-        await until(lambda: len(broker.parked) == 5)
+        await wait_until(lambda: len(broker.parked) == 5)
         assert [broker.offsets["G", "orders", number] for number in range(4)] == [1, 1, 1, 1]
 
 
-async def test_topic_that_is_created_later_is_read_from_what_was_stored_since_the_start(broker, until):
+async def test_topic_that_is_created_later_is_read_from_what_was_stored_since_the_start(broker):
     asked = []
     broker.offset_by_time = lambda timestamp: asked.append(timestamp) or 0
     seen = []
@@ -68,7 +69,7 @@ async def test_topic_that_is_created_later_is_read_from_what_was_stored_since_th
         broker.topics["later"] = 1
         await fill(broker, b"first", topic="later")
         await consumer._session.routes.refresh("later")
-        await until(lambda: seen)
+        await wait_until(lambda: seen)
     assert seen == [b"first"]
     assert asked
 
