@@ -17,9 +17,27 @@ INTERRUPTED = 130  # as ExitCode.INTERRUPTED
 def main() -> None:
     """Load the commands, run one, and end with its exit code."""
     previous = signal.signal(signal.SIGINT, _leave)
+    _open_standard_streams()
     commands = import_module("aerobee.ops.commands")
     signal.signal(signal.SIGINT, previous)
     sys.exit(commands.run_cli(sys.argv[1:]))
+
+
+def _open_standard_streams() -> None:
+    """Put the null device where a standard stream is closed: else the next file or socket gets its number.
+
+    uvloop aborts on that, and what is printed would go to a peer. Python has no stream object then either.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  for the whole run
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -5,6 +5,7 @@ Exit codes and their meaning are in failure.py. A traceback appears with --debug
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -19,6 +20,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from aerobee.ops import shared_options
+from aerobee.ops.environment import unknown_variables
 from aerobee.ops.failure import ExitCode, Failure, explain
 from aerobee.ops.output import to_json
 from aerobee.ops.run import Interrupted
@@ -116,6 +118,12 @@ def run_cli(arguments: Sequence[str]) -> int:
     )
     logging.getLogger().setLevel(logging.WARNING)
     shared_options.forget()
+    for stream in (sys.stdout, sys.stderr):
+        # An argument that is no UTF-8, or a terminal that shows ASCII only, must not end in Python's own error.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    for sentence in unknown_variables(os.environ):
+        sys.stderr.write(f"note: {sentence}\n")
     try:
         root: Any = typer.main.get_command(app)
         shared_options.add_own(root)

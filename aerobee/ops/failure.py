@@ -83,6 +83,10 @@ class Failure:
         return {"error": fields}
 
 
+DOUBT = "whether the request took effect is unknown; "
+# How the names of requests begin that change nothing.
+READS = ("GET_", "QUERY_", "VIEW_", "SEARCH_", "PULL_", "LITE_PULL_", "CHECK_", "NOTIFICATION")
+
 # First match wins: subclasses stand before their bases.
 _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (NotFound, ExitCode.NOT_FOUND, ""),
@@ -101,7 +105,7 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.ConnectionLost,
         ExitCode.UNREACHABLE,
-        "whether the request took effect is unknown; `aerobee doctor` shows which parts answer",
+        DOUBT + "`aerobee doctor` shows which parts answer",
     ),
     (
         errors.NoReply,
@@ -111,7 +115,7 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.RequestTimeout,
         ExitCode.UNREACHABLE,
-        "whether the request took effect is unknown; is this an Aerobee or RocketMQ port? Try `aerobee doctor`",
+        DOUBT + "is this an Aerobee or RocketMQ port? Try `aerobee doctor`",
     ),
     (
         errors.NotWritable,
@@ -174,7 +178,7 @@ def explain(error: BaseException) -> Failure:
                 exit_code=exit_code,
                 kind=type(error).__name__,
                 sentence=one_sentence(str(error)),
-                advice=advice,
+                advice=_without_doubt(error, advice),
                 address=str(getattr(error, "address", "")),
                 code=error.code if isinstance(error, errors.RemoteError) else None,
             )
@@ -186,6 +190,13 @@ def explain(error: BaseException) -> Failure:
         sentence=f"this is a fault in Aerobee: {type(error).__name__}: {one_sentence(str(error))}",
         advice="run again with `aerobee --debug …` and report what it prints",
     )
+
+
+def _without_doubt(error: BaseException, advice: str) -> str:
+    """A request that only reads has no effect, whether or not it was answered."""
+    if str(getattr(error, "request", "")).startswith(READS):
+        return advice.removeprefix(DOUBT)
+    return advice
 
 
 def one_sentence(text: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -35,6 +36,8 @@ from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicAr
 from aerobee.ops.output import Output, body_text, host_text, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import is_span, moment_ms, moment_text, span_ms, until_text
+
+log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 RETRY_PAUSE_S = 0.5
@@ -167,9 +170,9 @@ def send(
         levels = await delays(nameserver, delay_level) if delay_level else []
         async with open_producer(nameserver, group, config=config, trace=trace) as producer:
             if text is not None and reply_within is not None:
-                return await _ask(producer, shape, text.encode(), reply_within, out)
+                return await _ask(producer, shape, os.fsencode(text), reply_within, out)
             if text is not None or whole:
-                body = text.encode() if text is not None else await _whole_body(file)
+                body = os.fsencode(text) if text is not None else await _whole_body(file)
                 return await _send_one(producer, nameserver, shape, body, levels, out)
             return await _send_lines(
                 producer,
@@ -282,6 +285,7 @@ async def _send_one(
     producer: Producer, nameserver: str, shape: Shape, body: bytes, levels: list[int], out: Output
 ) -> int:
     result = await producer.send(shape.message(body), **await _destination(producer, shape))
+    log.debug("%s: %s", shape.topic, result)
     due_ms = shape.due_ms(levels, time.time_ns() // 1_000_000)
     ack = await ack_of(nameserver, {result.queue.broker_name})
     place = f"{result.queue.broker_name}/{result.queue.queue_id} at offset {result.queue_offset}"
@@ -396,6 +400,7 @@ async def _pump(
             tally.fail(line_number, error)
         else:
             tally.count(result, len(message.body))
+            log.debug("line %d: %s", line_number, result)
 
     try:
         async for line in lines:

@@ -196,6 +196,7 @@ class RemotingClient:
             raise ConnectFailed(text, address=address, elapsed_s=elapsed) from error
         if not connection.is_open:
             raise ConnectFailed(f"{address} closed the connection at once", address=address)
+        _LOG.debug("connected to %s%s", address, " with TLS" if pump is not None else "")
         self.by_address[address] = connection
         self._set.start_sweeping()
         if self._on_connect is not None:

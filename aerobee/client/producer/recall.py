@@ -14,7 +14,10 @@ def parse_handle(text: str, topic: str | None = None) -> RecallHandle:
     try:
         handle = decode_recall_handle(text)
     except ValueError as error:
-        raise UsageError(f"{error}; a handle is what SendResult.recall_handle holds") from error
+        raise UsageError(
+            f"{error}; a handle is what SendResult.recall_handle holds, `aerobee send` prints for a "
+            "delayed message, and `aerobee timer list` shows"
+        ) from error
     if topic is not None and handle.topic != topic:
         raise UsageError(f"the handle is of a message of topic {handle.topic}, not of {topic}")
     return handle

@@ -67,3 +67,9 @@ def test_a_topic_that_may_not_be_written_is_a_matter_of_permission_not_of_existe
     failure = explain(errors.NotWritable("orders", "topic orders has no queue that can be written"))
     assert failure.exit_code is ExitCode.FORBIDDEN
     assert "--perm rw" in failure.advice
+
+
+def test_read_that_was_not_answered_has_no_effect_to_wonder_about() -> None:
+    for request, doubtful in (("GET_BROKER_CONFIG (26)", False), ("SEND_MESSAGE (10)", True)):
+        lost = errors.ConnectionLost("closed", address="a:1", request=request)
+        assert explain(lost).advice.startswith("whether the request took effect is unknown") is doubtful
