@@ -44,6 +44,10 @@ class MalformedRecord(WireError):
     """Bytes that should be commit-log records are not."""
 
 
+class MessageDamaged(MalformedRecord):
+    """A message's body does not match its CRC: it was damaged on a disk or on the way."""
+
+
 class TransportError(AerobeeError):
     """A request got no answer. `address` is "ip:port", `request` names the request, `elapsed_s` seconds."""
 

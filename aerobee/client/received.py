@@ -10,10 +10,11 @@ import ipaddress
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+from zlib import crc32
 
 from aerobee.client.compression import decompress
 from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, give_back_after
-from aerobee.errors import MalformedRecord, UsageError
+from aerobee.errors import MalformedRecord, MessageDamaged, UsageError
 from aerobee.message import (
     BORN_HOST_V6,
     COMPRESSED,
@@ -36,6 +37,7 @@ _HEAD_BYTES = HEAD_V4.size
 _unpack_parts = struct.Struct(">II12xq8xi44xi").unpack_from
 LIGHT_PREFIX = "%LMQ%"  # queue 0 of such a topic is a light queue
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
+_NO_CRC = 0  # of a message inside a batch: the batch's covers it
 _ENTRY_HEAD = struct.Struct(">iiiii")
 _ENTRY_BYTES_MIN = _ENTRY_HEAD.size + 2
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
@@ -59,6 +61,7 @@ class ReceivedMessage:
     __slots__ = (
         "_body",
         "_head",
+        "_is_checked",
         "_plain",
         "_properties",
         "_raw_properties",
@@ -82,6 +85,7 @@ class ReceivedMessage:
         sys_flag: int,
     ) -> None:
         """`head`: the fields of HEAD_V4, or their bytes. `size_bytes`: of the whole record."""
+        self._is_checked = False
         self.topic = topic
         self.queue = queue
         self.queue_offset = queue_offset
@@ -96,12 +100,26 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body, decompressed. Raises MalformedRecord when it does not decompress."""
+        """The body, decompressed. Raises MessageDamaged when it does not match its CRC, MalformedRecord when it does not
+        decompress."""
+        if not self._is_checked:
+            self._check_body()
         if not self.sys_flag & COMPRESSED:
             return self._body
         if self._plain is None:
             self._plain = decompress(self._body, self.sys_flag)
         return self._plain
+
+    def _check_body(self) -> None:
+        head = self._head
+        crc = int.from_bytes(head[8:12], "big") if type(head) is bytes else int(head[2])
+        if crc and crc32(self._body) & 0x7FFFFFFF != crc:  # RocketMQ leaves out the sign bit
+            raise MessageDamaged(
+                f"the body of message {self.queue_offset} of queue {self.queue.queue_id} of {self.topic} at broker "
+                f"{self.queue.broker_name} does not match its CRC: it is damaged. Its record is at log byte "
+                f"{self.physical_offset}; `aerobee store verify` there shows what is"
+            )
+        self._is_checked = True
 
     @property
     def stored_body(self) -> bytes:
@@ -309,7 +327,18 @@ def _unwrap(batch: ReceivedMessage) -> list[ReceivedMessage]:
             raise MalformedRecord(f"the properties of an entry at {at} of an inner batch do not fit it")
         offset = base + len(messages)
         head = batch._fields()
-        own_head = (size, *head[1:4], flag, offset, head[6], head[7] & ~_INNER_BATCH, *head[8:16], body_size)
+        own_head = (
+            size,
+            head[1],
+            _NO_CRC,
+            head[3],
+            flag,
+            offset,
+            head[6],
+            head[7] & ~_INNER_BATCH,
+            *head[8:16],
+            body_size,
+        )
         messages.append(
             ReceivedMessage(
                 batch.topic,

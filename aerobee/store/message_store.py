@@ -179,7 +179,7 @@ class MessageStore:
         self.last_record_offset = report.last_record_offset
         # What a killed process left may be in the system's cache only: from here on it counts as durable.
         start = max(self.log.min_offset, min(checkpoint.log_flushed, self.log.end))
-        if not was_clean:
+        if not report.was_clean:
             self.log.rewrite(start, self.log.end)
             self.pool.rewrite_dirty()
             self.index.rewrite_dirty()

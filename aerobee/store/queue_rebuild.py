@@ -63,6 +63,12 @@ class QueueRebuild:
         """A place of the log was left out: messages are missing in their queues."""
         self._log_damage += 1
 
+    def forget_suspects(self) -> None:
+        """This start is refused: what was built of a queue whose files are gone goes, so that the next one misses it."""
+        for key, offset in self._from.items():
+            if not offset:
+                self._queues.any(*key).clear()
+
     # -- looking
 
     def look(self, log_min: int, log_end: int) -> None:

@@ -111,6 +111,7 @@ class Recovery:
             return self._run()
         except StoreError:
             # Entries may have been cut already: the next start is to know that their offsets were used.
+            self._rebuild.forget_suspects()
             if self._bounds is not None and self._ends:
                 self._keep_bounds(with_ends(self._bounds, self._ends).encode())
             raise
@@ -118,6 +119,13 @@ class Recovery:
     def _run(self) -> RecoveryReport:
         report, log = self.report, self._log
         report.log_min_offset = log.min_offset
+        flushed = self._checkpoint.log_flushed
+        if report.was_clean and flushed >= 0 and self._scanner.alone(flushed).record is not None:
+            report.was_clean = False
+            report.notes.append(
+                f"the log goes on behind {flushed}, where the checkpoint says it ended: this was no clean stop, although "
+                f"{self._config.path('abort')} is missing"
+            )
         self._judge_lost_tail()
         if not log.segments:
             self._settle_empty()

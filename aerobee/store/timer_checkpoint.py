@@ -10,6 +10,8 @@ in the timer log below the flushed position. RocketMQ reads nothing behind byte 
 
     @64 magic 8 | scan_from 8 | is closed 8 | copy of the read time 8 | copy of the counter 8 | crc32 of these 4
 
+    @128 magic 8 | where the timer log begins 8 | size of its files 8 | crc32 of these and the one above 4
+
 `scan_from` is a physical offset: what was delivered of the slots from the read time on lies behind it in the commit
 log. `is closed` is 1 while no slot was written since. When RocketMQ has written the file since, the copies differ, and scan_from is not used.
 """
@@ -27,6 +29,9 @@ FIELDS = struct.Struct(">qqqqqqq")
 OWN_AT = 64
 OWN = struct.Struct(">8sqqqq")
 _MAGIC = b"AEROTIM1"
+LOG_AT = 128
+LOG = struct.Struct(">8sqq")
+_LOG_MAGIC = b"AEROTIM2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,8 @@ class TimerCheckpoint:
     counter: int = 0
     scan_from: int = -1
     is_closed: bool = False
+    log_min: int = -1  # where the timer log begins; -1: not known
+    log_file_size: int = 0  # 0: not known
 
     def fields(self) -> bytes:
         """The 56 bytes that RocketMQ knows."""
@@ -62,7 +69,11 @@ class TimerCheckpoint:
         if self.scan_from >= 0:
             own = OWN.pack(_MAGIC, self.scan_from, self.is_closed, self.read_time_ms, self.counter)
             data[OWN_AT : OWN_AT + OWN.size] = own
-            struct.pack_into(">I", data, OWN_AT + OWN.size, zlib.crc32(own))
+            crc = zlib.crc32(own)
+            struct.pack_into(">I", data, OWN_AT + OWN.size, crc)
+            part = LOG.pack(_LOG_MAGIC, self.log_min, self.log_file_size)
+            data[LOG_AT : LOG_AT + LOG.size] = part
+            struct.pack_into(">I", data, LOG_AT + LOG.size, zlib.crc32(part, crc))
         return bytes(data)
 
 
@@ -87,8 +98,20 @@ def decode_timer_checkpoint(data: bytes) -> TimerCheckpoint | None:
         magic, scan_from, is_closed, read_copy, counter_copy = OWN.unpack(own)
         (crc,) = struct.unpack_from(">I", data, OWN_AT + OWN.size)
         if (magic, read_copy, counter_copy, crc) == (_MAGIC, read_time, counter, zlib.crc32(own)):
-            return replace(checkpoint, scan_from=scan_from, is_closed=bool(is_closed))
+            own_part = replace(checkpoint, scan_from=scan_from, is_closed=bool(is_closed))
+            return _with_log(own_part, data, crc)
     return checkpoint
+
+
+def _with_log(checkpoint: TimerCheckpoint, data: bytes, seed: int) -> TimerCheckpoint:
+    part = data[LOG_AT : LOG_AT + LOG.size]
+    if len(data) < LOG_AT + LOG.size + 4:
+        return checkpoint
+    magic, log_min, file_size = LOG.unpack(part)
+    (crc,) = struct.unpack_from(">I", data, LOG_AT + LOG.size)
+    if magic != _LOG_MAGIC or crc != zlib.crc32(part, seed):
+        return checkpoint
+    return replace(checkpoint, log_min=log_min, log_file_size=file_size)
 
 
 class TimerCheckpointFile:

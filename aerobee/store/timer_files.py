@@ -37,6 +37,7 @@ class TimerFiles:
         self.log = TimerLog(config.path("timerlog"), config.mapped_file_size_timer_log, disk)
         self._checkpoints = TimerCheckpointFile(disk, config.path("config", "timercheck"))
         self._synced = 0
+        self.rebuilt_from: TimerCheckpoint | None = None  # the one of a timer log that was damaged
 
     def load(
         self, *, log_end: int, queue_max: int, queue_offset_of: Callable[[int], int | None]
@@ -47,17 +48,28 @@ class TimerFiles:
         tells the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
         """
         checkpoint = self._checkpoints.read()
-        self.log.load()
-        self.wheel.load()
-        if checkpoint is not None and checkpoint.log_flushed and not self.log.file_count:
+        self.log.load(checkpoint.log_file_size if checkpoint is not None else self.log.file_size)
+        wheel_fault = self.wheel.load()
+        if checkpoint is not None and (fault := self._log_fault(checkpoint)):
             _logger.warning(
-                "the timer log is gone, though config/timercheck counts %d bytes of it: every timer message that is "
-                "still in the commit log is looked at again",
-                checkpoint.log_flushed,
+                "the timer log is damaged (%s): every timer message that is still in the commit log is looked at again, and "
+                "what was delivered is left out",
+                fault,
             )
-            checkpoint = None
+            # First the checkpoint, then the files: a start that ends in between begins this again.
+            self.rebuilt_from = checkpoint
+            fresh = replace(
+                TimerCheckpoint(read_time_ms=checkpoint.read_time_ms, scan_from=0),
+                log_file_size=self.log.file_size,
+            )
+            self._checkpoints.write(fresh)
+            self.log.clear()
+            self._mend(0, log_end)
+            return fresh
         if checkpoint is None:
             # No message is known to have a unit: all are read again from the queue.
+            if self.log.fault:
+                self.log.clear()
             self.log.set_end(self.log.min_position)
             self._mend(0, log_end)
             return None
@@ -69,12 +81,32 @@ class TimerFiles:
         settled = replace(
             checkpoint, log_flushed=end, queue_offset=min(queue_offset, queue_max), is_closed=False
         )
-        if checkpoint.is_closed and queue_offset <= queue_max and (self.wheel.exists or not end):
+        changed = self._mend(checkpoint.read_time_ms, log_end)
+        if checkpoint.is_closed and queue_offset <= queue_max:
             self._checkpoints.write(settled)  # from here on slots change
+            if changed or wheel_fault:
+                _logger.warning(
+                    "the timer wheel was damaged (%s): %d of its slots were written again from the timer log",
+                    wheel_fault or "slots did not match the timer log",
+                    changed,
+                )
         else:
-            self._mend(checkpoint.read_time_ms, log_end)
             self.wheel.rewrite()
         return settled
+
+    def _log_fault(self, checkpoint: TimerCheckpoint) -> str:
+        """What is wrong with the part of the timer log that the checkpoint counts; empty when nothing is."""
+        log, end = self.log, checkpoint.log_flushed
+        if not end:
+            return ""
+        if log.fault:
+            return log.fault
+        if not log.file_count:
+            return f"it is gone, though config/timercheck counts {end} bytes of it"
+        if 0 <= checkpoint.log_min < log.min_position:
+            return f"it began at {checkpoint.log_min}, and its first file is that of {log.min_position} now"
+        whole = log.whole_until(end)
+        return "" if whole >= end else f"what stands at {whole} of {end} is no unit"
 
     def _adopt(
         self, end: int, queue_offset: int, queue_offset_of: Callable[[int], int | None]
@@ -86,18 +118,20 @@ class TimerFiles:
         known = queue_offset_of(last) if last >= 0 else None
         return end, max(queue_offset, known + 1) if known is not None else queue_offset
 
-    def _mend(self, read_time_ms: int, log_end: int) -> None:
-        """Make every slot still to come point to its last unit. About a microsecond a unit.
+    def _mend(self, read_time_ms: int, log_end: int) -> int:
+        """Returns how many slots were changed. Make every slot still to come point to its last unit. About a microsecond a unit.
 
         A power loss keeps any of the slots written since the checkpoint, and any of those written here: nothing but
         the units says which are missing. Dying in the middle leaves work for the next start, nothing else.
         """
+        changed: set[int] = set()
         for slot in self.wheel.slots():
             unit = self.log.read(slot.last)
             if slot.time_ms >= read_time_ms and (unit is None or self._slot_of(unit) != slot.time_ms):
                 self.wheel.clear(slot.time_ms)
+                changed.add(slot.time_ms)
         if self.log.end == self.log.min_position:
-            return
+            return len(changed)
         self.wheel.make()
         for position, unit in self.log.units(self.log.min_position):
             if position >= self.log.end:
@@ -108,6 +142,8 @@ class TimerFiles:
             known = self.wheel.get(slot_time)
             if known is None or known.last < position:
                 self.wheel.add(slot_time, position, -1 if unit.magic & DELETE else 1)
+                changed.add(slot_time)
+        return len(changed)
 
     def _slot_of(self, unit: TimerUnit) -> int:
         return unit.slot_time - unit.slot_time % self.precision_ms
@@ -161,7 +197,8 @@ class TimerFiles:
         """Make units and slots durable, then the checkpoint. Any thread, one at a time. Raises OSError."""
         self.log.sync(self._synced, checkpoint.log_flushed)
         self.wheel.sync()
-        self._checkpoints.write(checkpoint)
+        log_min, file_size = self.log.min_position, self.log.file_size
+        self._checkpoints.write(replace(checkpoint, log_min=log_min, log_file_size=file_size))
         # The last unit's page is synced again with its neighbours.
         self._synced = checkpoint.log_flushed
 

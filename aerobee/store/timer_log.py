@@ -23,7 +23,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from aerobee.errors import ConfigError, StoreError, StoreFull
+from aerobee.errors import ConfigError, StoreFull
 from aerobee.message import MAGIC_BLANK
 from aerobee.store.disk import Disk, MappedFile, store_full
 from aerobee.store.zeros import is_zero
@@ -74,10 +74,11 @@ class TimerLog:
     def __init__(self, directory: str, file_size: int, disk: Disk) -> None:
         self.end = 0  # where the next unit goes, before a blank is taken into account
         self._directory = directory
-        self._file_size = file_size
+        self.file_size = file_size
         self._disk = disk
         self._files: list[_File] = []
         self._unsynced_names = False
+        self.fault = ""  # what load() found wrong with the files
 
     @property
     def min_position(self) -> int:
@@ -91,11 +92,11 @@ class TimerLog:
         file = self._files[-1] if self._files else None
         if file is None:
             file = self._create(position)
-        elif position + UNIT_BYTES + BLANK.size > file.base + self._file_size:
-            free = file.base + self._file_size - position
-            following = self._create(file.base + self._file_size)
+        elif position + UNIT_BYTES + BLANK.size > file.base + self.file_size:
+            free = file.base + self.file_size - position
+            following = self._create(file.base + self.file_size)
             if free >= BLANK.size:
-                self._reserve(file, self._file_size)
+                self._reserve(file, self.file_size)
                 BLANK.pack_into(file.mapped.buffer, position - file.base, free, 0, MAGIC_BLANK)
             file, position = following, following.base
         at = position - file.base
@@ -112,12 +113,12 @@ class TimerLog:
         file = self._files[-1] if self._files else None
         position = self.end
         room = (file.base + file.reserved - position) // UNIT_BYTES if file is not None else 0
-        if file is not None and position + UNIT_BYTES + BLANK.size > file.base + self._file_size:
+        if file is not None and position + UNIT_BYTES + BLANK.size > file.base + self.file_size:
             room = 0
         if file is None or room < 2:
             position = self.append(units[0]._replace(previous=previous))
             return range(position, position + 1)
-        count = min(room, len(units), (file.base + self._file_size - BLANK.size - position) // UNIT_BYTES)
+        count = min(room, len(units), (file.base + self.file_size - BLANK.size - position) // UNIT_BYTES)
         pack = UNIT.pack
         parts = []
         end = position
@@ -132,7 +133,7 @@ class TimerLog:
         path = os.path.join(self._directory, f"{base:020d}")
         try:
             self._disk.make_dirs(self._directory)
-            mapped = self._disk.create_mapped(path, self._file_size)
+            mapped = self._disk.create_mapped(path, self.file_size)
         except OSError as error:
             raise store_full(f"the timer log file {path}", error, path=path) from error
         file = _File(path, base, mapped)
@@ -149,7 +150,7 @@ class TimerLog:
     def _reserve(self, file: _File, end: int) -> None:
         if end <= file.reserved:
             return
-        ahead = min(self._file_size, end + _RESERVE_STEP_BYTES)
+        ahead = min(self.file_size, end + _RESERVE_STEP_BYTES)
         for target in (ahead, end):
             try:
                 file.mapped.reserve(target)
@@ -169,7 +170,7 @@ class TimerLog:
         if file is None or not 0 <= position <= self.end - UNIT_BYTES:
             return None
         at = position - file.base
-        if at + UNIT_BYTES > self._file_size:
+        if at + UNIT_BYTES > self.file_size:
             return None
         size, *fields = UNIT.unpack_from(file.mapped.buffer, at)
         return TimerUnit(*fields) if size == UNIT_BYTES and 0 < fields[1] <= _MAGIC_MAX else None
@@ -189,11 +190,11 @@ class TimerLog:
         Reads the disk in pieces, not through the mapping. `end` does not bound it.
         """
         for number, file in enumerate(self._files):
-            if file.base + self._file_size <= start:
+            if file.base + self.file_size <= start:
                 continue
             at = max(0, start - file.base)
             while True:
-                stop = min(self._file_size, at + _READ_UNITS * UNIT_BYTES)
+                stop = min(self.file_size, at + _READ_UNITS * UNIT_BYTES)
                 whole = (stop - at) // UNIT_BYTES * UNIT_BYTES
                 data = file.mapped.read(at, at + whole) if whole > 0 else b""
                 ended = not whole
@@ -209,7 +210,7 @@ class TimerLog:
                 return
 
     def _is_blank(self, file: _File, at: int) -> bool:
-        free = self._file_size - at
+        free = self.file_size - at
         if free < BLANK.size:
             return True
         return BLANK.unpack(file.mapped.read(at, at + BLANK.size)) == (free, 0, MAGIC_BLANK)
@@ -217,14 +218,14 @@ class TimerLog:
     def _file_at(self, position: int) -> _File | None:
         if not self._files:
             return None
-        index = (position - self._files[0].base) // self._file_size
+        index = (position - self._files[0].base) // self.file_size
         return self._files[index] if 0 <= index < len(self._files) else None
 
     def last_unit(self, number: int) -> TimerUnit | None:
         """The last unit of the file with this number from the oldest on, when the file is complete."""
         if not 0 <= number < len(self._files) - 1:
             return None
-        at = (self._file_size - BLANK.size) // UNIT_BYTES * UNIT_BYTES - UNIT_BYTES
+        at = (self.file_size - BLANK.size) // UNIT_BYTES * UNIT_BYTES - UNIT_BYTES
         return self.read(self._files[number].base + at)
 
     # -- durability
@@ -235,31 +236,34 @@ class TimerLog:
             self._disk.sync_dir(self._directory)
             self._unsynced_names = False
         for file in list(self._files):
-            if file.base < end and file.base + self._file_size > start:
-                file.mapped.sync(max(0, start - file.base), min(self._file_size, end - file.base))
+            if file.base < end and file.base + self.file_size > start:
+                file.mapped.sync(max(0, start - file.base), min(self.file_size, end - file.base))
 
     # -- opening, cutting, deleting
 
-    def load(self) -> None:
-        """Find the files; set_end() comes next. Raises ConfigError for a file of another length."""
+    def load(self, written: int = 0) -> None:
+        """Find the files; set_end() comes next. What cannot be one of them, and all behind it, is told in `fault`.
+
+        `written`: the length that files are known to have had, 0 for not known. Raises ConfigError when nothing says that
+        a file of another length was cut.
+        """
         names = [n for n in self._disk.list_dir(self._directory) if len(n) == 20 and n.isdecimal()]
+        sizes = {name: self._disk.file_size(os.path.join(self._directory, name)) for name in names}
+        if names and not sizes[names[-1]]:
+            self._disk.remove(os.path.join(self._directory, names.pop()))  # it never got its length
         for name in names:
-            path = os.path.join(self._directory, name)
-            size = self._disk.file_size(path)
-            if size == 0 and name == names[-1]:
-                self._disk.remove(path)  # created, and the power went before it got its length
-                continue
-            if size != self._file_size:
+            path, size = os.path.join(self._directory, name), sizes[name]
+            if size != self.file_size and (size > self.file_size or not written or written == size):
                 raise ConfigError(
-                    f"{path} has {size} bytes, but mappedFileSizeTimerLog is {self._file_size}: set it to the "
+                    f"{path} has {size} bytes, but mappedFileSizeTimerLog is {self.file_size}: set it to the "
                     "value with which the store was written"
                 )
-            if self._files and int(name) != self._files[-1].base + self._file_size:
-                raise StoreError(
-                    f"a timer log file before {path} is missing: restore it from a copy, or move the timerlog "
-                    "directory and config/timercheck away to read the timer messages from the log again",
-                    path=path,
-                )
+            if size != self.file_size:
+                self.fault = f"{path} has {size} of {self.file_size} bytes"
+            elif self._files and int(name) != self._files[-1].base + self.file_size:
+                self.fault = f"the file before {path} is missing"
+            if self.fault:
+                break
             self._files.append(_File(path, int(name), self._disk.open_mapped(path)))
         self.end = self.min_position
         self._unsynced_names = bool(names)  # a killed process may have left them in the cache only
@@ -275,14 +279,38 @@ class TimerLog:
         if not self._files:
             return
         tail = self._files[-1]
-        at = min(self._file_size, end - tail.base)
-        while at < self._file_size:
-            stop = min(self._file_size, at + _RESERVE_STEP_BYTES)
+        at = min(self.file_size, end - tail.base)
+        while at < self.file_size:
+            stop = min(self.file_size, at + _RESERVE_STEP_BYTES)
             if not is_zero(tail.mapped.read(at, stop)):
                 self._reserve(tail, stop)
                 tail.mapped.buffer[at:stop] = bytes(stop - at)
             at = stop
-        tail.mapped.rewrite(0, min(self._file_size, end - tail.base))
+        tail.mapped.rewrite(0, min(self.file_size, end - tail.base))
+
+    def clear(self) -> None:
+        """Delete every file, also what load() left out; the log is empty and begins at 0."""
+        self.close()
+        for name in self._disk.list_dir(self._directory):
+            if len(name) == 20 and name.isdecimal():
+                self._disk.remove(os.path.join(self._directory, name))
+                self._unsynced_names = True
+        self.end = 0
+        self.fault = ""
+
+    def whole_until(self, end: int) -> int:
+        """Up to where whole units and blanks stand from the first file on, at most `end`."""
+        at = self.min_position
+        for position, _ in self.units(at):
+            if position >= end:
+                break
+            at = position + UNIT_BYTES
+        file = self._file_at(end - 1)
+        # Behind the last unit of a file there may be a blank, or too little room for one.
+        is_at_file_end = (
+            file is not None and end == file.base + self.file_size and at > end - UNIT_BYTES - BLANK.size
+        )
+        return end if is_at_file_end else at
 
     def detach_first(self) -> tuple[str, MappedFile]:
         """Take the oldest file out; the caller closes and removes it. Never the only one."""

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aerobee.errors import ConfigError, StoreFull
+from aerobee.errors import StoreFull
 from aerobee.store.config import TIMER_WHEEL_SLOTS
 from aerobee.store.disk import Disk, MappedFile, store_full
 from aerobee.store.zeros import is_zero
@@ -49,22 +49,22 @@ class TimerWheel:
         self._file: MappedFile | None = None
         self._has_new_name = False
 
-    def load(self) -> None:
-        """Open the file if there is one. Raises ConfigError for one of another length."""
+    def load(self) -> str:
+        """Open the file if there is one. One of another length goes, and is told: it is built again from the timer log."""
         if not self._disk.exists(self._path):
-            return
+            return ""
         size = self._disk.file_size(self._path)
-        if size == 0:
-            self._disk.remove(self._path)
-            return
         if size != self.slot_count * SLOT_BYTES:
-            raise ConfigError(
-                f"{self._path} has {size} bytes, a timer wheel has {self.slot_count * SLOT_BYTES}: move it away, "
-                "it is built again from the timer log"
+            self._disk.remove(self._path)
+            return (
+                f"{self._path} had {size} bytes, a timer wheel has {self.slot_count * SLOT_BYTES}"
+                if size
+                else ""
             )
         self._file = self._disk.open_mapped(self._path)
         self._reserve(self._file)
         self._has_new_name = True  # a killed process may have left it in the cache only
+        return ""
 
     @property
     def exists(self) -> bool:

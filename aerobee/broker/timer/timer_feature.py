@@ -6,15 +6,18 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.feature import Feature
 from aerobee.broker.parts import BrokerParts
+from aerobee.broker.property_names import TIMER_OUT_MS
+from aerobee.broker.send.timer_properties import number
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
-from aerobee.errors import MalformedFrame, StoreError
+from aerobee.errors import MalformedFrame, MalformedRecord, StoreError
 from aerobee.remoting import fastjson
 from aerobee.remoting.peer import Handler
 from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
@@ -27,6 +30,7 @@ from aerobee.store.timer_files import TimerFiles
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
 WARM_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
+LATE_MS = 60_000  # a message is not given its unit later than this after its time
 RECORD_BYTES = 4_096  # what is read of each; longer ones are rare
 
 
@@ -104,7 +108,7 @@ class Timers(Feature):
             tree = load_statistics_file(disk, self._metrics_path, _parse_metrics)
         except OSError as error:
             raise StoreError(f"the timer's files cannot be opened: {error}") from error
-        if tree is not None:
+        if tree is not None and self._files.rebuilt_from is None:  # else they are counted again
             self._service.pending.load(tree)
         self._checkpoint = checkpoint
         scan_from = self._scan_start(checkpoint)
@@ -112,8 +116,31 @@ class Timers(Feature):
             queue_offset=checkpoint.queue_offset if checkpoint is not None else 0,
             read_time=checkpoint.read_time_ms if checkpoint is not None else 0,
             scan_from=scan_from,
-            handled=delivered_sources(store.log, scan_from, store.appended),
+            handled=delivered_sources(store.log, scan_from, store.appended) | self._delivered_before(),
         )
+
+    def _delivered_before(self) -> set[int]:
+        """When the timer log was damaged: what was due long before the time that its checkpoint had reached.
+
+        Deliveries of RocketMQ carry no marks. What Aerobee delivered is known by its marks besides.
+        """
+        checkpoint = self._files.rebuilt_from
+        queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
+        if checkpoint is None or queue is None:
+            return set()
+        sources: set[int] = set()
+        for offset in range(queue.min_offset, min(queue.max_offset, checkpoint.queue_offset)):
+            entry = queue.entry(offset)
+            data = self._store.read_record(entry[0]) if isinstance(entry, tuple) else None
+            if data is None or not isinstance(entry, tuple):
+                continue
+            try:
+                out_ms = number(WaitingMessage(data).properties.get(TIMER_OUT_MS))
+            except MalformedRecord:
+                continue
+            if out_ms is not None and out_ms < checkpoint.read_time_ms - LATE_MS:
+                sources.add(entry[0])
+        return sources
 
     def _scan_start(self, checkpoint: TimerCheckpoint | None) -> int:
         """Where in the commit log deliveries may lie that the checkpoint does not count."""

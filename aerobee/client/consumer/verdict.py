@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
-from aerobee.errors import UsageError
+from aerobee.errors import MessageDamaged, UsageError
 
 # Delays of the levels of a broker that was not told otherwise (messageDelayLevel), seconds.
 LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -98,4 +98,7 @@ def give_back_after(error: BaseException) -> GiveBack:
         reason = (error.reason or "rejected by the handler") if dead else ""
         after_ms = -1 if error.after is None else round(error.after * 1000)
         return GiveBack(error.delay_level, reason[:ERROR_CHARS_MAX], error_text(error), after_ms=after_ms)
+    if isinstance(error, MessageDamaged):
+        # A copy in the retry topic would have a CRC that fits the damaged body: to nobody but who looks for it.
+        return GiveBack(LEVEL_DEAD_LETTER, "the body is damaged", error_text(error))
     return GiveBack(error=error_text(error))

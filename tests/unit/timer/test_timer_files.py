@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.errors import ConfigError, StoreError, StoreFull
+from aerobee.errors import ConfigError, StoreFull
 from aerobee.message import java_hash
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import RealDisk
@@ -205,30 +205,91 @@ def test_a_lost_timer_log_means_reading_the_queue_again(disk: SimulatedDisk) -> 
     disk.remove("/store/timerlog/00000000000000000000")
     disk.crash()
     files = new_files(disk)
-    assert files.load(log_end=1, queue_max=1, queue_offset_of=lambda offset: None) is None
+    checkpoint = files.load(log_end=1, queue_max=1, queue_offset_of=lambda offset: None)
+    assert checkpoint is not None
+    assert (checkpoint.queue_offset, checkpoint.read_time_ms, checkpoint.scan_from) == (0, BASE_MS, 0)
     assert files.slot(BASE_MS) is None
+
+
+@pytest.mark.parametrize("harm", ["zeroed", "garbage", "first file gone", "middle file gone", "cut"])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_damaged_timer_log_means_reading_the_queue_again_and_is_said(
+    disk: SimulatedDisk, harm: str, closed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = open_again(disk)
+    for place in range(200):
+        files.add(BASE_MS, unit(BASE_MS, place))
+    files.save(
+        TimerCheckpoint(
+            read_time_ms=BASE_MS,
+            log_flushed=files.log.end,
+            queue_offset=200,
+            counter=1,
+            scan_from=7,
+            is_closed=closed,
+        )
+    )
+    first, middle = (f"/store/timerlog/{base:020d}" for base in (0, 4096))
+    if harm in ("first file gone", "middle file gone"):
+        disk.remove(first if harm == "first file gone" else middle)
+    else:
+        data = disk.content(first)
+        content = {"zeroed": bytes(4096), "garbage": data[::-1], "cut": data[:1000]}[harm]
+        disk.replace_file(first, content)
+    disk.crash()
+    files = new_files(disk)
+    checkpoint = files.load(log_end=1 << 40, queue_max=200, queue_offset_of=lambda offset: None)
+    assert checkpoint is not None
+    assert (checkpoint.queue_offset, checkpoint.read_time_ms) == (0, BASE_MS)
+    assert files.slot(BASE_MS) is None
+    assert "the timer log is damaged" in caplog.text
+    assert files.add(BASE_MS, unit(BASE_MS, 0)) is None
+    assert files.log.end == UNIT_BYTES
+
+
+@pytest.mark.parametrize("harm", ["zeroed", "garbage", "gone", "cut"])
+def test_a_damaged_wheel_is_written_again_from_the_timer_log_and_that_is_said(
+    disk: SimulatedDisk, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = open_again(disk)
+    for place in range(20):
+        files.add(BASE_MS + place * 1000, unit(BASE_MS + place * 1000, place))
+    files.save(
+        TimerCheckpoint(
+            read_time_ms=BASE_MS,
+            log_flushed=files.log.end,
+            queue_offset=20,
+            counter=1,
+            scan_from=7,
+            is_closed=True,
+        )
+    )
+    wanted = [files.slot(BASE_MS + place * 1000) for place in range(20)]
+    data = disk.content("/store/timerwheel")
+    if harm == "gone":
+        disk.remove("/store/timerwheel")
+    else:
+        content = {
+            "zeroed": bytes(len(data)),
+            "garbage": random.Random(1).randbytes(len(data)),
+            "cut": data[:99],
+        }[harm]
+        disk.replace_file("/store/timerwheel", content)
+    disk.crash()
+    files = open_again(disk, queue_max=20)
+    assert [files.slot(BASE_MS + place * 1000) for place in range(20)] == wanted
+    assert "the timer wheel was damaged" in caplog.text
 
 
 def test_files_of_other_sizes_are_refused(disk: SimulatedDisk) -> None:
     files = open_again(disk)
     files.add(BASE_MS, unit(BASE_MS, 1))
+    files.save(TimerCheckpoint(read_time_ms=BASE_MS, log_flushed=52, queue_offset=1, counter=1, scan_from=0))
     disk.crash()
     with pytest.raises(ConfigError, match="mappedFileSizeTimerLog is 8192"):
         new_files(disk, mapped_file_size_timer_log=8192).load(
             log_end=1, queue_max=1, queue_offset_of=lambda offset: None
         )
-    with pytest.raises(ConfigError, match="a timer wheel has"):
-        TimerWheel("/store/timerwheel", disk, precision_ms=1000, slot_count=100).load()
-
-
-def test_a_missing_file_in_the_middle_is_named(disk: SimulatedDisk) -> None:
-    files = open_again(disk)
-    for place in range(200):
-        files.add(BASE_MS, unit(BASE_MS, place))
-    disk.remove("/store/timerlog/00000000000000004096")
-    disk.crash()
-    with pytest.raises(StoreError, match="00000000000000008192 is missing"):
-        open_again(disk)
 
 
 def test_a_full_disk_refuses_a_unit_and_changes_nothing(disk: SimulatedDisk) -> None:
