@@ -94,6 +94,8 @@ class Tally:
     statuses: Counter[str] = field(default_factory=Counter)
     queues: Counter[str] = field(default_factory=Counter)
     brokers: set[str] = field(default_factory=set)
+    read: int = 0  # lines
+    unsure_line: int = 0  # the first one whose send was under way when all was interrupted
     failed_line: int = 0
     failure: BaseException | None = None
 
@@ -103,6 +105,14 @@ class Tally:
         self.statuses[result.status.value] += 1
         self.queues[f"{result.queue.broker_name}/{result.queue.queue_id}"] += 1
         self.brokers.add(result.queue.broker_name)
+
+    def interrupt(self, line: int) -> None:
+        self.unsure_line = min(line, self.unsure_line or line)
+
+    @property
+    def next_line(self) -> int:
+        """Where to go on after an interruption: lines before it are stored."""
+        return self.unsure_line or self.read + 1
 
     def fail(self, line: int, error: BaseException) -> None:
         if self.failure is None or line < self.failed_line:
@@ -396,6 +406,9 @@ async def _pump(
     async def one(line_number: int, message: Message) -> None:
         try:
             result = await _send_until(producer, message, destination, tally, retry_for, warn)
+        except asyncio.CancelledError:
+            tally.interrupt(line_number)
+            raise
         except AerobeeError as error:
             tally.fail(line_number, error)
         else:
@@ -409,6 +422,7 @@ async def _pump(
                 continue
             if tally.failure is not None:
                 break
+            tally.read = number
             task = asyncio.create_task(one(number, shape.message(line)), name=f"send-line-{number}")
             under_way.add(task)
             task.add_done_callback(under_way.discard)
@@ -473,6 +487,8 @@ def _summary(shape: Shape, tally: Tally, seconds: float, ack: str, *, stopped: b
     if failure is not None:
         document["failed_line"] = tally.failed_line
         document |= failure.as_document()
+    elif stopped:
+        document["next_line"] = tally.next_line
     out.document(document, sentence)
     less_safe = {name: count for name, count in tally.statuses.items() if name != SendStatus.SEND_OK.value}
     for name, count in less_safe.items():
@@ -491,4 +507,10 @@ def _summary(shape: Shape, tally: Tally, seconds: float, ack: str, *, stopped: b
                 f"hint:  go on with --from-line {tally.failed_line} (lines after it may be stored already)"
             )
         return int(failure.exit_code)
-    return int(ExitCode.INTERRUPTED if stopped else ExitCode.DONE)
+    if stopped:
+        with contextlib.suppress(BrokenPipeError):
+            out.note(
+                f"interrupted: go on with --from-line {tally.next_line} (lines after it may be stored already)"
+            )
+        return int(ExitCode.INTERRUPTED)
+    return int(ExitCode.DONE)

@@ -360,3 +360,32 @@ def test_escape_sequences_of_a_body_never_reach_a_terminal(run: Run, cluster: Th
     finally:
         process.kill()
         os.close(ours)
+
+
+def test_interrupted_send_names_the_line_to_go_on_from(run: Run, cluster: ThreadedCluster) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aerobee.ops", "send", "cut-off", "-n", cluster.nameserver_address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(b"1\n2\n3\nhalf a line")
+        process.stdin.flush()
+        deadline = time.monotonic() + 60
+        while sum(row["messages"] for row in _stats(run, "cut-off")) < 3:
+            assert time.monotonic() < deadline, "the lines were not stored"
+        process.send_signal(signal.SIGINT)
+        # Not communicate(), which would close standard input: the end of the lines is not what stops it here.
+        assert process.wait(timeout=60) == 130
+        assert process.stderr is not None
+        assert b"go on with --from-line 4" in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _stats(run: Run, topic: str) -> Any:
+    code, out, _ = run("topic", "stats", topic, "--json")
+    return json.loads(out) if code == 0 else []
