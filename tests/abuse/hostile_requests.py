@@ -34,6 +34,21 @@ _SEND_FIELDS = {
     "m": "boolean",
 }
 BODY_BYTES_MAX = 4 << 20  # so that the frame has room for it
+_LONG_SEND_FIELDS = {
+    **dict.fromkeys(("producerGroup", "topic", "defaultTopic", "properties"), "text"),
+    **dict.fromkeys(
+        ("defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag", "reconsumeTimes"), "integer"
+    ),
+    **dict.fromkeys(("unitMode", "batch"), "boolean"),
+}
+_PULL_FIELDS = {
+    **dict.fromkeys(("consumerGroup", "topic", "subscription", "expressionType"), "text"),
+    **dict.fromkeys(
+        ("queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis"), "integer"
+    ),
+    "subVersion": "integer",
+}
+_MORE_FIELDS = {10: _LONG_SEND_FIELDS, 324: _LONG_SEND_FIELDS, 11: _PULL_FIELDS, 361: _PULL_FIELDS}
 SENDS = {10, 310, 320, 324, 325}
 # Whoever may call these takes a topic, a group or a broker away from everybody: until there is access control they are not
 # sent at all, or with no plain names.
@@ -69,6 +84,14 @@ NUMBERS = (
     2**63 - 1, -(2**63), 2**63, 1_700_000_000_000, 10**15,
 )  # fmt: skip
 NOT_NUMBERS = ("", "--1", "²", "1_000", " 1", "0x10", "1e5", "nan", "9" * 4_000, "true")
+PLAUSIBLE = {
+    "a": "g", "b": "t", "c": "TBW102", "d": "4", "group": "g", "consumerGroup": "g", "producerGroup": "g", "srcGroup": "g",
+    "destGroup": "h", "groupName": "g", "maxMsgNums": "8", "maxNum": "8", "invisibleTime": "20000", "perm": "6",
+    "readQueueNums": "4", "writeQueueNums": "4", "topicFilterType": "SINGLE_TAG", "clusterName": "DefaultCluster",
+    "brokerName": "broker-a", "brokerAddr": "127.0.0.1:1", "defaultTopic": "TBW102", "subscription": "*", "exp": "*",
+    "sysFlag": "4", "expressionType": "TAG", "expType": "TAG", "statsName": "TOPIC_PUT_NUMS", "key": "k", "endTimestamp": str(2**62),
+}  # fmt: skip
+_PLAUSIBLE_OF_KIND = {"text": "t", "field": "t", "integer": "0", "boolean": "false"}
 SETTINGS = (
     "kvConfigPath", "configStorePath", "storePathRootDir", "storePathCommitLog", "brokerConfigPath", "configBlackList",
     "msgTraceTopicName", "rocketmqHome", "fileReservedTime", "deleteWhen", "unknown", "startAcceptSendRequestTimeStamp",
@@ -86,7 +109,7 @@ def fields_of(handlers: Mapping[int, Handler]) -> dict[int, dict[str, str]]:
         )
         text = inspect.getsource(sys.modules[inspect.unwrap(inner).__module__])
         kinds = {name: "integer" if kind == "int32" else kind for kind, name in _READ.findall(text)}
-        found[code] = {**kinds, **(_SEND_FIELDS if code in SENDS else {})}
+        found[code] = _MORE_FIELDS.get(code) or {**kinds, **(_SEND_FIELDS if code in SENDS else {})}
     return found
 
 
@@ -102,9 +125,15 @@ class HostileRequests:
     def next(self) -> RemotingCommand:
         rng = self._rng
         code = rng.choice(self._codes)
-        ext = {
-            name: self._value(code, kind) for name, kind in self._fields[code].items() if rng.random() < 0.9
-        }
+        fields = self._fields[code]
+        if rng.random() < 0.6:  # one that would be served, but for a field or two
+            ext = {name: PLAUSIBLE.get(name) or _PLAUSIBLE_OF_KIND[kind] for name, kind in fields.items()}
+            for name in rng.sample(list(fields), min(len(fields), rng.choice((0, 0, 1, 2)))):
+                ext[name] = self._value(code, fields[name])
+            if code in NEVER_PLAIN:
+                ext.update({name: self._name(code) for name in ("topic", "groupName") if name in ext})
+        else:
+            ext = {name: self._value(code, kind) for name, kind in fields.items() if rng.random() < 0.9}
         flag = FLAG_ONEWAY if rng.random() < 0.05 else 0
         kind = SerializeType.ROCKETMQ if code < 32_768 and rng.random() < 0.1 else SerializeType.JSON
         return RemotingCommand(

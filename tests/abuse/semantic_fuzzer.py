@@ -197,7 +197,8 @@ async def _target(role: str, cluster: LocalCluster, network: TappedNetwork) -> A
         return
     part: Any = cluster.broker() if role == "broker" else cluster.nameserver()
     address = cluster.broker_addresses[0] if role == "broker" else cluster.nameserver_addresses[0]
-    yield part.handlers, network.factories[int(address.rpartition(":")[2])], part._server._endpoint
+    server = part.ports.main if role == "broker" else part._server
+    yield part.handlers, network.factories[int(address.rpartition(":")[2])], server._endpoint
 
 
 async def _send(cluster: LocalCluster, bodies: list[bytes]) -> None:
