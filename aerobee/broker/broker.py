@@ -293,13 +293,13 @@ class Broker:
         )
         store.on_arrival(self.held.on_appended)
         self.offsets.on_reset(self.held.reset)
+        self.unread = UnreadReplies(lambda: self.connections, limit_bytes=config.pending_reply_bytes_max)
         self.overload = Overload(
-            wait_limit_ms=config.wait_time_mills_in_send_queue,
+            wait_limit_ms=config.send_wait_limit_ms,
             pending_limit_bytes=config.pending_reply_bytes_max,
-            pending_bytes=UnreadReplies(
-                lambda: self.connections, limit_bytes=config.pending_reply_bytes_max
-            ).look,
+            pending_bytes=self.unread.look,
         )
+        self.live.on_change(self._limits_changed)
         self.registration = Registration(
             client=self._client, topics=self.topics, identity=identity, live=self.live, clock=self.clock
         )
@@ -374,6 +374,12 @@ class Broker:
         )
         for part in calls:
             self._handlers.update(limit_bodies(part.handlers(), BROKER_BODIES))
+
+    def _limits_changed(self, config: BrokerConfig) -> None:
+        self.unread.limit_bytes = config.pending_reply_bytes_max
+        self.overload.set_limits(
+            wait_limit_ms=config.send_wait_limit_ms, pending_limit_bytes=config.pending_reply_bytes_max
+        )
 
     def _make_parts(self, deliveries: Deliveries) -> BrokerParts:
         """What handlers and features share."""

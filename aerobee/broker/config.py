@@ -113,7 +113,6 @@ class BrokerConfig:
     short_polling_time_mills: int = 1_000
     slave_read_enable: bool = False
     enable_property_filter: bool = False
-    filter_support_retry: bool = False
     enable_calc_filter_bit_map: bool = False
     expect_consumer_num_use_filter: int = 32
     max_error_rate_of_bloom_filter: int = 20  # percent
@@ -121,19 +120,16 @@ class BrokerConfig:
     subscription_conflict_policy: str = WARN  # or refuse: members of one group that subscribe differently
     lite_pull_message_enable: bool = True
     use_server_side_reset_offset: bool = True
-    consumer_fallbehind_threshold: int = 17_179_869_184
-    disable_consume_if_consumer_read_slowly: bool = False
     notify_consumer_ids_changed_enable: bool = True
-    reject_pull_consumer_enable: bool = False
+    reject_pull_consumer_enable: bool = (
+        False  # pulls only of members of groups that are pushed to, and of their own
+    )
     # clients
     channel_expired_timeout: int = 120_000
-    subscription_expired_timeout: int = 600_000
     flush_consumer_offset_interval: int = 5_000
-    enable_broadcast_offset_store: bool = True
     server_load_balancer_enable: bool = True
     default_message_request_mode: str = "PULL"
     default_pop_share_queue_num: int = -1
-    lock_in_strict_mode: bool = False
     # popping
     pop_from_retry_probability: int = 20  # percent of pops that look at the retry topic first
     pop_from_retry_probability_for_priority: int = 0  # the same for pops that heed priorities
@@ -159,11 +155,14 @@ class BrokerConfig:
     transaction_metric_flush_interval: int = 10_000
     store_reply_message_enable: bool = True
     recall_message_enable: bool = False
+    allow_recall_when_broker_not_writeable: bool = True
     # messages that are sent again with the same DEDUP_KEY
     dedup_window_millis: int = 0  # how long a key is remembered; 0: off
     dedup_keys_max: int = 1_000_000  # keys in memory, some 400 bytes each; the oldest go first
     # overload
-    broker_fast_failure_enable: bool = True
+    broker_fast_failure_enable: bool = (
+        True  # refuse sends while requests wait longer than the next setting says
+    )
     wait_time_mills_in_send_queue: int = 200
     pending_reply_bytes_max: int = (
         256 * 1024 * 1024
@@ -259,6 +258,11 @@ class BrokerConfig:
         return tuple(
             piece.strip() for piece in self.namesrv_addr.replace(",", ";").split(";") if piece.strip()
         )
+
+    @property
+    def send_wait_limit_ms(self) -> int:
+        """How long requests may wait before sends are refused; 0: as long as they do."""
+        return self.wait_time_mills_in_send_queue if self.broker_fast_failure_enable else 0
 
     @property
     def register_period_s(self) -> float:

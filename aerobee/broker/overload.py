@@ -9,6 +9,7 @@ with code 2; pulls and everything else go on, for they relieve the broker.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 SAMPLE_S = 0.1
@@ -23,13 +24,14 @@ HICCUP_LIMITS = 10
 class Overload:
     """Sampled ten times a second, and by each send or burst while a sample is overdue; once a second while nobody asks.
 
+    `wait_limit_ms` 0: sends are not refused because of a wait (brokerFastFailureEnable=false).
     It measures the event loop by the loop's own time: a test that moves a Clock ahead has made nobody wait.
     """
 
     def __init__(
         self, *, wait_limit_ms: int, pending_limit_bytes: int, pending_bytes: Callable[[], int]
     ) -> None:
-        self._wait_limit_ms = wait_limit_ms
+        self._wait_limit_ms: float = wait_limit_ms or math.inf
         self._pending_limit_bytes = pending_limit_bytes
         self._pending_bytes = pending_bytes
         self._timer: asyncio.TimerHandle | None = None
@@ -43,6 +45,13 @@ class Overload:
         self.wait_ms = 0
         self.wait_max_ms = 0
         self.refused_count = 0
+        self._reason = ""
+
+    def set_limits(self, *, wait_limit_ms: int, pending_limit_bytes: int) -> None:
+        """Go on with other limits, at once: what was refused by the old ones is measured anew. Wait limit 0: none."""
+        self._wait_limit_ms = wait_limit_ms or math.inf
+        self._pending_limit_bytes = pending_limit_bytes
+        self._late_samples = 0
         self._reason = ""
 
     def start(self) -> None:

@@ -38,6 +38,11 @@ IGNORED_KEYS = frozenset(
     }
 )
 
+# Kept and reported because RocketMQ's tools set them, without effect, and why.
+WITHOUT_EFFECT_KEYS = {
+    "productEnvName": "clusterTest is not there",
+    "clusterTest": "routes are not asked for at another environment's NameServers",
+}
 # Changing these in a running NameServer would have no effect.
 START_ONLY_KEYS = frozenset(
     {

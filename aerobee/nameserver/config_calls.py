@@ -15,6 +15,7 @@ from aerobee.errors import ConfigError
 from aerobee.nameserver.config import (
     IGNORED_KEYS,
     START_ONLY_KEYS,
+    WITHOUT_EFFECT_KEYS,
     LiveNameServerConfig,
     NameServerConfig,
 )
@@ -69,7 +70,8 @@ class ConfigCalls:
                 await asyncio.to_thread(save_config_file, self._disk, fresh.config_store_path, text.encode())
             self._config.value = fresh
         log.info("settings changed by %s: %s", peer.host_port, ", ".join(sorted(changes)))
-        return request.reply()
+        idle = sorted(changes.keys() & (IGNORED_KEYS | WITHOUT_EFFECT_KEYS.keys()))
+        return request.reply(remark=f"without effect here: {', '.join(idle)}" if idle else None)
 
 
 def config_text(config: NameServerConfig) -> str:

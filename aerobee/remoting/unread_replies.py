@@ -24,11 +24,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class UnreadReplies:
-    """`connections` returns the open ones; look() is called about once a second."""
+    """`connections` returns the open ones; look() is called about once a second. `limit_bytes` may change at any time."""
 
     def __init__(self, connections: Callable[[], Iterable[Connection]], *, limit_bytes: int) -> None:
         self._connections = connections
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._stalled: dict[
             Connection, tuple[int, int]
         ] = {}  # unsent bytes, looks since they last became fewer
@@ -46,14 +46,14 @@ class UnreadReplies:
                 before, looks = self._stalled.get(connection, (unsent + 1, -1))
                 stalled[connection] = (unsent, looks + 1 if unsent >= before else 0)
         self._stalled = stalled
-        if total > self._limit_bytes // 2:
+        if total > self.limit_bytes // 2:
             total -= self._disconnect(total)
         return total
 
     def _disconnect(self, total: int) -> int:
         """Return how many bytes are given up."""
-        looks_min = 1 if total > self._limit_bytes else STALLED_LOOKS
-        excess, freed, count = total - self._limit_bytes // 2, 0, 0
+        looks_min = 1 if total > self.limit_bytes else STALLED_LOOKS
+        excess, freed, count = total - self.limit_bytes // 2, 0, 0
         chosen = [(unsent, peer) for peer, (unsent, looks) in self._stalled.items() if looks >= looks_min]
         for unsent, connection in sorted(chosen, key=lambda each: each[0], reverse=True):
             if freed >= excess:
@@ -67,7 +67,7 @@ class UnreadReplies:
                 "%d bytes of replies wait for peers that do not read them (pendingReplyBytesMax: %d): "
                 "%d connections with %d of them are closed",
                 total,
-                self._limit_bytes,
+                self.limit_bytes,
                 count,
                 freed,
             )

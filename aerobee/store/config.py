@@ -59,7 +59,6 @@ class StoreConfig:
     flush_commit_log_least_pages: int = 4
     flush_commit_log_thorough_interval: int = 10_000
     flush_interval_consume_queue: int = 1_000
-    flush_consume_queue_least_pages: int = 2
     flush_consume_queue_thorough_interval: int = 60_000
 
     enable_lmq: bool = False  # light queues, with enableMultiDispatch
@@ -249,7 +248,7 @@ _POSITIVE = (
     "timer_congest_num_each_slot",
 )  # fmt: skip
 _NOT_NEGATIVE = (
-    "flush_commit_log_least_pages", "flush_commit_log_thorough_interval", "flush_consume_queue_least_pages",
+    "flush_commit_log_least_pages", "flush_commit_log_thorough_interval",
     "flush_consume_queue_thorough_interval", "file_reserved_time", "memory_bytes", "mapped_queue_files_max",
     "hot_read_bytes",
 )  # fmt: skip

@@ -24,7 +24,7 @@ def transacting(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         kind,
         tmp_path_factory.mktemp(f"old-{kind}"),
         transactionCheckInterval="3000",
-        transactionTimeOut="2000",
+        transactionTimeOut="5000",
     )
     try:
         yield cluster.start()

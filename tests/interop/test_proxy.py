@@ -63,7 +63,7 @@ def proxied(
     root = tmp_path_factory.mktemp(f"proxy-{kind}")
     cluster = Cluster(
         kind, root, enablePropertyFilter="true", recallMessageEnable="true", transactionCheckInterval="3000",
-        transactionTimeOut="2000", mappedFileSizeCommitLog=str(32 << 20),
+        transactionTimeOut="5000", mappedFileSizeCommitLog=str(32 << 20),
     )  # fmt: skip
     proxy = Proxy(root / "proxy", cluster.namesrv)
     try:

@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 # Settings that are built into sockets, files and the broker's name when it starts.
 RESTART_KEYS = frozenset(
     {
-        "advertisedListeners", "bindAddress", "brokerClusterName", "brokerIP1", "brokerIP2", "brokerId",
+        "advertisedListeners", "bindAddress", "brokerClusterName", "brokerTopicEnable", "clusterTopicEnable",
+        "enableCalcFilterBitMap", "enablePopBufferMerge", "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter",
+        "msgTraceTopicName", "traceTopicEnable", "transactionOpBatchInterval", "transactionOpMsgMaxSize", "brokerIP1", "brokerIP2", "brokerId",
         "brokerName", "brokerRole", "enableVipListener", "listenPort",
         "listeners", "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
         "frameReceiveTimeoutMillis", "tlsHandshakeTimeoutMillis",
@@ -148,6 +150,10 @@ class AdminBrokerCalls:
         settled = {k for k in changes if k in broker_keys | store_keys} - broker.keys() - store.keys()
         unknown = changes.keys() - broker_keys - store_keys
         new_store = changed(self._store.config, store, "updateBrokerConfig")
+        # What only a restart takes over is checked as well: a value that cannot be is refused now.
+        changed(
+            self._live.value, {k: v for k, v in changes.items() if k in broker_keys}, "updateBrokerConfig"
+        )
         if broker:
             self._live.update(broker, "updateBrokerConfig")
         if store:

@@ -54,6 +54,7 @@ class Authorizations:
             or not config.broker_permission & PERM_READ
             or not (self._identity.is_master or config.slave_read_enable)
             or config.subscription_conflict_policy == REFUSE  # pull/pull.py knows who was refused
+            or config.reject_pull_consumer_enable  # pull/pull_service.py knows who may pull
             or (code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable)
             or not self._groups.is_readable(group_name, topic_name)
             or self._awaits_reset(group_name, topic_name, topic.read_queue_nums)

@@ -15,7 +15,7 @@ from typing import Protocol
 from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.group_table import GroupTable, is_system_group
 from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
@@ -26,6 +26,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
+from aerobee.remoting.body.heartbeat import CONSUME_ACTIVELY
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -276,8 +277,21 @@ class PullService:
                 f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:"
                 f"[{topic.read_queue_nums}] consumer:[{peer.address}]",
             )
+        if config.reject_pull_consumer_enable and not self._is_pushed_to(peer, group_name):
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist, or the pull consumer is rejected by server: {group_name} "
+                f"(rejectPullConsumerEnable)\n{FAQ}",
+            )
         tag_codes, accept = self._filter(peer, request, group, config)
         return Pull(peer, request, group, topic, tag_codes, accept)
+
+    def _is_pushed_to(self, peer: Peer, group: str) -> bool:
+        """Whether the peer is a member of the group, or the group consumes by push, or belongs to the product."""
+        members = self._consumers.group(group)
+        if members is None:
+            return is_system_group(group)
+        return members.consume_type != CONSUME_ACTIVELY or peer in members.channels or is_system_group(group)
 
     def _filter(
         self,

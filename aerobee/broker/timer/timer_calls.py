@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aerobee.broker.config import LiveConfig
+from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.property_names import (
@@ -148,6 +148,13 @@ class TimerCalls:
                 f"recall failed, it is not enabled: set recallMessageEnable=true at broker {self._identity.name}",
             )
         self._check_master()
+        config = self._live.value
+        if not config.broker_permission & PERM_WRITE and not config.allow_recall_when_broker_not_writeable:
+            raise RemoteError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"recall failed, broker {self._identity.name} takes no messages now (brokerPermission, "
+                "allowRecallWhenBrokerNotWriteable)",
+            )
         topic = request.text("topic")
         if self._topics.get(topic) is None:
             raise RemoteError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist")

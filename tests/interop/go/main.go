@@ -111,6 +111,8 @@ func consume(namesrv []string, topic, group string, count int) {
 
 type listener struct{}
 
+var checked = make(chan struct{}, 1)
+
 func (listener) ExecuteLocalTransaction(message *primitive.Message) primitive.LocalTransactionState {
 	switch string(message.Body) {
 	case "commit":
@@ -123,6 +125,15 @@ func (listener) ExecuteLocalTransaction(message *primitive.Message) primitive.Lo
 
 func (listener) CheckLocalTransaction(message *primitive.MessageExt) primitive.LocalTransactionState {
 	say(map[string]any{"checked": string(message.Body)})
+	if string(message.Body) == "checked" {
+		select {
+		case checked <- struct{}{}:
+		default:
+		}
+	}
+	if string(message.Body) == "rollback" {
+		return primitive.RollbackMessageState
+	}
 	return primitive.CommitMessageState
 }
 
@@ -135,6 +146,10 @@ func transact(namesrv []string, topic, group string) {
 		_, err := p.SendMessageInTransaction(context.Background(), primitive.NewMessage(topic, []byte(body)).WithTag("go"))
 		check(err)
 	}
-	time.Sleep(15 * time.Second)
+	select {
+	case <-checked:
+		time.Sleep(2 * time.Second)
+	case <-time.After(60 * time.Second):
+	}
 	check(p.Shutdown())
 }

@@ -76,6 +76,7 @@ public class OldClient {
     }
 
     private static void transact(String namesrv, String topic, String group) throws Exception {
+        CountDownLatch checked = new CountDownLatch(1);
         TransactionMQProducer producer = new TransactionMQProducer(group);
         producer.setNamesrvAddr(namesrv);
         producer.setSendMsgTimeout(10_000);
@@ -91,15 +92,20 @@ public class OldClient {
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                say("checked", new String(message.getBody(), StandardCharsets.UTF_8));
-                return LocalTransactionState.COMMIT_MESSAGE;
+                String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                say("checked", body);
+                if (body.equals("checked")) {
+                    checked.countDown();
+                }
+                return body.equals("rollback") ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.COMMIT_MESSAGE;
             }
         });
         producer.start();
         for (String body : new String[] {"commit", "rollback", "checked"}) {
             producer.sendMessageInTransaction(new Message(topic, "go", body.getBytes(StandardCharsets.UTF_8)), null);
         }
-        Thread.sleep(15_000);
+        checked.await(60, TimeUnit.SECONDS);
+        Thread.sleep(2_000);
         producer.shutdown();
     }
 }

@@ -1,0 +1,120 @@
+"""A setting that is changed while the broker runs is in force when the answer comes, or the answer says that it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aerobee.client import Admin, ConsumeFrom, Producer, PullConsumer, PullConsumerConfig
+from aerobee.errors import RemoteError
+from aerobee.message import Message
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.command import RemotingCommand
+from aerobee.testing import LocalCluster
+
+TOPIC = "Orders"
+FROM_FIRST = PullConsumerConfig(consume_from=ConsumeFrom.FIRST)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster() as cluster:
+        yield cluster
+
+
+async def change(cluster: LocalCluster, **values: object) -> RemotingCommand:
+    client = RemotingClient(clock=cluster.clock, network=AsyncioNetwork())
+    try:
+        text = "".join(f"{key}={str(value).lower()}\n" for key, value in values.items())
+        return await client.invoke(cluster.broker().address, RemotingCommand(25, body=text.encode()))
+    finally:
+        await client.close()
+
+
+async def test_how_long_requests_may_wait(cluster: LocalCluster) -> None:
+    overload = cluster.broker().overload
+    overload.stop()  # this test measures alone
+    for limit, waits, refused in ((500, 600, True), (5_000, 600, False), (5_000, 6_000, True)):
+        assert (await change(cluster, waitTimeMillsInSendQueue=limit)).remark is None
+        assert overload.reason == "", "what the limit before refused is measured anew"
+        overload.observe(waits, 0)
+        overload.observe(waits, 0)
+        assert bool(overload.reason) is refused
+    assert (await change(cluster, brokerFastFailureEnable=False)).remark is None
+    overload.observe(60_000, 0)
+    overload.observe(60_000, 0)
+    assert overload.reason == ""
+    await change(cluster, brokerFastFailureEnable=True)
+    overload.observe(6_000, 0)
+    overload.observe(6_000, 0)
+    assert "5000 ms" in overload.reason
+
+
+async def test_how_many_unread_bytes_are_held(cluster: LocalCluster) -> None:
+    overload = cluster.broker().overload
+    overload.stop()
+    for limit, refused in ((1_000, True), (1_000_000, False)):
+        assert (await change(cluster, pendingReplyBytesMax=limit)).remark is None
+        overload.observe(0, 2_000)
+        assert bool(overload.reason) is refused
+        assert cluster.broker().unread.limit_bytes == limit
+
+
+async def test_pulls_of_those_that_are_no_members(cluster: LocalCluster) -> None:
+    async with Producer(cluster.nameserver_address, clock=cluster.clock) as producer:
+        sent = await producer.send(Message(TOPIC, b"one"))
+    client = RemotingClient(clock=cluster.clock, network=AsyncioNetwork())
+    pull = RemotingCommand(
+        11,
+        {
+            "consumerGroup": "stranger", "topic": TOPIC, "queueId": str(sent.queue.queue_id), "queueOffset": "0",
+            "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+            "subscription": "*",
+        },
+    )  # fmt: skip
+    address = cluster.broker().address
+    assert (await client.invoke(address, pull)).code == 0
+    assert (await change(cluster, rejectPullConsumerEnable=True)).remark is None
+    refused = await client.invoke(address, pull)
+    assert (refused.code, "rejectPullConsumerEnable" in (refused.remark or "")) == (24, True)
+    async with PullConsumer(
+        cluster.nameserver_address, "members", config=FROM_FIRST, clock=cluster.clock
+    ) as consumer:
+        await consumer.subscribe(TOPIC)
+        got: list[bytes] = []
+        async with asyncio.timeout(30):
+            while not got:
+                got += [message.body for message in await consumer.poll(1)]
+    assert got == [b"one"], "a member of the group may pull"
+    await change(cluster, rejectPullConsumerEnable=False)
+    assert (await client.invoke(address, pull)).code == 0
+    await client.close()
+
+
+async def test_what_is_built_in_at_the_start_is_said_to_be(cluster: LocalCluster) -> None:
+    reply = await change(cluster, enablePopBufferMerge=True, lockInStrictMode=True, traceOn=False)
+    assert reply.code == 0
+    assert reply.remark == (
+        "not changed, needs the configuration file and a restart: enablePopBufferMerge; "
+        "ignored, this broker has no such settings: lockInStrictMode"
+    )
+
+
+async def test_recalls_while_the_broker_takes_no_messages() -> None:
+    async with (
+        LocalCluster(broker_config={"recall_message_enable": True}) as cluster,
+        Producer(cluster.nameserver_address, clock=cluster.clock) as producer,
+        Admin(cluster.nameserver_address, clock=cluster.clock) as admin,
+    ):
+        sent = await producer.send(Message(TOPIC, b"later", deliver_after=60))
+        address = cluster.broker().address
+        await admin.update_broker_config(
+            address, {"brokerPermission": "4", "allowRecallWhenBrokerNotWriteable": "false"}
+        )
+        with pytest.raises(RemoteError, match="allowRecallWhenBrokerNotWriteable"):
+            await producer.recall(TOPIC, sent.recall_handle)
+        await admin.update_broker_config(address, {"allowRecallWhenBrokerNotWriteable": "true"})
+        assert await producer.recall(TOPIC, sent.recall_handle) == sent.message_id
