@@ -1,1 +1,1 @@
-"""Replication: the quorum that elects masters (`raft/`). Cores first; their shells are named as such."""
+"""Replication: the quorum of controllers, and the cores of both HA modes. Nothing of it is wired into a broker yet."""

@@ -71,6 +71,7 @@ CORES = [
     "broker/send/delay_level.py",
     "broker/fastpath/delivery.py",
     "store/stored_message.py",
+    "ha/controller/*.py",
     "ha/divergence.py",
     "ha/epoch_file.py",
     "ha/handshake.py",

@@ -1,0 +1,77 @@
+"""Which brokers are alive, in the memory of the leading controller. Core. Source DefaultBrokerHeartbeatManager.
+
+Heartbeats are not agreed on: what follows from them (an election, a change of a set) carries what they said. A controller
+that has just begun to lead has heard nobody yet, so for one timeout silence proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aerobee.ha.controller.commands import Candidate
+
+TIMEOUT_MS = 10_000  # when a heartbeat names none
+BROKERS_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a broker says each second. Source BrokerHeartbeatRequestHeader."""
+
+    broker_name: str
+    broker_id: int
+    epoch: int = -1
+    max_offset: int = -1
+    confirm_offset: int = -1
+    timeout_ms: int = TIMEOUT_MS
+    priority: int = (1 << 31) - 1
+    is_disk_sound: bool = True
+
+
+class BrokerLiveness:
+    """The last heartbeat of each broker, and when it came."""
+
+    def __init__(self, now_ms: float) -> None:
+        self._began_ms = now_ms
+        self._last: dict[tuple[str, int], tuple[Heartbeat, float]] = {}
+        self._closed: set[tuple[str, int]] = set()
+
+    def beat(self, heartbeat: Heartbeat, now_ms: float) -> bool:
+        """Take a heartbeat. False, and not taken, when BROKERS_MAX others are known already."""
+        key = (heartbeat.broker_name, heartbeat.broker_id)
+        if key not in self._last and len(self._last) >= BROKERS_MAX:
+            return False
+        self._last[key] = (heartbeat, now_ms)
+        self._closed.discard(key)
+        return True
+
+    def closed(self, broker_name: str, broker_id: int) -> None:
+        """Its connection ended: it is gone now, not when its timeout has passed."""
+        if self._last.pop((broker_name, broker_id), None) is not None:
+            self._closed.add((broker_name, broker_id))
+
+    def is_alive(self, broker_name: str, broker_id: int, now_ms: float) -> bool:
+        """Heard within its timeout, and its disk takes writes: one that cannot write must not lead."""
+        found = self._last.get((broker_name, broker_id))
+        return found is not None and found[0].is_disk_sound and now_ms - found[1] < found[0].timeout_ms
+
+    def is_surely_gone(self, broker_name: str, broker_id: int, now_ms: float) -> bool:
+        """Not alive, and this controller saw it go or has led for long enough to know."""
+        if self.is_alive(broker_name, broker_id, now_ms):
+            return False
+        return (broker_name, broker_id) in self._closed or now_ms - self._began_ms >= TIMEOUT_MS
+
+    def candidates(self, broker_name: str, now_ms: float) -> tuple[Candidate, ...]:
+        """The living brokers of a group, by id."""
+        return tuple(
+            Candidate(broker_id, beat.epoch, beat.max_offset, beat.priority)
+            for (name, broker_id), (beat, _) in sorted(self._last.items())
+            if name == broker_name and self.is_alive(name, broker_id, now_ms)
+        )
+
+    def forget_silent(self, now_ms: float) -> list[tuple[str, int]]:
+        """Take out who has been silent for longer than its timeout, and name them."""
+        gone = [key for key, (beat, at_ms) in self._last.items() if now_ms - at_ms >= beat.timeout_ms]
+        for key in gone:
+            del self._last[key]
+        return gone

@@ -1,0 +1,562 @@
+"""The controller's state machine: against RocketMQ 5.5.0's answers, rule by rule, and what holds whatever is asked."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from aerobee.errors import MalformedFrame
+from aerobee.ha.controller.codes import ControllerCode
+from aerobee.ha.controller.commands import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    Candidate,
+    CleanBrokerMetadata,
+    Command,
+    ElectMaster,
+    RegisterBroker,
+    decode_command,
+    encode_command,
+)
+from aerobee.ha.controller.election import choose
+from aerobee.ha.controller.liveness import TIMEOUT_MS, BrokerLiveness, Heartbeat
+from aerobee.ha.controller.state import ControllerState, Group, Outcome
+from aerobee.ha.packed import pack
+from aerobee.ha.raft.config import RaftConfig
+from aerobee.ha.raft.entry import Membership
+from aerobee.ha.raft.node import RaftNode
+from aerobee.ha.raft.replica import Outcome as ProposalOutcome
+from aerobee.ha.raft.replica import Replica
+from aerobee.ha.raft.storage import RaftFiles
+from aerobee.remoting.fastjson import loads
+from aerobee.remoting.frame import decode_frame
+from aerobee.testing.simulated_disk import SimulatedDisk
+from tests.captures import captured
+
+NAME = "broker-a"
+PRIORITY = (1 << 31) - 1
+
+
+def alive(*ids: int, epoch: int = 1, offset: int = 100) -> tuple[Candidate, ...]:
+    return tuple(Candidate(each, epoch, offset, PRIORITY) for each in ids)
+
+
+def apply_id(broker_id: int, check: str = "") -> ApplyBrokerId:
+    return ApplyBrokerId(
+        broker_name=NAME,
+        cluster_name="c",
+        broker_id=broker_id,
+        check_code=check or f"10.0.0.{broker_id}:10911;{broker_id}",
+    )
+
+
+def elect(
+    requester: int = 0, preferred: int = 0, *, living: tuple[Candidate, ...] = (), unclean: bool = False
+) -> ElectMaster:
+    return ElectMaster(
+        broker_name=NAME,
+        requester_id=requester,
+        preferred_id=preferred,
+        is_unclean_allowed=unclean,
+        candidates=living,
+    )
+
+
+def alter(
+    members: tuple[int, ...],
+    *,
+    master: int = 1,
+    epoch: int = 1,
+    set_epoch: int = 1,
+    living: tuple[int, ...] = (1, 2, 3),
+) -> AlterSyncStateSet:
+    return AlterSyncStateSet(
+        broker_name=NAME,
+        master_id=master,
+        master_epoch=epoch,
+        set_epoch=set_epoch,
+        members=members,
+        alive=living,
+    )
+
+
+def clean(*ids: int, living: tuple[int, ...] = (), forced: bool = False) -> CleanBrokerMetadata:
+    return CleanBrokerMetadata(
+        broker_name=NAME, broker_ids=ids, is_cleaning_living_allowed=forced, alive=living
+    )
+
+
+def led_group(*, in_sync: tuple[int, ...] = (1,)) -> ControllerState:
+    """Three brokers, of which 1 is master in epoch 1."""
+    state = ControllerState()
+    for broker_id in (1, 2, 3):
+        assert state.carry_out(apply_id(broker_id)).code is ControllerCode.SUCCESS
+    assert state.carry_out(elect(1, living=alive(1, 2, 3))).code is ControllerCode.SUCCESS
+    if in_sync != (1,):
+        assert state.carry_out(alter(in_sync)).code is ControllerCode.SUCCESS
+    return state
+
+
+def group_of(outcome: Outcome) -> Group:
+    assert outcome.group is not None
+    return outcome.group
+
+
+# -- as captured
+
+
+def test_the_captured_requests_get_the_captured_answers() -> None:
+    """From the first broker's id to the old master's return; the election after the kill is the controller's own."""
+    state = ControllerState()
+    liveness = BrokerLiveness(0)
+    compared: dict[int, int] = {}
+    asked: dict[tuple[int, int], Any] = {}
+    for frame in captured("controller-remoting"):
+        if frame.tap != "controller":
+            continue
+        command = decode_frame(frame.data)
+        ext = command.ext or {}
+        if not frame.is_reply:
+            asked[frame.connection, command.opaque] = command
+            if command.code == 904:
+                liveness.beat(
+                    Heartbeat(
+                        broker_name=ext["brokerName"],
+                        broker_id=int(ext["brokerId"]),
+                        epoch=int(ext["epoch"]),
+                        max_offset=int(ext["maxOffset"]),
+                    ),
+                    0,
+                )
+            continue
+        request = asked.get((frame.connection, command.opaque))
+        if request is None or request.code not in (1001, 1002, 1003, 1004, 1012, 1013):
+            continue
+        if ext.get("masterEpoch") == "2" and state.groups[NAME].master_epoch == 1:
+            liveness.closed(NAME, 1)
+            outcome = state.carry_out(elect(living=liveness.candidates(NAME, 0)))
+            assert outcome.code is ControllerCode.SUCCESS
+            assert outcome.is_role_changed
+        got_ext, got_body = answer_to(state, request)
+        wanted = {
+            key: value for key, value in ext.items() if key in got_ext or "aster" in key or "poch" in key
+        }
+        assert got_ext == wanted, f"{request.code} at {frame.label}"
+        if got_body is not None:
+            body = loads(command.body)
+            assert {key: body[key] for key in got_body} == got_body
+        compared[request.code] = compared.get(request.code, 0) + 1
+    assert set(compared) == {1001, 1002, 1003, 1004, 1012, 1013}
+    assert state.groups[NAME].master_id == 2
+    assert state.groups[NAME].set_epoch == 5
+
+
+def answer_to(state: ControllerState, request: Any) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Carry a captured request out; what its answer must say."""
+    ext = request.ext
+    name = ext["brokerName"]
+    if request.code == 1012:
+        return {"nextBrokerId": str(state.next_broker_id(name))}, None
+    if request.code == 1013:
+        outcome = state.carry_out(
+            ApplyBrokerId(
+                broker_name=name,
+                cluster_name=ext["clusterName"],
+                broker_id=int(ext["appliedBrokerId"]),
+                check_code=ext["registerCheckCode"],
+            )
+        )
+        assert outcome.code is ControllerCode.SUCCESS
+        return {"clusterName": group_of(outcome).cluster_name}, None
+    if request.code == 1001:
+        body = loads(request.body)
+        outcome = state.carry_out(
+            AlterSyncStateSet(
+                broker_name=name,
+                master_id=int(ext["masterBrokerId"]),
+                master_epoch=int(ext["masterEpoch"]),
+                set_epoch=body["syncStateSetEpoch"],
+                members=tuple(body["syncStateSet"]),
+                alive=(1, 2),
+            )
+        )
+        assert outcome.code is ControllerCode.SUCCESS
+        return {"newSyncStateSetEpoch": str(group_of(outcome).set_epoch)}, set_body(group_of(outcome))
+    if request.code == 1002:
+        outcome = state.carry_out(elect(int(ext["brokerId"]), living=alive(1, epoch=-1)))
+        assert outcome.code is ControllerCode.SUCCESS
+        return master_ext(group_of(outcome), with_set=True), {
+            "syncStateSet": sorted(group_of(outcome).in_sync)
+        }
+    if request.code == 1003:
+        outcome = state.carry_out(
+            RegisterBroker(
+                broker_name=name,
+                cluster_name=ext["clusterName"],
+                broker_id=int(ext["brokerId"]),
+                address=ext["brokerAddress"],
+            )
+        )
+        assert outcome.code is ControllerCode.SUCCESS
+        return master_ext(group_of(outcome), with_set=True), set_body(group_of(outcome))
+    group = state.groups[name]
+    return master_ext(group, with_set=False), set_body(group)
+
+
+def master_ext(group: Group, *, with_set: bool) -> dict[str, str]:
+    if not group.master_id:
+        return {}
+    ext = {
+        "masterBrokerId": str(group.master_id),
+        "masterAddress": group.master_address,
+        "masterEpoch": str(group.master_epoch),
+    }
+    return {**ext, "syncStateSetEpoch": str(group.set_epoch)} if with_set else ext
+
+
+def set_body(group: Group) -> dict[str, Any]:
+    return {"syncStateSet": sorted(group.in_sync), "syncStateSetEpoch": group.set_epoch}
+
+
+# -- ids
+
+
+def test_ids_are_given_out_one_after_the_other_and_the_same_broker_gets_its_own_again() -> None:
+    state = ControllerState()
+    assert state.next_broker_id(NAME) == 1
+    assert state.carry_out(apply_id(2)).code is ControllerCode.BROKER_ID_INVALID
+    assert NAME not in state.groups, "a refusal leaves nothing behind"
+    assert state.carry_out(apply_id(1, "a;1")).code is ControllerCode.SUCCESS
+    assert state.carry_out(apply_id(1, "a;1")).code is ControllerCode.SUCCESS
+    assert state.carry_out(apply_id(1, "b;1")).code is ControllerCode.BROKER_ID_INVALID
+    assert state.next_broker_id(NAME) == 2
+
+
+def test_a_broker_without_an_id_must_apply_and_one_with_an_id_may_move() -> None:
+    state = ControllerState()
+    register = RegisterBroker(broker_name=NAME, cluster_name="c", broker_id=1, address="10.9.9.9:1")
+    assert state.carry_out(register).code is ControllerCode.BROKER_NEEDS_TO_BE_REGISTERED
+    state = led_group()
+    assert group_of(state.carry_out(register)).master_address == "10.9.9.9:1"
+
+
+# -- the set
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (alter((1, 2)), ControllerCode.SUCCESS),
+        (alter((1,)), ControllerCode.ALTER_SYNC_STATE_SET_FAILED),
+        (alter((1, 2), master=2), ControllerCode.INVALID_MASTER),
+        (alter((1, 2), epoch=0), ControllerCode.FENCED_MASTER_EPOCH),
+        (alter((1, 2), epoch=2), ControllerCode.FENCED_MASTER_EPOCH),
+        (alter((1, 2), set_epoch=0), ControllerCode.FENCED_SYNC_STATE_SET_EPOCH),
+        (alter((1, 9)), ControllerCode.INVALID_REPLICAS),
+        (alter((1, 2), living=(1, 3)), ControllerCode.BROKER_NOT_ALIVE),
+        (alter((2, 3)), ControllerCode.ALTER_SYNC_STATE_SET_FAILED),
+        (alter(()), ControllerCode.ALTER_SYNC_STATE_SET_FAILED),
+    ],
+)
+def test_changes_of_the_set(command: AlterSyncStateSet, code: ControllerCode) -> None:
+    state = led_group()
+    before = state.snapshot()
+    outcome = state.carry_out(command)
+    assert outcome.code is code
+    if code is ControllerCode.SUCCESS:
+        assert (group_of(outcome).in_sync, group_of(outcome).set_epoch) == ({1, 2}, 2)
+    else:
+        assert outcome.remark
+        assert state.snapshot() == before, "a refusal changes nothing"
+
+
+def test_a_deposed_master_changes_no_set() -> None:
+    state = led_group(in_sync=(1, 2))
+    state.carry_out(elect(living=alive(2, 3)))
+    assert state.carry_out(alter((1, 2, 3), set_epoch=2)).code is ControllerCode.INVALID_MASTER
+
+
+# -- elections
+
+
+def test_the_first_who_asks_is_the_first_master() -> None:
+    state = led_group()
+    group = state.groups[NAME]
+    assert (group.master_id, group.master_epoch, group.in_sync, group.set_epoch) == (1, 1, {1}, 1)
+
+
+def test_only_who_is_in_sync_is_elected() -> None:
+    state = led_group(in_sync=(1, 2))
+    outcome = state.carry_out(elect(living=(*alive(2), *alive(3, epoch=9, offset=999))))
+    assert outcome.is_role_changed
+    group = group_of(outcome)
+    assert (group.master_id, group.master_epoch, group.in_sync, group.set_epoch) == (2, 2, {2}, 3)
+
+
+def test_without_anybody_in_sync_the_master_is_gone_and_the_set_stays() -> None:
+    state = led_group(in_sync=(1, 2))
+    outcome = state.carry_out(elect(living=alive(3)))
+    assert outcome.code is ControllerCode.MASTER_NOT_AVAILABLE
+    group = group_of(outcome)
+    assert (group.master_id, group.master_epoch, group.in_sync) == (0, 2, {1, 2})
+    again = state.carry_out(elect(living=alive(3)))
+    assert group_of(again).master_epoch == 2, "once is enough"
+    assert not again.is_role_changed
+    assert state.carry_out(elect(3, living=alive(3))).code is ControllerCode.MASTER_NOT_AVAILABLE
+    assert group_of(state.carry_out(elect(1, living=alive(1, 3)))).master_id == 1
+
+
+def test_losing_messages_must_be_allowed() -> None:
+    state = led_group(in_sync=(1, 2))
+    assert group_of(state.carry_out(elect(living=alive(3), unclean=True))).master_id == 3
+
+
+def test_a_living_master_stays_unless_another_is_wanted() -> None:
+    state = led_group(in_sync=(1, 2))
+    for command in (elect(2, living=alive(1, 2)), elect(0, 1, living=alive(1, 2))):
+        assert state.carry_out(command).code is ControllerCode.MASTER_STILL_EXIST
+    assert group_of(state.carry_out(elect(0, 2, living=alive(1, 2)))).master_id == 2
+
+
+def test_a_preferred_broker_that_may_not_lead_changes_nothing() -> None:
+    state = led_group(in_sync=(1, 2))
+    assert state.carry_out(elect(0, 3, living=alive(1, 2, 3))).code is ControllerCode.ELECT_MASTER_FAILED
+    assert state.groups[NAME].master_id == 1
+
+
+def test_a_stranger_and_an_unknown_group_are_refused() -> None:
+    state = led_group()
+    assert state.carry_out(elect(9, living=alive(9))).code is ControllerCode.BROKER_NEEDS_TO_BE_REGISTERED
+    assert ControllerState().carry_out(elect(1)).code is ControllerCode.BROKER_METADATA_NOT_EXIST
+    assert ControllerState().carry_out(alter((1,))).code is ControllerCode.BROKER_METADATA_NOT_EXIST
+
+
+def test_the_order_of_candidates() -> None:
+    ranked = [
+        Candidate(5, 3, 10, 9),
+        Candidate(4, 2, 99, 9),
+        Candidate(3, 2, 50, 1),
+        Candidate(1, 2, 50, 2),
+        Candidate(2, 2, 50, 2),
+    ]
+    for seed in range(20):
+        left = list(ranked)
+        random.Random(seed).shuffle(left)
+        for expected in ranked:
+            assert choose(left, known=range(9), in_sync=range(9)) == expected
+            left.remove(expected)
+    assert choose(ranked, known=range(9), in_sync=()) is None
+    assert choose(ranked, known=(1,), in_sync=range(9)) == ranked[3]
+
+
+# -- forgetting brokers
+
+
+def test_brokers_are_forgotten_when_they_are_not_alive_or_it_is_forced() -> None:
+    state = led_group(in_sync=(1, 2))
+    assert state.carry_out(clean(2, living=(2,))).code is ControllerCode.INVALID_CLEAN_BROKER_METADATA
+    assert state.carry_out(clean(9)).code is ControllerCode.INVALID_CLEAN_BROKER_METADATA
+    group = group_of(state.carry_out(clean(2, living=(2,), forced=True)))
+    assert (group.in_sync, group.set_epoch, sorted(group.replicas)) == ({1}, 3, [1, 3])
+    group = group_of(state.carry_out(clean(1)))
+    assert (group.master_id, group.master_epoch, group.in_sync) == (0, 2, frozenset())
+    assert group.next_id == 4, "an id is not given out twice"
+    assert state.carry_out(clean()).group is None
+    assert NAME not in state.groups
+    assert state.carry_out(clean()).code is ControllerCode.INVALID_CLEAN_BROKER_METADATA
+
+
+# -- bytes
+
+COMMANDS: list[Command] = [
+    apply_id(1),
+    RegisterBroker(broker_name=NAME, cluster_name="c", broker_id=1, address="10.0.0.1:10911"),
+    elect(1, 2, living=alive(1, 2, epoch=-1), unclean=True),
+    alter((1, 2)),
+    clean(1, 2, living=(3,), forced=True),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_a_command_both_ways_and_with_other_values_refused(command: Command) -> None:
+    data = encode_command(command)
+    assert decode_command(data) == command
+    for end in range(len(data)):
+        with pytest.raises(MalformedFrame):
+            decode_command(data[:end])
+    with pytest.raises(MalformedFrame, match="the unknown code 7"):
+        decode_command(pack((7,)))
+    with pytest.raises(MalformedFrame):
+        decode_command(pack((command.CODE, "")))
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_answered(data: bytes) -> None:
+    state = led_group()
+    before = state.snapshot()
+    outcome = state.apply(1, data)
+    if outcome.code is ControllerCode.INVALID_REQUEST:
+        assert state.snapshot() == before
+
+
+def test_a_snapshot_is_the_whole_state_and_the_same_bytes_again() -> None:
+    state = led_group(in_sync=(3, 1, 2))
+    state.carry_out(ApplyBrokerId(broker_name="broker-0", cluster_name="c", broker_id=1, check_code="b:1;5"))
+    other = ControllerState()
+    other.restore(state.snapshot())
+    assert other.groups == state.groups
+    assert other.snapshot() == state.snapshot()
+    for broken in (b"", pack((2, [])), pack((1, [1])), pack((1, [("c", "n", 1, 5, 1, 1, [], [])]))):
+        with pytest.raises(MalformedFrame):
+            other.restore(broken)
+    assert other.groups == state.groups
+
+
+def test_on_raft_a_command_is_answered_and_survives_power_loss() -> None:
+    disk = SimulatedDisk(random.Random(1))
+
+    def start() -> tuple[Replica, ControllerState]:
+        files = RaftFiles("/controller", disk=disk)
+        recovered = files.open()
+        if recovered.is_new:
+            recovered = files.initialize(Membership(("n0",)))
+        state = ControllerState()
+        config = RaftConfig(snapshot_interval_entries=3)
+        replica = Replica(
+            RaftNode("n0", config, recovered, now_ms=0, random=lambda: 0.5), files, state, send=print
+        )
+        replica.tick(10_000)
+        return replica, state
+
+    replica, state = start()
+    outcomes: list[tuple[ProposalOutcome, object]] = []
+    for command in (apply_id(1), apply_id(2), elect(1, living=alive(1)), alter((1, 2)), alter((1, 2))):
+        replica.propose(encode_command(command), lambda *done: outcomes.append(done), 10_001)
+    codes = [result.code for done, result in outcomes if isinstance(result, Outcome)]
+    assert codes == [ControllerCode.SUCCESS] * 4 + [ControllerCode.ALTER_SYNC_STATE_SET_FAILED]
+    before = state.snapshot()
+    disk.power_loss()
+    assert start()[1].snapshot() == before
+
+
+# -- who is alive
+
+
+def test_a_broker_is_alive_while_its_heartbeats_come_and_its_disk_is_sound() -> None:
+    liveness = BrokerLiveness(0)
+    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1, epoch=3, max_offset=7, timeout_ms=100), 50)
+    assert liveness.is_alive(NAME, 1, 149)
+    assert liveness.candidates(NAME, 149) == (Candidate(1, 3, 7, PRIORITY),)
+    assert not liveness.is_alive(NAME, 1, 150)
+    assert liveness.forget_silent(149) == []
+    assert liveness.forget_silent(150) == [(NAME, 1)]
+    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1, is_disk_sound=False), 200)
+    assert not liveness.is_alive(NAME, 1, 200)
+    assert liveness.candidates(NAME, 200) == ()
+
+
+def test_silence_proves_nothing_to_a_controller_that_has_just_begun_to_lead() -> None:
+    liveness = BrokerLiveness(0)
+    assert not liveness.is_surely_gone(NAME, 1, TIMEOUT_MS - 1)
+    assert liveness.is_surely_gone(NAME, 1, TIMEOUT_MS)
+    liveness = BrokerLiveness(0)
+    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1), 1)
+    liveness.closed(NAME, 1)
+    assert liveness.is_surely_gone(NAME, 1, 2), "its connection was seen to end"
+    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1), 3)
+    assert not liveness.is_surely_gone(NAME, 1, 4)
+
+
+# -- whatever is asked
+
+ids = st.integers(0, 4)
+some = st.lists(st.integers(1, 4), max_size=4, unique=True).map(tuple)
+
+
+class Controllers(RuleBasedStateMachine):
+    """One state that gets commands, and a second that gets them after a restore of the first's snapshot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.other = ControllerState(), ControllerState()
+        self.masters: dict[int, int] = {}  # by epoch
+        self.was = Group(cluster_name="", broker_name=NAME)
+        self.unclean = False
+
+    def give(self, command: Command) -> Outcome:
+        data = encode_command(command)
+        mine, theirs = self.state.apply(1, data), self.other.apply(1, data)
+        assert mine == theirs
+        return mine
+
+    @rule(broker_id=ids)
+    def apply_for_an_id(self, broker_id: int) -> None:
+        self.give(apply_id(broker_id))
+
+    @rule(requester=ids, preferred=ids, living=some, unclean=st.sampled_from((False, False, False, True)))
+    def elect(self, requester: int, preferred: int, living: tuple[int, ...], unclean: bool) -> None:
+        before = self.state.groups.get(NAME)
+        outcome = self.give(elect(requester, preferred, living=alive(*living), unclean=unclean))
+        if (
+            outcome.code is ControllerCode.SUCCESS
+            and before is not None
+            and before.master_epoch
+            and not unclean
+        ):
+            winner = group_of(outcome).master_id
+            assert winner in before.in_sync, "somebody who is not in sync was elected"
+            assert winner in living
+
+    @rule(master=ids, members=some, living=some, behind=st.sampled_from((0, 0, 1)))
+    def alter(self, master: int, members: tuple[int, ...], living: tuple[int, ...], behind: int) -> None:
+        group = self.state.groups.get(NAME)
+        epoch, set_epoch = (group.master_epoch, group.set_epoch) if group else (0, 0)
+        before = self.state.snapshot()
+        outcome = self.give(
+            alter(
+                members,
+                master=master,
+                epoch=max(0, epoch - behind),
+                set_epoch=set_epoch,
+                living=living,
+            )
+        )
+        if behind and epoch:
+            assert outcome.code is not ControllerCode.SUCCESS
+            assert self.state.snapshot() == before
+
+    @rule(gone=some, living=some, forced=st.booleans())
+    def clean(self, gone: tuple[int, ...], living: tuple[int, ...], forced: bool) -> None:
+        self.give(clean(*gone, living=living, forced=forced))
+        if NAME not in self.state.groups:
+            self.masters.clear()  # the name begins anew
+            self.was = Group(cluster_name="", broker_name=NAME)
+
+    @rule()
+    def take_a_snapshot(self) -> None:
+        self.other = ControllerState()
+        self.other.restore(self.state.snapshot())
+
+    @invariant()
+    def what_always_holds(self) -> None:
+        group = self.state.groups.get(NAME)
+        if group is None:
+            return
+        assert group.master_epoch >= self.was.master_epoch
+        assert group.set_epoch >= self.was.set_epoch
+        assert group.next_id >= self.was.next_id
+        if group.set_epoch == self.was.set_epoch:
+            assert group.in_sync == self.was.in_sync, "another set under the same epoch"
+        assert group.in_sync <= group.replicas.keys()
+        known = self.masters.setdefault(group.master_epoch, group.master_id)
+        assert known == group.master_id, f"two masters in epoch {group.master_epoch}"
+        assert not group.master_id or group.master_id in group.in_sync
+        self.was = group
+
+
+TestControllers = Controllers.TestCase
