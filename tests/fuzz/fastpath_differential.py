@@ -1,16 +1,18 @@
-"""A differential fuzz of the lane: both twins get the same bursts and must give the same answers and the same bytes.
+"""A differential fuzz of the fast path: both backends get the same bursts and must give the same answers and the same bytes.
 
     python tests/fuzz/fastpath_differential.py [--bursts 1000000] [--seed 1]
 
 Bursts are made of captured frames (tests/data/wire), of frames made here with numbers, escapes and properties of every
 kind, and of both mutated, cut and put behind one another. After each burst the results are compared, the log's end and
 what was appended; every CHECK_EVERY bursts every byte of log, queues and index, offsets and statistics. A disagreement
-ends the run with the seed and the burst. Needs the native lane: `make native`.
+ends the run with the seed and the burst. Between bursts settings, gates and topics change; listeners, the schedule and the
+transaction table fail at times, in both alike: what is stored stays stored, once. Needs the native backend: `make native`.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import random
@@ -28,8 +30,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
-from aerobee.broker.fastpath.seam import Authorization, PullResult
+from aerobee.broker.fastpath.seam import (
+    Authorization,
+    LaterSettings,
+    PullResult,
+    Transaction,
+    TransactionSettings,
+)
 from aerobee.broker.pull.held_pulls import HeldPull
+from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from aerobee.broker.transaction.book import OpenTransaction
+from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.message import pack_host
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
@@ -38,12 +49,14 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.message_store import MessageStore
+from aerobee.store.queue_table import AnyQueue
 from tests.captures import capture_names, captured
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, batch_body
 
 CHECK_EVERY = 500
 LONG_POLL_SHARE = 0.2  # of the bursts begin with one
+KINDS_SHARE = 0.3  # of the bursts begin with messages for later or of transactions
 BURSTS_PER_STORE = 4_000
 LANE_CODES = (10, 11, 310, 320, 361)
 TOPICS = ("TopicNormal", "TopicOrder", "TopicBatch", "TopicPull", "TopicConsume")
@@ -67,11 +80,11 @@ SQL = (
 
 
 class Disagreement(AssertionError):
-    """The twins differ; the text says in what."""
+    """The backends differ; the text says in what."""
 
 
 class Twin(Sending):
-    """The parts around one lane."""
+    """The parts around one backend."""
 
     def __init__(self, path: Path, name: str, **store_settings: Any) -> None:
         config = BrokerConfig(broker_name="broker-a", enable_property_filter=True)
@@ -91,9 +104,84 @@ class Twin(Sending):
         self.connection = FakePeer()
         self.seen_end = 0
         self.told: list[Any] = []
+        self.fails = False  # whoever is told of something, from time to time
+        self.store.on_arrival(self._listen)
+        self._open: dict[tuple[str, str], OpenTransaction] = {}
+        self._serve_all_kinds()
 
     def resume(self, pull: HeldPull) -> None:
         self.connection.write(b"for the handler: " + pull.frame)
+
+    # --- what the families ask and tell
+
+    def _serve_all_kinds(self) -> None:
+        """The fast path serves messages for later and transactions, too."""
+        self.limits: tuple[int, int] | None = (1_000, 259_200_000)
+        self.fast_path._later = LaterSettings(
+            hooks=LaterFastPath(
+                takes_later=lambda: True,
+                appended=lambda *what: self._tell("level", *what),
+                timer_appended=lambda: self._tell("timer"),
+                timer_limits=lambda: self.limits,
+            ),
+            schedule_topic=TopicConfig(SCHEDULE_TOPIC, 18, 18),
+            timer_topic=TopicConfig(WHEEL_TIMER_TOPIC, 1, 1),
+            broker_name="broker-a",
+            delays_ms=self.store.config.delay_levels_ms(),
+        )
+        self.fast_path._transactions = TransactionSettings(
+            hooks=self, half_topic=TopicConfig(HALF_TOPIC, 1, 1)
+        )
+        self.fast_path._settings_changed()
+
+    def _tell(self, *what: Any) -> None:
+        self.told.append(what)
+        if self.fails and len(self.told) % 2:
+            raise KeyError("the listener's own fault")
+
+    def _listen(self, topic: str, queue_id: int, end: int, code: int) -> None:
+        if self.fails and end % 3 == 0:
+            raise ValueError("the listener's own fault")
+
+    def takes_halves(self) -> bool:
+        return True
+
+    def half_queue(self) -> AnyQueue:
+        return self.store.queue(HALF_TOPIC, 0)
+
+    def open_transactions(self) -> dict[tuple[str, str], OpenTransaction]:
+        return self._open
+
+    def began(
+        self,
+        group: str,
+        key: str,
+        topic: str,
+        queue_offset: int,
+        offset: int,
+        size: int,
+        stored_ms: int,
+        *marks: str,
+    ) -> None:
+        transaction = OpenTransaction((group, key), topic, queue_offset, offset, stored_ms=stored_ms)
+        transaction.size, transaction.marks = size, (marks[0], marks[1])
+        self._open[group, key] = transaction
+        self._tell("began", group, key, topic, queue_offset, offset, size, stored_ms, *marks)
+
+    def committed(self, transaction: Transaction) -> None:
+        self._decided("committed", transaction)
+
+    def rolled_back(self, transaction: Transaction) -> None:
+        self._decided("rolled back", transaction)
+
+    def _decided(self, what: str, transaction: Transaction) -> None:
+        self._open = {key: each for key, each in self._open.items() if each is not transaction}
+        self._tell(what, transaction.queue_offset)
+
+    def burst_done(self) -> None:
+        self._tell("done")
+
+    # --- a burst
 
     def burst(
         self,
@@ -317,6 +405,53 @@ def long_poll(rng: random.Random, store: MessageStore) -> bytes:
     )
 
 
+def later_or_half(rng: random.Random, side: Twin) -> bytes:
+    """A message with a delay or a time, a half message, or the end of a transaction."""
+    kind = rng.randrange(4)
+    if kind == 3:
+        open_ones = sorted(side.open_transactions().items())
+        (group, key), one = rng.choice(open_ones) if open_ones else (("PG", "U1"), None)
+        fields: dict[str, Any] = {
+            "producerGroup": group, "transactionId": key, "commitOrRollback": rng.choice(("8", "8", "12", "0", 8)),
+            "tranStateTableOffset": str(one.queue_offset if one else 0),
+            "commitLogOffset": str(one.physical_offset if one else rng.randrange(99)),
+        }  # fmt: skip
+        code, flag, body = 37, rng.choice((2, 2, 2, 0)), b""
+    else:
+        fields = send_fields(rng, 310)
+        pairs = [
+            ("UNIQ_KEY", f"U{rng.randrange(99)}"),
+            ("WAIT", rng.choice(("true", "false", "TRUE", "falsework"))),
+        ]
+        if kind == 2:
+            pairs += [("TRAN_MSG", rng.choice(("true", "true", "false"))), ("PGROUP", "PG")]
+            fields["f"] = rng.choice(("4", "4", "4", "0", "12"))
+        elif kind == 1:
+            pairs.append(("DELAY", rng.choice(("1", "3", "18", "19", "0", "x"))))
+        else:
+            names = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+            pairs.append((rng.choice(names), rng.choice(("1", "1000", "5001", "259201", "x", "0"))))
+        if rng.random() < 0.3:
+            pairs += rng.sample(
+                (("KEYS", "k1 k2"), ("TAGS", "TagA"), ("CHECK_IMMUNITY_TIME_IN_SECONDS", "5"), ("REAL_QID", "1"),
+                 ("DO_NOT_WAIT", "falsework")), 2,
+            )  # fmt: skip
+        rng.shuffle(pairs)
+        fields["i"] = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+        code, flag, body = 310, rng.choice((0, 0, 0, 2)), rng.randbytes(20)
+    if rng.random() < 0.15:
+        fields[rng.choice(tuple(fields))] = rng.choice(ODD_VALUES)
+    header = {
+        "code": code,
+        "extFields": fields,
+        "flag": flag,
+        "language": "JAVA",
+        "opaque": rng.randrange(99),
+        "version": 1,
+    }
+    return framed(json.dumps(header, ensure_ascii=False).encode(errors="surrogatepass"), body)
+
+
 def framed(header: bytes, body: bytes, kind: int = 0) -> bytes:
     return struct.pack(">II", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
 
@@ -373,8 +508,11 @@ def compare(twins: Sequence[Twin], data: bytes, position: int, rng: random.Rando
     """Feed one burst to its end, over frames that are left to the handlers. Raises Disagreement."""
     born_host = rng.choice(HOSTS)
     in_place = rng.random() < 0.2
+    gates = rng.choice(((True, True), (True, True), (True, True), (False, True), (True, False)))
     while True:
-        results = [twin.burst(bytearray(data) if in_place else data, position, born_host) for twin in twins]
+        results = [
+            twin.burst(bytearray(data) if in_place else data, position, born_host, gates) for twin in twins
+        ]
         if results[0] != results[1]:
             names = (
                 "replies", "used", "slow", "held", "appended", "pulled", "fault", "told", "released", "end", "written",
@@ -386,6 +524,8 @@ def compare(twins: Sequence[Twin], data: bytes, position: int, rng: random.Rando
             ]
             raise Disagreement("; ".join(differing))
         used, slow = results[0][1:3]
+        if results[0][6] is not None:
+            return  # the connection ends
         if not slow:
             if used == position or used >= len(data):
                 return
@@ -424,6 +564,10 @@ def run(count: int, seed: int, note: Callable[[str], None] = lambda text: None) 
                 data = one_burst(rng)
                 if rng.random() < LONG_POLL_SHARE and twins[0].store.queues:
                     data = long_poll(rng, twins[0].store) + data
+                if rng.random() < KINDS_SHARE:
+                    data = b"".join([later_or_half(rng, twins[0]) for _ in range(rng.randrange(1, 4))]) + data
+                if rng.random() < 0.02:
+                    _change_settings(twins, rng)
                 position = rng.choice((0, 0, 0, 3))
                 try:
                     compare(twins, bytes(position) + data, position, rng)
@@ -467,6 +611,25 @@ def _change_something(twins: Sequence[Twin], rng: random.Random) -> None:
             twin.store.flush_queues_now()
 
 
+def _change_settings(twins: Sequence[Twin], rng: random.Random) -> None:
+    """What is set at run time, and whether those who are told fail."""
+    kind, size, region = (
+        rng.randrange(4),
+        rng.choice((50, 900, 1 << 22, 1 << 22)),
+        rng.choice(("r1", 'r"é', "DefaultRegion")),
+    )
+    fails = rng.random() < 0.5
+    for twin in twins:
+        if kind == 0:
+            twin.store.reconfigure(dataclasses.replace(twin.store.config, max_message_size=size))
+        elif kind == 1:
+            twin.live.replace(region_id=region, long_polling_enable=size > 50)
+        elif kind == 2:
+            twin.limits = None if size == 50 else (1_000, 259_200_000)
+        else:
+            twin.fails = fails
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -474,10 +637,10 @@ def main() -> None:
     parser.add_argument("--bursts", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # offsets that go back, names that are not legal
+    logging.disable(logging.CRITICAL)  # listeners that fail, offsets that go back, names that are not legal
     print(f"seed {options.seed}")
     stored = run(options.bursts, options.seed, lambda text: print(text, flush=True))
-    print(f"the twins agree on {options.bursts:,} bursts, {stored:,} bytes of log")
+    print(f"the backends agree on {options.bursts:,} bursts, {stored:,} bytes of log")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def _quiet() -> Iterator[None]:
         choose_backend(NATIVE)
     except ConfigError as error:
         pytest.skip(str(error))
-    logging.disable(logging.WARNING)  # offsets that go back, names that are not legal
+    logging.disable(logging.CRITICAL)  # offsets that go back, names that are not legal
     yield
     logging.disable(logging.NOTSET)
 
