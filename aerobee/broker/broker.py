@@ -13,6 +13,7 @@ import random
 from collections.abc import Mapping
 from concurrent.futures import Executor
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.background import Background
 from aerobee.broker.bounds import Bounds
@@ -39,8 +40,8 @@ from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.registration import Registration
+from aerobee.broker.role import configured_role
 from aerobee.broker.send.delay_level import delay_level_hook
-from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.send.unique_key import UniqueKeys
@@ -57,7 +58,7 @@ from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ServerTls
 from aerobee.remoting.unread_replies import UnreadReplies
-from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk, RealDisk
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reader import record_reader
@@ -285,6 +286,7 @@ class Broker:
         """Make the parts that need to know who this broker is, and the dispatch table."""
         loop = asyncio.get_running_loop()
         config, store, identity = self.config, self.store, self.identity
+        self.role = configured_role(identity, self._store_config.broker_role)
         self.held = HeldPulls(
             bounds=self.bounds,
             clock=self.clock,
@@ -301,7 +303,12 @@ class Broker:
         )
         self.live.on_change(self._limits_changed)
         self.registration = Registration(
-            client=self._client, topics=self.topics, identity=identity, live=self.live, clock=self.clock
+            client=self._client,
+            topics=self.topics,
+            identity=identity,
+            role=self.role,
+            live=self.live,
+            clock=self.clock,
         )
         self._duplicates.load(store.log)
         self._deliveries = Deliveries(
@@ -329,29 +336,34 @@ class Broker:
                 parts.writer.add_hook(feature.put_hook)
         parts.writer.add_hook(delay_level_hook(len(self._store_config.delay_levels_ms())))
         self._fill_handlers(parts)
+        self._fast_path = self._make_fast_path(parts)
+        self.ports.serve(self._fast_path.burst)
+        if self._direct is not None:
+            self._direct.receive = self._fast_path.receive
+
+    def _make_fast_path(self, parts: BrokerParts) -> FastPath:
+        """What serves ordinary frames before the handlers do."""
         later, transactions = fast_path_kinds(self._features)
-        self._fast_path = FastPath(
-            store=store,
+        return FastPath(
+            store=self.store,
             topics=self.topics,
             groups=self.groups,
             consumers=self.consumers,
             offsets=self.offsets,
             stats=self.stats,
-            durable=parts.durable,
+            ack=parts.ack,
             overload=self.overload,
             held=self.held,
             resume_pull=self._pulls.resume,
             live=self.live,
-            identity=identity,
+            identity=self.identity,
+            role=self.role,
             clock=self.clock,
             choice=self.backend_choice,
             later=later,
             transactions=transactions,
             expressions=parts.expressions,
         )
-        self.ports.serve(self._fast_path.burst)
-        if self._direct is not None:
-            self._direct.receive = self._fast_path.receive
 
     def _fill_handlers(self, parts: BrokerParts) -> None:
         """The dispatch: what serves which request."""
@@ -399,9 +411,7 @@ class Broker:
             schedule=self.schedule,
             deliveries=deliveries,
             held=self.held,
-            durable=DurableReplies(
-                store=store, clock=self.clock, timeout_ms=self._store_config.sync_flush_timeout
-            ),
+            ack=AckPolicy(store=store, clock=self.clock, timeout_ms=self._store_config.sync_flush_timeout),
             overload=self.overload,
             unique_keys=UniqueKeys(
                 ip=identity.store_host[:4], process_id=os.getpid(), salt=random.getrandbits(32)
@@ -415,6 +425,7 @@ class Broker:
             ),
             live=self.live,
             identity=identity,
+            role=self.role,
             client=self._client,
             clock=self.clock,
             disk=self._disk,
@@ -446,7 +457,7 @@ class Broker:
 
     @property
     def _serves_writes(self) -> bool:
-        return self.identity.is_master and self._store_config.broker_role is not BrokerRole.SLAVE
+        return self.role.takes_writes
 
     # --- periodic work
 

@@ -48,6 +48,7 @@ def send_service(parts: BrokerParts) -> SendService:
         stats=parts.stats,
         live=parts.live,
         identity=parts.identity,
+        role=parts.role,
         overload=parts.overload,
         unique_keys=parts.unique_keys,
         duplicates=parts.duplicates,
@@ -63,7 +64,7 @@ def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
             store=parts.store,
             live=parts.live,
             identity=parts.identity,
-            durable=parts.durable,
+            ack=parts.ack,
         ),
         SendBackCalls(
             store=parts.store,
@@ -73,7 +74,8 @@ def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
             stats=parts.stats,
             live=parts.live,
             identity=parts.identity,
-            durable=parts.durable,
+            role=parts.role,
+            ack=parts.ack,
         ),
     )
 
@@ -92,6 +94,7 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
         filters=parts.filters,
         live=parts.live,
         identity=parts.identity,
+        role=parts.role,
         clock=parts.clock,
     )
     return PullCalls(service=service, held=parts.held, spawn=parts.spawn)
@@ -176,6 +179,7 @@ def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInf
             store=parts.store,
             info=info,
             identity=parts.identity,
+            role=parts.role,
             clock=parts.clock,
             save=parts.save_settings,
         ),

@@ -30,6 +30,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
             stats=parts.stats,
             live=parts.live,
             identity=parts.identity,
+            role=parts.role,
             clock=parts.clock,
         ),
         OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE), run_blocking=parts.run_blocking),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aerobee.broker.config import MASTER_ID
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
@@ -24,7 +22,3 @@ class BrokerIdentity:
     store_host: bytes
     region: str = "DefaultRegion"
     listeners: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def is_master(self) -> bool:
-        return self.broker_id == MASTER_ID

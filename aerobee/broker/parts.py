@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
@@ -21,7 +22,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
-from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.send.unique_key import UniqueKeys
@@ -50,7 +51,7 @@ class BrokerParts:
     schedule: Schedule
     deliveries: DeliveryRuns  # of due messages
     held: HeldPulls
-    durable: DurableReplies
+    ack: AckPolicy  # when appends are answered
     overload: Overload
     unique_keys: UniqueKeys
     duplicates: SendDuplicates
@@ -58,6 +59,7 @@ class BrokerParts:
     filters: FilterTable
     live: LiveConfig
     identity: BrokerIdentity
+    role: RoleState  # what this broker may do now
     client: RemotingClient  # towards nameservers and other brokers
     clock: Clock
     disk: Disk

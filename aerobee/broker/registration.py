@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from aerobee.broker.config import PERM_READ, PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.registration_parts import PART_TOPICS_MAX, parts_of, well_formed
+from aerobee.broker.role import RoleState
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, WireError
@@ -220,6 +221,7 @@ class Registration:
         client: RemotingClient,
         topics: TopicTable,
         identity: BrokerIdentity,
+        role: RoleState,
         live: LiveConfig,
         clock: Clock,
         on_master: MasterCallback | None = None,
@@ -227,6 +229,7 @@ class Registration:
         self.client = client
         self.topics = topics
         self.identity = identity
+        self._role = role
         self.clock = clock
         self.registered_at_ms: dict[str, int] = {}  # nameserver -> last registration that succeeded
         self._live = live
@@ -346,7 +349,7 @@ class Registration:
             except WireError as error:
                 log.warning("the order-topic configuration of a nameserver cannot be read: %s", error)
         fields = reply.ext or {}
-        if self._on_master is not None and not self.identity.is_master and fields.get("masterAddr"):
+        if self._on_master is not None and not self._role.is_master and fields.get("masterAddr"):
             self._on_master(fields["masterAddr"], fields.get("haServerAddr", ""))
 
     def _settings_changed(self, config: BrokerConfig) -> None:

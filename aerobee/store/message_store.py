@@ -379,6 +379,11 @@ class MessageStore:
         """Consumers see records that end at or before it: with sync flush what is durable, else all."""
         return self.flushed.value if self._is_sync else self.log.end
 
+    @property
+    def holds_answers(self) -> bool:
+        """Whether appends are answered when the disk has them (SYNC_FLUSH)."""
+        return self._is_sync
+
     def wait_durable(self, offset: int, callback: Callable[[bool], None]) -> None:
         """With sync flush call back when the log is durable up to `offset`; with async flush at once.
 

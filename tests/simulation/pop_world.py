@@ -24,6 +24,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from aerobee.broker.ack import AckPolicy
+from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
@@ -36,7 +38,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.pull.held_pulls import HeldPulls
-from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.role import Role, RoleState
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_feature import Timers
@@ -184,6 +186,7 @@ class World:
         )
         parts = SimpleNamespace(
             store=store,
+            bounds=Bounds(self.live, self.clock),
             writer=MessageWriter(store),
             deliveries=self.deliveries,
             topics=topics,
@@ -193,7 +196,7 @@ class World:
             stats=stats,
             schedule=SimpleNamespace(),
             held=held,
-            durable=DurableReplies(store=store, clock=self.clock, timeout_ms=60_000),
+            ack=AckPolicy(store=store, clock=self.clock, timeout_ms=60_000),
             expressions=Expressions(),
             live=self.live,
             identity=BrokerIdentity(
@@ -204,6 +207,7 @@ class World:
                 ha_address="127.0.0.1:10912",
                 store_host=HOST,
             ),
+            role=RoleState(Role.MASTER, "of the test"),
             clock=self.clock,
             disk=self.disk,
             config_file=self._file,

@@ -24,6 +24,7 @@ from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.role import Role, RoleState
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
@@ -150,10 +151,11 @@ class World:
                 ha_address="127.0.0.1:10912",
                 store_host=HOST,
             ),
+            role=RoleState(Role.MASTER, "of the test"),
             clock=self.clock,
             disk=self.disk,
             run_blocking=self._run_blocking,
-            durable=SimpleNamespace(hold=lambda connection, end, reply: None),
+            ack=SimpleNamespace(answer=lambda peer, reply, end: reply),
             spawn=lambda work: work.close(),
         )
         self.timers = Timers(cast(BrokerParts, parts), slot_count=SLOTS)

@@ -18,12 +18,13 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.role import Role, RoleState
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
@@ -153,12 +154,13 @@ class World:
                 cluster="c", name="broker-a", broker_id=0, address="127.0.0.1:10911", ha_address="",
                 store_host=HOST, region="r",
             ),
+            role=RoleState(Role.MASTER, "of the test"),
             clock=self.clock,
             config_file=self.file,
             run_blocking=self.run_blocking,
             stats=BrokerStats(clock=self.clock, cluster="c"),
             producers=self.producers,
-            durable=DurableReplies(store=self.store, clock=self.clock, timeout_ms=3_600_000),
+            ack=AckPolicy(store=self.store, clock=self.clock, timeout_ms=3_600_000),
             schedule=None,  # for the lane, which is not part of this world
         )  # fmt: skip
         self.part = Transactions(parts)

@@ -14,6 +14,7 @@ from typing import Any
 from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.role import RoleState
 from aerobee.clock import Clock
 from aerobee.config import (
     changed,
@@ -70,6 +71,7 @@ class AdminBrokerCalls:
         store: MessageStore,
         info: RuntimeInfo,
         identity: BrokerIdentity,
+        role: RoleState,
         clock: Clock,
         other_settings: Callable[[], Mapping[str, str]] = dict,
         save: Callable[[Mapping[str, str]], None] | None = None,
@@ -82,6 +84,7 @@ class AdminBrokerCalls:
         self._store = store
         self._info = info
         self._identity = identity
+        self._role = role
         self._clock = clock
         self._other_settings = other_settings
         self._save = save
@@ -189,7 +192,7 @@ class AdminBrokerCalls:
             },
             "haConnectionInfo": [],
             "inSyncSlaveNums": 0,
-            "master": self._identity.is_master,
+            "master": self._role.is_master,
             "masterCommitLogMaxOffset": self._store.max_physical_offset,
         }
         return request.reply(body=fastjson.dumps(body))

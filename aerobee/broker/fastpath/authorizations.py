@@ -10,7 +10,7 @@ from aerobee.broker.fastpath.pull import SQL_EXPRESSION, SQL_MARK
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
-from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.role import RoleState
 from aerobee.broker.topic_table import TopicTable
 from aerobee.remoting.body.heartbeat import BROADCASTING
 from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
@@ -23,7 +23,7 @@ class Authorizations:
     def __init__(
         self,
         *,
-        identity: BrokerIdentity,
+        role: RoleState,
         topics: TopicTable,
         groups: GroupTable,
         consumers: ConsumerRegistry,
@@ -31,7 +31,7 @@ class Authorizations:
         live: LiveConfig,
         expressions: Expressions,
     ) -> None:
-        self._identity = identity
+        self._role = role
         self._expressions = expressions
         self._topics = topics
         self._groups = groups
@@ -52,7 +52,7 @@ class Authorizations:
             or not group.consume_enable
             or not topic.is_readable
             or not config.broker_permission & PERM_READ
-            or not (self._identity.is_master or config.slave_read_enable)
+            or not (self._role.is_master or config.slave_read_enable)
             or config.subscription_conflict_policy == REFUSE  # pull/pull.py knows who was refused
             or config.reject_pull_consumer_enable  # pull/pull_service.py knows who may pull
             or (code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable)

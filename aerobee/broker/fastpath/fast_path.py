@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
@@ -35,7 +36,7 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
-from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
@@ -48,7 +49,6 @@ from aerobee.remoting.direct import Event
 from aerobee.remoting.frame import PREFIX_BYTES
 from aerobee.remoting.native_loop import NativeSockets
 from aerobee.remoting.peer import Peer
-from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
 _POP_START = b'{"code":200'  # how the headers of POP's requests begin, which are for the handlers
@@ -68,12 +68,13 @@ class FastPath:
         consumers: ConsumerRegistry,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        durable: DurableReplies,
+        ack: AckPolicy,
         overload: Overload,
         held: HeldPulls,
         resume_pull: Callable[[HeldPull], None],
         live: LiveConfig,
         identity: BrokerIdentity,
+        role: RoleState,
         clock: Clock,
         choice: BackendChoice | None = None,
         expressions: Expressions | None = None,
@@ -90,19 +91,22 @@ class FastPath:
         self._topics = topics
         self._offsets = offsets
         self._stats = stats
-        self._durable = durable
+        self._ack = ack
         self._overload = overload
         self._live = live
         self._identity = identity
         self._clock = clock
         self._now_ms = clock.now_ms
         self._monotonic = clock.monotonic
-        self._is_slave = not identity.is_master or store.config.broker_role is BrokerRole.SLAVE
+        self._role = role
+        self._takes_writes = role.takes_writes
+        # A backend holds answers for the disk only: where replicas are waited for without the disk, handlers answer.
+        self._answers = store.holds_answers or not ack.holds
         self._opens_ms = 0
         self._later = later
         self._transactions = transactions
         self._authorizations = Authorizations(
-            identity=identity,
+            role=role,
             topics=topics,
             groups=groups,
             consumers=consumers,
@@ -118,6 +122,8 @@ class FastPath:
         offsets.on_reset(lambda *_: self._backend.forget_authorizations())
         live.on_change(lambda _: self._settings_changed())
         held.answer_first(self.answer)
+        role.on_change(self._role_changed)
+        ack.on_change(self._ack_changed)
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
@@ -133,14 +139,14 @@ class FastPath:
             born_host,
             self._store_time_now(),
             takes_sends=self._takes_sends(),
-            takes_pulls=True,
+            takes_pulls=self._role.serves_reads,
         )
         appended, pulled, replies = result.appended, result.pulled, result.replies
         if appended:
             self._count(appended)
             held = result.held_replies
             if held:
-                self._durable.hold(connection, self._store.log.end, held)
+                self._ack.hold(connection, self._store.log.end, held)
         if pulled:
             self._note(pulled, connection)
         self._took(self._monotonic() - started, appended, pulled)
@@ -154,13 +160,16 @@ class FastPath:
         """Serve what has arrived at all connections whose bytes are read natively; return what is for others."""
         started = self._monotonic()
         appended, pulled, held, events = sockets.receive(
-            self._direct_backend, self._store_time_now(), takes_sends=self._takes_sends(), takes_pulls=True
+            self._direct_backend,
+            self._store_time_now(),
+            takes_sends=self._takes_sends(),
+            takes_pulls=self._role.serves_reads,
         )
         try:
             if appended:
                 self._count(appended)
             for connection, frames in held:
-                self._durable.hold(connection, self._store.log.end, frames)
+                self._ack.hold(connection, self._store.log.end, frames)
             for connection, results in pulled:
                 try:
                     self._note(results, connection)
@@ -176,7 +185,7 @@ class FastPath:
 
     def answer(self, pulls: list[HeldPull]) -> list[HeldPull]:
         """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""
-        if not pulls:
+        if not pulls or not self._role.serves_reads:
             return pulls
         backend, now_ms = self._backend, self._store_time_now()
 
@@ -200,7 +209,7 @@ class FastPath:
     def _takes_sends(self) -> bool:
         """Whether messages can be taken; while not, send/send_service.py says why."""
         return not (
-            self._is_slave
+            not (self._takes_writes and self._answers)
             or self._overload.reason
             or not self._store.is_writable
             or (self._opens_ms and self._is_closed())
@@ -229,7 +238,7 @@ class FastPath:
         """Note what pulls change, as PullCalls does, and hold those that wait."""
         for result in results:
             authorization, commit = result.authorization, result.commit_offset
-            if commit is not None and self._identity.is_master:
+            if commit is not None and self._role.is_master:
                 self._offsets.commit_by_client(
                     authorization.group, authorization.topic, result.queue_id, commit, peer.address
                 )
@@ -285,6 +294,13 @@ class FastPath:
         """
         self._backend, self._direct_backend = _ClosedBackend(), None
         self._later = self._transactions = None
+
+    def _role_changed(self, role: RoleState) -> None:
+        self._takes_writes = role.takes_writes
+        self._backend.forget_authorizations()
+
+    def _ack_changed(self) -> None:
+        self._answers = self._store.holds_answers or not self._ack.holds
 
     def _settings_changed(self) -> None:
         if not isinstance(self._backend, _ClosedBackend):

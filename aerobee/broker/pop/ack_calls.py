@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import check_client_group
 from aerobee.broker.pop.check_point import Acks, CheckPointKey
@@ -21,7 +22,6 @@ from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
 from aerobee.broker.pop.order_info import NOT_OURS, UNKNOWN
 from aerobee.broker.refusal import store_refusal
-from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, RemoteError, StoreError
 from aerobee.remoting import fastjson
@@ -29,7 +29,6 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.pop_handle import Handle, parse_handle
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 
@@ -63,7 +62,7 @@ class AckCalls:
         offsets: ConsumerOffsets,
         checks: PopChecks,
         wake: Callable[[str, str, int], None],
-        durable: DurableReplies,
+        ack: AckPolicy,
         clock: Clock,
         broker_name: str,
         call_soon: Callable[[Callable[[], None]], object],
@@ -74,7 +73,7 @@ class AckCalls:
         self._offsets = offsets
         self._checks = checks
         self._wake = wake
-        self._durable = durable
+        self._ack = ack
         self._clock = clock
         self._broker_name = broker_name
         self._call_soon = call_soon
@@ -194,10 +193,7 @@ class AckCalls:
                 "reviveQid": str(handle.revive_queue_id),
             }
         )
-        if self._store.config.is_sync_flush and not request.is_oneway:
-            self._durable.hold(peer, end, encode_frame(reply))
-            return None
-        return reply
+        return reply if request.is_oneway else self._ack.answer(peer, reply, end)
 
     # --- checks
 
@@ -322,13 +318,11 @@ class AckCalls:
         except StoreError as error:
             refusal = store_refusal(error)
             code, remark = refusal.code, refusal.remark
-        holds = not code and self._store.config.is_sync_flush
         for peer, request in answers:
             reply = request.reply(code, remark=remark)
-            if holds:
-                self._durable.hold(peer, end, encode_frame(reply))
-            elif peer.is_open:
-                peer.send(reply)
+            now = reply if code else self._ack.answer(peer, reply, end)
+            if now is not None and peer.is_open:
+                peer.send(now)
 
 
 def batch_offsets(bits: str, start_offset: int) -> list[int]:

@@ -11,6 +11,7 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.refusal import FAQ
+from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_type import TYPE_ATTRIBUTE
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import RemoteError
@@ -49,12 +50,14 @@ class PopChecks:
         groups: GroupTable,
         live: LiveConfig,
         identity: BrokerIdentity,
+        role: RoleState,
         expressions: Expressions,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._live = live
         self._identity = identity
+        self._role = role
         self._expressions = expressions
         self._grants: dict[tuple[str, str], PopGrant] = {}
         self._tags: dict[tuple[str, str], frozenset[int] | None] = {}
@@ -92,7 +95,7 @@ class PopChecks:
             raise RemoteError(
                 ResponseCode.NO_PERMISSION, f"the broker[{self._identity.address}] pop message is forbidden"
             )
-        if not self._identity.is_master:
+        if not self._role.is_master:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
                 f"broker {self._identity.name} id {self._identity.broker_id} is a slave: pop from the master",

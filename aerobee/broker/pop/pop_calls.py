@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
 from aerobee.broker.pop.request_age import RequestAge
 from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops, queues_of
 from aerobee.broker.refusal import store_refusal
-from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.stats import BrokerStats
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
@@ -24,7 +24,6 @@ from aerobee.remoting.body.pop_handle import message_offset_info, start_offset_i
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import GetResult
@@ -65,7 +64,7 @@ class PopCalls:
         checks: PopChecks,
         waiting: WaitingPops,
         stats: BrokerStats,
-        durable: DurableReplies,
+        ack: AckPolicy,
         live: LiveConfig,
         clock: Clock,
         pick: Callable[[int], int],
@@ -78,7 +77,7 @@ class PopCalls:
         self._checks = checks
         self._waiting = waiting
         self._stats = stats
-        self._durable = durable
+        self._ack = ack
         self._live = live
         self._clock = clock
         self._pick = pick
@@ -237,10 +236,7 @@ class PopCalls:
         if taken.rest and self._waiting.count:
             self._waiting.wake(want.topic, want.group)  # there is more than this one could take
         reply = request.reply(remark="FOUND", ext=self._fields(taken, want), body=b"".join(taken.bodies))
-        if taken.end and self._store.config.is_sync_flush:
-            self._durable.hold(peer, taken.end, encode_frame(reply))
-            return None
-        return reply
+        return self._ack.answer(peer, reply, taken.end) if taken.end else reply
 
     def _wait(
         self,

@@ -124,6 +124,7 @@ class Pop(Feature):
             groups=parts.groups,
             live=parts.live,
             identity=identity,
+            role=parts.role,
             expressions=parts.expressions,
         )
         self._pops = PopCalls(
@@ -132,7 +133,7 @@ class Pop(Feature):
             checks=checks,
             waiting=self.waiting,
             stats=parts.stats,
-            durable=parts.durable,
+            ack=parts.ack,
             live=parts.live,
             clock=clock,
             pick=pick,
@@ -145,7 +146,7 @@ class Pop(Feature):
             offsets=parts.offsets,
             checks=checks,
             wake=self._wake,
-            durable=parts.durable,
+            ack=parts.ack,
             clock=clock,
             broker_name=identity.name,
             call_soon=call_soon,

@@ -22,6 +22,7 @@ from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, HeldPulls
 from aerobee.broker.refusal import FAQ
+from aerobee.broker.role import RoleState
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
@@ -161,6 +162,7 @@ class PullService:
         filters: FilterTable | None = None,
         live: LiveConfig,
         identity: BrokerIdentity,
+        role: RoleState,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -172,6 +174,7 @@ class PullService:
         self._held = held
         self._live = live
         self._identity = identity
+        self._role = role
         self._clock = clock
         self._expressions = expressions
         self._filters = filters
@@ -235,7 +238,9 @@ class PullService:
                 f"the broker[{self._identity.address}] for lite pull consumer is forbidden (litePullMessageEnable)",
                 FORBIDDEN_BROKER,
             )
-        if not self._identity.is_master and not config.slave_read_enable:
+        if not self._role.serves_reads:
+            raise PullRefused(ResponseCode.SYSTEM_BUSY, f"this broker serves no pulls: {self._role.reason}")
+        if not self._role.is_master and not config.slave_read_enable:
             raise PullRefused(
                 ResponseCode.SYSTEM_BUSY,
                 "[REJECTREQUEST] a slave with slaveReadEnable=false answers no pulls",
@@ -369,7 +374,7 @@ class PullService:
 
     def _outcome(self, pull: Pull, result: GetResult, started: float, *, may_hold: bool) -> PullOutcome:
         config = self._live.value
-        master = self._identity.is_master
+        master = self._role.is_master
         request = pull.request
         group_name, topic_name = pull.group.group_name, pull.topic.topic_name
         status, next_offset = result.status, result.next_offset

@@ -15,6 +15,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.property_names import REPLY_TO_CLIENT
 from aerobee.broker.refusal import store_refusal
+from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_header import SendHeader, parse_send_header
 from aerobee.broker.stats import BrokerStats
@@ -53,6 +54,7 @@ class RequestReply(Feature):
         stats: BrokerStats,
         live: LiveConfig,
         identity: BrokerIdentity,
+        role: RoleState,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -62,6 +64,7 @@ class RequestReply(Feature):
         self._stats = stats
         self._live = live
         self._identity = identity
+        self._role = role
         self._clock = clock
         self._pushed = 0
         self._failed = 0
@@ -101,7 +104,7 @@ class RequestReply(Feature):
         return request.reply(ext=ext)
 
     def _check(self, header: SendHeader, body: bytes) -> None:
-        if not self._identity.is_master:
+        if not self._role.is_master:
             raise RemoteError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"service not available now. broker {self._identity.name} id {self._identity.broker_id} is a slave: "

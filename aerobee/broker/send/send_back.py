@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
@@ -24,8 +25,8 @@ from aerobee.broker.property_names import (
     TIMER_ROLL_TIMES,
 )
 from aerobee.broker.refusal import FAQ, store_refusal
+from aerobee.broker.role import RoleState
 from aerobee.broker.send.dead_letter import note_death, note_error, tries_failed
-from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
 from aerobee.broker.stats import BrokerStats
@@ -36,7 +37,6 @@ from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import StoredMessage
@@ -72,7 +72,8 @@ class SendBackCalls:
         stats: BrokerStats,
         live: LiveConfig,
         identity: BrokerIdentity,
-        durable: DurableReplies,
+        role: RoleState,
+        ack: AckPolicy,
         pick_queue: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
@@ -82,7 +83,8 @@ class SendBackCalls:
         self._stats = stats
         self._live = live
         self._identity = identity
-        self._durable = durable
+        self._role = role
+        self._ack = ack
         self._pick_queue = pick_queue
 
     def handlers(self) -> dict[int, Handler]:
@@ -98,7 +100,7 @@ class SendBackCalls:
                 remark=f"subscription group not exist, {group_name}; create it, or set "
                 f"autoCreateSubscriptionGroup\n{FAQ}",
             )
-        if not self._live.value.broker_permission & PERM_WRITE or not self._identity.is_master:
+        if not self._live.value.broker_permission & PERM_WRITE or not self._role.is_master:
             return request.reply(
                 ResponseCode.NO_PERMISSION,
                 remark=f"the broker[{self._identity.address}] sending message is forbidden",
@@ -126,10 +128,7 @@ class SendBackCalls:
         self._stats.send_back(group_name, properties["RETRY_TOPIC"])
         self._stats.topic_put(message.topic, 1, result.size)
         reply = request.reply()
-        if self._store.config.is_sync_flush and not request.is_oneway:
-            self._durable.hold(peer, result.end, encode_frame(reply))
-            return None
-        return reply
+        return reply if request.is_oneway else self._ack.answer(peer, reply, result.end)
 
     def _again(
         self, request: RemotingCommand, record: Record, group: SubscriptionGroupConfig

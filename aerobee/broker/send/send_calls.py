@@ -5,22 +5,21 @@ Serves every send that the lane does not take.
 
 from __future__ import annotations
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.refusal import store_refusal
-from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageLog
 from aerobee.broker.send.send_header import parse_send_header
 from aerobee.broker.send.send_service import SendOutcome, SendService
 from aerobee.errors import RemoteError, StoreError
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 
 
 class SendCalls:
-    """Handlers of the send family. Plain functions; a reply that waits for the disk leaves by DurableReplies."""
+    """Handlers of the send family. Plain functions; AckPolicy says when a reply may leave."""
 
     def __init__(
         self,
@@ -29,12 +28,12 @@ class SendCalls:
         store: MessageLog,
         live: LiveConfig,
         identity: BrokerIdentity,
-        durable: DurableReplies,
+        ack: AckPolicy,
     ) -> None:
         self._service = service
         self._store = store
         self._live = live
-        self._durable = durable
+        self._ack = ack
         self._store_host_hex = identity.store_host.hex().upper()
 
     def handlers(self) -> dict[int, Handler]:
@@ -56,10 +55,7 @@ class SendCalls:
         if request.is_oneway:
             return None
         reply = request.reply(ext=self._fields(outcome))
-        if self._store.config.is_sync_flush and outcome.waits_for_disk:
-            self._durable.hold(peer, outcome.append.end, encode_frame(reply))
-            return None
-        return reply
+        return self._ack.answer(peer, reply, outcome.append.end, wants_to_wait=outcome.wants_to_wait)
 
     def _fields(self, outcome: SendOutcome) -> dict[str, str]:
         append = outcome.append

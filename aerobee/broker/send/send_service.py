@@ -11,10 +11,11 @@ one message with the packed batch as its body.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from aerobee.broker.ack import wants_to_wait
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
@@ -22,6 +23,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.property_names import DELAY, PRODUCER_GROUP, TIMER_DELETE_KEY, TIMER_OUT_MS, TRAN_MSG
 from aerobee.broker.refusal import FAQ
+from aerobee.broker.role import RoleState
 from aerobee.broker.send.batch_queue import as_inner_batch
 from aerobee.broker.send.dead_letter import note_death, tries_failed
 from aerobee.broker.send.message_type import check_type, priority_queue
@@ -57,7 +59,6 @@ from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.recall_handle import RecallHandle
-from aerobee.store.config import BrokerRole
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 
@@ -65,7 +66,7 @@ from aerobee.store.stored_message import AppendResult, StoredMessage
 class SendOutcome:
     """What became of one send that the store has.
 
-    `append` says where: of the first one when `is_repeated`. `waits_for_disk`: the sender wants its answer when that is
+    `append` says where: of the first one when `is_repeated`. `wants_to_wait`: the sender wants its answer when that is
     durable, where the broker is set to that.
     """
 
@@ -75,7 +76,7 @@ class SendOutcome:
     recall_handle: str = ""  # of a message that waits in the timer
     is_inner_batch: bool = False  # the batch became one record
     is_repeated: bool = False
-    waits_for_disk: bool = True
+    wants_to_wait: bool = True
 
 
 class SendService:
@@ -92,6 +93,7 @@ class SendService:
         stats: BrokerStats,
         live: LiveConfig,
         identity: BrokerIdentity,
+        role: RoleState,
         overload: Overload,
         unique_keys: UniqueKeys,
         duplicates: SendDuplicates,
@@ -106,6 +108,7 @@ class SendService:
         self._stats = stats
         self._live = live
         self._identity = identity
+        self._role = role
         self._overload = overload
         self._unique_keys = unique_keys
         self._duplicates = duplicates
@@ -146,7 +149,7 @@ class SendService:
         if self._clock.now_ms() < opens_ms:
             when = datetime.fromtimestamp(opens_ms / 1000, UTC).isoformat(sep=" ")
             raise RemoteError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {when}")
-        if not self._identity.is_master or self._store.config.broker_role is BrokerRole.SLAVE:
+        if not self._role.takes_writes:
             raise RemoteError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"service not available now. broker {self._identity.name} id {self._identity.broker_id} is a slave: "
@@ -274,7 +277,7 @@ class SendService:
             header.queue_id,
             unique_key,
             recall_handle=recall_handle,
-            waits_for_disk=waits_for_disk(properties),
+            wants_to_wait=wants_to_wait(properties),
         )
 
     def _transaction_bits(self, header: SendHeader, properties: dict[str, str]) -> int:
@@ -390,7 +393,7 @@ class SendService:
             ]
         )
         unique_key = outer.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
-        return SendOutcome(result, header.queue_id, unique_key, waits_for_disk=waits_for_disk(outer))
+        return SendOutcome(result, header.queue_id, unique_key, wants_to_wait=wants_to_wait(outer))
 
     def _store_inner_batch(
         self, header: SendHeader, body: bytes, outer: dict[str, str], count: int, born_host: bytes
@@ -415,13 +418,8 @@ class SendService:
             header.queue_id,
             unique_key,
             is_inner_batch=True,
-            waits_for_disk=waits_for_disk(outer),
+            wants_to_wait=wants_to_wait(outer),
         )
-
-
-def waits_for_disk(properties: Mapping[str, str]) -> bool:
-    """Whether a sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
-    return properties.get("WAIT", "true").lower() == "true"
 
 
 def _sys_flag(sys_flag: int, topic: TopicConfig) -> int:

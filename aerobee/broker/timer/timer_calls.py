@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.identity import BrokerIdentity
@@ -36,7 +37,7 @@ from aerobee.broker.property_names import (
     UNIQUE_KEY,
 )
 from aerobee.broker.refusal import store_refusal
-from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.timer_properties import due_time, number
 from aerobee.broker.timer.delete_key import cancelled_key, waiting_key, written_key
@@ -50,7 +51,6 @@ from aerobee.message import decode_records, encode_properties, offset_message_id
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.recall_handle import RecallHandle, decode_recall_handle
 from aerobee.store.message_store import MessageStore
@@ -77,9 +77,10 @@ class TimerCalls:
         store: MessageStore,
         writer: MessageWriter,
         topics: TopicTable,
-        durable: DurableReplies,
+        ack: AckPolicy,
         live: LiveConfig,
         identity: BrokerIdentity,
+        role: RoleState,
         clock: Clock,
     ) -> None:
         self._service = service
@@ -89,9 +90,10 @@ class TimerCalls:
         self._store = store
         self._writer = writer
         self._topics = topics
-        self._durable = durable
+        self._ack = ack
         self._live = live
         self._identity = identity
+        self._role = role
         self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
@@ -135,10 +137,7 @@ class TimerCalls:
             refusal = store_refusal(error)
             return request.reply(refusal.code, remark=refusal.remark, ext=ext)
         reply = request.reply(ext={**ext, "msgId": handle.unique_key})
-        if self._store.config.is_sync_flush:
-            self._durable.hold(peer, result.end, encode_frame(reply))
-            return None
-        return reply
+        return self._ack.answer(peer, reply, result.end)
 
     def _check_recall(self, request: RemotingCommand) -> RecallHandle:
         """Raises RemoteError for what may not be recalled here."""
@@ -167,7 +166,7 @@ class TimerCalls:
         return handle
 
     def _check_master(self) -> None:
-        if not self._identity.is_master:
+        if not self._role.is_master:
             raise RemoteError(
                 ResponseCode.SLAVE_NOT_AVAILABLE,
                 f"broker {self._identity.name} is a slave here: ask its master",

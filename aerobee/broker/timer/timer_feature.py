@@ -79,9 +79,10 @@ class Timers(Feature):
             store=store,
             writer=parts.writer,
             topics=parts.topics,
-            durable=parts.durable,
+            ack=parts.ack,
             live=parts.live,
             identity=parts.identity,
+            role=parts.role,
             clock=parts.clock,
         )
         self._checkpoint: TimerCheckpoint | None = None

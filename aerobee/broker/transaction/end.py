@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.refusal import store_refusal
-from aerobee.broker.send.durable_replies import DurableReplies
+from aerobee.broker.role import RoleState
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.book import OpenTransaction, Outcome
@@ -23,9 +24,8 @@ from aerobee.errors import RemoteError, StoreError
 from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import AppendResult
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,8 @@ class EndTransactionCalls:
         config: StoreConfig,
         live: LiveConfig,
         identity: BrokerIdentity,
-        durable: DurableReplies,
+        role: RoleState,
+        ack: AckPolicy,
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
@@ -52,7 +53,8 @@ class EndTransactionCalls:
         self._config = config
         self._live = live
         self._identity = identity
-        self._durable = durable
+        self._role = role
+        self._ack = ack
         self._stats = stats
         self._clock = clock
         self.repeated_count = self.refused_count = self.unknown_count = 0
@@ -62,7 +64,7 @@ class EndTransactionCalls:
 
     def end(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Carry out a decision. No reply to "unknown": the transaction stays open and is asked about later."""
-        if not self._identity.is_master or self._config.broker_role is BrokerRole.SLAVE:
+        if not self._role.takes_writes:
             return request.reply(
                 ResponseCode.SLAVE_NOT_AVAILABLE,
                 remark=f"broker {self._identity.name} id {self._identity.broker_id} is a slave: end the transaction at "
@@ -96,10 +98,7 @@ class EndTransactionCalls:
         if result is None:
             result = self._ledger.write_ops()  # of a rollback the op record is the only trace
         reply = request.reply()
-        if result is not None and self._config.is_sync_flush:
-            self._durable.hold(peer, result.end, encode_frame(reply))
-            return None
-        return reply
+        return reply if result is None else self._ack.answer(peer, reply, result.end)
 
     def _decide(self, request: RemotingCommand, outcome: Outcome) -> AppendResult | None:
         """Return the committed message's place, None when nothing was stored. Raises RemoteError, StoreError."""

@@ -22,6 +22,7 @@ from aerobee.broker.feature import Feature
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.property_names import PRODUCER_GROUP, UNIQUE_KEY
+from aerobee.broker.role import RoleState
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.topic_table import (
     HALF_TOPIC,
@@ -43,7 +44,6 @@ from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.peer import Handler
-from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
@@ -63,6 +63,7 @@ class Transactions(Feature):
         self._offsets: ConsumerOffsets = parts.offsets
         self._live: LiveConfig = parts.live
         self._identity: BrokerIdentity = parts.identity
+        self._role: RoleState = parts.role
         self._clock: Clock = parts.clock
         self._schedule = parts.schedule
         self._run_blocking = parts.run_blocking
@@ -96,7 +97,8 @@ class Transactions(Feature):
             config=parts.store.config,
             live=parts.live,
             identity=parts.identity,
-            durable=parts.durable,
+            role=parts.role,
+            ack=parts.ack,
             stats=parts.stats,
             clock=parts.clock,
         )
@@ -185,7 +187,7 @@ class Transactions(Feature):
     def load(self) -> None:
         """Find out what is open. A slave does it when it becomes a master."""
         self._metrics.load()
-        if self._identity.is_master and self._store.config.broker_role is not BrokerRole.SLAVE:
+        if self._role.is_master:
             self._recover()
 
     def start(self) -> None:
@@ -247,7 +249,7 @@ class Transactions(Feature):
         self._metrics.write(self.ledger.book.counts)
 
     def _is_loaded_for_save(self) -> bool:
-        return self._identity.is_master and self._store.is_writable
+        return self._role.is_master and self._store.is_writable
 
     def _save_again(self) -> None:
         self._save_timer = self._clock.call_later(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
@@ -23,8 +24,8 @@ from aerobee.broker.overload import Overload
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.pull.pull_service import PullService
+from aerobee.broker.role import configured_role
 from aerobee.broker.send.delay_level import delay_level_hook
-from aerobee.broker.send.durable_replies import DurableReplies
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_duplicates import SendDuplicates
@@ -95,6 +96,7 @@ class Sending:
             ha_address="127.0.0.2:20912",
             store_host=host,
         )
+        self.role = configured_role(self.identity, self.store_config.broker_role)
         self.stats = BrokerStats(clock=self.clock, cluster="DefaultCluster")
         self.groups = GroupTable(clock=self.clock, live=self.live)
         self.locks = LockTable(clock=self.clock)
@@ -105,7 +107,7 @@ class Sending:
             record_at=record_reader(self.store.queues, self.store.log),
         )
         self.store.on_arrival(self.held.on_appended)
-        self.durable = DurableReplies(
+        self.ack = AckPolicy(
             store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout
         )
         self.overload = Overload(wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0)
@@ -121,6 +123,7 @@ class Sending:
             stats=self.stats,
             live=self.live,
             identity=self.identity,
+            role=self.role,
             overload=self.overload,
             unique_keys=UniqueKeys(ip=b"\x7f\0\0\2", process_id=1, salt=2),
             duplicates=self.duplicates,
@@ -132,7 +135,7 @@ class Sending:
             store=self.store,
             live=self.live,
             identity=self.identity,
-            durable=self.durable,
+            ack=self.ack,
         )
         self.offsets = ConsumerOffsets(clock=self.clock)
         self.offsets.on_reset(self.held.reset)
@@ -149,6 +152,7 @@ class Sending:
             expressions=Expressions(),
             live=self.live,
             identity=self.identity,
+            role=self.role,
             clock=self.clock,
         )
         self.pulls = PullCalls(service=reading, held=self.held, spawn=self.spawned.append)
@@ -159,12 +163,13 @@ class Sending:
             consumers=self.consumers,
             offsets=self.offsets,
             stats=self.stats,
-            durable=self.durable,
+            ack=self.ack,
             overload=self.overload,
             held=self.held,
             resume_pull=lambda pull: self.resume(pull),
             live=self.live,
             identity=self.identity,
+            role=self.role,
             clock=self.clock,
             choice=choice or _chosen[-1],
         )

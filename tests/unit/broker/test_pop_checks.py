@@ -11,6 +11,7 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.pop.checks import PopChecks
+from aerobee.broker.role import Role, RoleState
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import ManualClock
 from aerobee.errors import RemoteError
@@ -38,6 +39,7 @@ class Broker:
                 ha_address="127.0.0.1:10912",
                 store_host=b"\x7f\x00\x00\x01\x00\x00\x2a\x9f",
             ),
+            role=RoleState(Role.MASTER, "of the test"),
             expressions=Expressions(),
         )
 

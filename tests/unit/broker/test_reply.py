@@ -58,6 +58,7 @@ class Replying:
             stats=self.sending.stats,
             live=self.sending.live,
             identity=self.sending.identity,
+            role=self.sending.role,
             clock=self.sending.clock,
         )
 

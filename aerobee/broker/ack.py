@@ -1,0 +1,192 @@
+"""When an append may be answered, and with which code: the one place that knows.
+
+With asynchronous flush and without replication an append is answered when it is stored. Else its answer is held until
+the disk has the record (SYNC_FLUSH), and until enough replicas have it, where a ReplicationWatermark is set. A sender that does
+not care (property WAIT=false) is answered at once. A held answer leaves exactly once, with the first verdict that is not
+good, else as it is when all are there:
+
+    10 FLUSH_DISK_TIMEOUT      stored; not on the disk within syncFlushTimeout
+    11 SLAVE_NOT_AVAILABLE     stored; there are not enough replicas that follow
+    12 FLUSH_SLAVE_TIMEOUT     stored and on the disk; the replicas did not confirm it in time
+    14 SERVICE_NOT_AVAILABLE   a sync failed: nothing is known about the record
+
+Follows CommitLog.handleDiskFlushAndHA and SendMessageProcessor.handlePutMessageResult.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Protocol
+
+from aerobee.clock import Clock, Timer
+from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.peer import Peer, Reply
+
+TIMEOUT_REMARK = "the message is stored, but was not synced to the disk within syncFlushTimeout"
+FAILED_REMARK = (
+    "a sync to the disk failed, so it is not known whether the message survives a power loss; the broker takes no "
+    "messages until it is restarted"
+)
+REPLICAS_LATE_REMARK = "the message is stored, but not enough replicas confirmed it in time"
+NO_REPLICAS_REMARK = "the message is stored, but there are not enough replicas that follow this broker"
+
+
+class Replicated(Enum):
+    """What became of a record at the replicas."""
+
+    ENOUGH = auto()  # as many as are needed have it
+    TOO_LATE = auto()  # they did not confirm it in time
+    TOO_FEW = auto()  # there are not as many
+
+
+class DurabilityWait(Protocol):
+    """What is needed of the store."""
+
+    @property
+    def holds_answers(self) -> bool: ...  # the disk is waited for
+
+    def wait_durable(self, offset: int, callback: Callable[[bool], None]) -> None: ...
+
+
+class ReplicationWatermark(Protocol):
+    """How far enough replicas have the log. Its verdicts come in the order of offsets, each once, at once when known."""
+
+    def when(self, offset: int, callback: Callable[[Replicated], None]) -> None: ...
+
+
+def wants_to_wait(properties: Mapping[str, str]) -> bool:
+    """Whether a sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
+    return properties.get("WAIT", "true").lower() == "true"
+
+
+class _Held:
+    __slots__ = ("due", "frames", "is_on_disk", "missing", "peer")
+
+    def __init__(self, peer: Peer, frames: bytes, due: float, missing: int) -> None:
+        self.peer = peer
+        self.frames: bytes | None = frames
+        self.due = due
+        self.missing = missing  # verdicts that have not come
+        self.is_on_disk = False
+
+
+class AckPolicy:
+    """Answers appends when they may be. Belongs to the event loop.
+
+    Bounded by what senders have in flight: a connection's replies are counted by nobody else while they wait.
+    """
+
+    def __init__(self, *, store: DurabilityWait, clock: Clock, timeout_ms: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._timeout_s = timeout_ms / 1000
+        self._replication: ReplicationWatermark | None = None
+        self._waiting: deque[_Held] = deque()  # by deadline, as the time-out is the same for all
+        self._timer: Timer | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def holds(self) -> bool:
+        """Whether answers to appends are held at all, at present."""
+        return self._replication is not None or self._store.holds_answers
+
+    def set_replication(self, watermark: ReplicationWatermark | None) -> None:
+        """Wait for replicas, too, from now on; None: no longer. Answers that are held already wait as they did."""
+        self._replication = watermark
+        for listener in self._listeners:
+            listener()
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back when `holds` may have changed."""
+        self._listeners.append(callback)
+
+    def answer(
+        self, peer: Peer, reply: RemotingCommand, end_offset: int, *, wants_to_wait: bool = True
+    ) -> Reply:
+        """The reply to an append that ends at `end_offset`, when it may leave now; None when it is held and leaves later.
+
+        `wants_to_wait`: what the message itself asks for.
+        """
+        if not (wants_to_wait and self.holds):
+            return reply
+        self.hold(peer, end_offset, encode_frame(reply))
+        return None
+
+    def hold(self, peer: Peer, end_offset: int, frames: bytes) -> None:
+        """Write `frames` (whole encoded replies) to the peer once the log is safe up to `end_offset`."""
+        replication = self._replication
+        held = _Held(peer, frames, self._clock.monotonic() + self._timeout_s, 1 if replication is None else 2)
+        self._waiting.append(held)
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._timeout_s, self._expire)
+        self._store.wait_durable(end_offset, lambda ok: self._on_disk(held, ok))
+        if replication is not None:
+            replication.when(end_offset, lambda verdict: self._on_replicas(held, verdict))
+
+    def _on_disk(self, held: _Held, ok: bool) -> None:
+        held.is_on_disk = ok
+        if not ok:
+            self._release(held, ResponseCode.SERVICE_NOT_AVAILABLE, FAILED_REMARK, keep_ext=False)
+        else:
+            self._arrived(held)
+
+    def _on_replicas(self, held: _Held, verdict: Replicated) -> None:
+        if verdict is Replicated.TOO_LATE:
+            self._release(held, ResponseCode.FLUSH_SLAVE_TIMEOUT, REPLICAS_LATE_REMARK)
+        elif verdict is Replicated.TOO_FEW:
+            self._release(held, ResponseCode.SLAVE_NOT_AVAILABLE, NO_REPLICAS_REMARK)
+        else:
+            self._arrived(held)
+
+    def _arrived(self, held: _Held) -> None:
+        held.missing -= 1
+        if not held.missing:
+            self._release(held)
+
+    def _release(self, held: _Held, code: int = 0, remark: str = "", *, keep_ext: bool = True) -> None:
+        self._write(held, code, remark, keep_ext=keep_ext)
+        waiting = self._waiting
+        while waiting and waiting[0].frames is None:
+            waiting.popleft()
+        if not waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _write(self, held: _Held, code: int, remark: str, *, keep_ext: bool = True) -> None:
+        """Let an answer leave, if it has not left."""
+        frames, held.frames = held.frames, None
+        if frames is not None and held.peer.is_open:
+            held.peer.write(recode(frames, code, remark, keep_ext=keep_ext) if code else frames)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        waiting = self._waiting
+        while waiting and (waiting[0].frames is None or waiting[0].due <= now):
+            held = waiting.popleft()
+            if held.is_on_disk:
+                self._write(held, ResponseCode.FLUSH_SLAVE_TIMEOUT, REPLICAS_LATE_REMARK)
+            else:
+                self._write(held, ResponseCode.FLUSH_DISK_TIMEOUT, TIMEOUT_REMARK)
+        if waiting:
+            self._timer = self._clock.call_later(max(0.0, waiting[0].due - now), self._expire)
+
+
+def recode(frames: bytes, code: int, remark: str, *, keep_ext: bool = True) -> bytes:
+    """Return the same replies with another code and remark. `frames` are whole frames that we encoded."""
+    parts: list[bytes] = []
+    at = 0
+    while at < len(frames):
+        end = at + 4 + int.from_bytes(frames[at : at + 4], "big")
+        reply = decode_frame(frames[at:end])
+        reply.code = int(code)
+        reply.remark = remark
+        if not keep_ext and reply.ext is not None:
+            reply.ext = {key: reply.ext[key] for key in ("MSG_REGION", "TRACE_ON") if key in reply.ext}
+        parts.append(encode_frame(reply))
+        at = end
+    return b"".join(parts)
