@@ -47,6 +47,7 @@ COMMANDS = {
     "message": "message",
     "timer": "timer",
     "bench": "bench",
+    "store": "store",
     "context": "context",
 }
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}

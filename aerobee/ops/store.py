@@ -1,0 +1,77 @@
+"""`aerobee store`: is every record and every queue entry of a directory whole, and what can be mended."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aerobee.ops.failure import ExitCode
+from aerobee.ops.options import AsJson
+from aerobee.ops.output import Output
+from aerobee.ops.serving import Assignments, ConfigPath, flags_of
+from aerobee.ops.settings import broker_settings
+from aerobee.store.config import StoreConfig
+from aerobee.store.verify.checker import StoreReport, verify
+from aerobee.store.verify.repair import repair
+
+app = typer.Typer(help="Look at a broker's files, and mend them.", no_args_is_help=True)
+Data = Annotated[Path | None, typer.Option("--data", help="The store's directory.")]
+SHOWN_MAX = 20
+
+
+def _config(config: str | None, data: Path | None, assignments: list[str] | None, out: Output) -> StoreConfig:
+    flags = flags_of(("storePathRootDir", str(data.absolute()) if data else None, "--data"))
+    return broker_settings(path=config, assignments=assignments or (), flags=flags, note=out.note).store
+
+
+@app.command("verify")
+def verify_store(
+    config: ConfigPath = None,
+    data: Data = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every record and compare its queue entry. Changes nothing; a broker may be running."""
+    out = Output(as_json)
+    report = verify(_config(config, data, assignments, out))
+    out.document({"whole": report.is_whole, **dataclasses.asdict(report)}, "\n".join(_lines(report)))
+    raise typer.Exit(int(ExitCode.DONE if report.is_whole else ExitCode.REFUSED))
+
+
+@app.command("repair")
+def repair_store(
+    config: ConfigPath = None,
+    data: Data = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write again what can be had from the log, and leave out what is damaged in it. The broker must be stopped."""
+    out = Output(as_json)
+    notes = repair(_config(config, data, assignments, out))
+    out.document({"done": notes}, "\n".join(notes))
+
+
+def _lines(report: StoreReport) -> list[str]:
+    """The report for people."""
+    lines = [
+        f"{report.records} records in log bytes {report.log_min} to {report.log_end}, {report.queues} queues",
+        f"{report.damaged_count} damaged places of the log, {report.damaged_bytes} bytes",
+    ]
+    lines += [
+        f"  log bytes {place.start} to {place.stop}, in {place.path}: {place.reason}"
+        for place in report.damaged[:SHOWN_MAX]
+    ]
+    lines.append(f"{report.wrong_count} records without a right queue entry")
+    lines += [
+        f"  message {each.queue_offset} of queue {each.queue_id} of {each.topic}, at log byte {each.physical_offset}"
+        for each in report.wrong[:SHOWN_MAX]
+    ]
+    lines += report.faults
+    if not report.is_whole:
+        lines.append(
+            "stop the broker and run `aerobee store repair`: queues and indexes are built again from the log"
+        )
+    return lines

@@ -1,0 +1,161 @@
+"""A look at every record of the commit log and every queue entry, which changes nothing.
+
+It may be taken while a broker has the store open: what that broker writes meanwhile is not looked at.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass, field
+
+from aerobee.message import decode_properties
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import MappedFile, RealDisk
+from aerobee.store.dispatch import ScanKind
+from aerobee.store.log_scanner import LogScanner
+from aerobee.store.queue_files import FilePool
+from aerobee.store.queue_table import QueueTable
+
+PLACES_MAX = 1_000  # of one kind that are listed; all are counted
+
+
+class _ReadOnlyFile:
+    """A file mapped for reading. Writing to it, or taking space, is a fault of ours."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self._descriptor).st_size
+        self.buffer: mmap.mmap | bytearray = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
+
+    def read(self, start: int, end: int) -> bytes:
+        return os.pread(self._descriptor, max(0, end - start), start)
+
+    peek = read
+
+    def will_need(self, start: int, end: int) -> None:
+        return
+
+    def is_resident(self, start: int, end: int) -> bool:
+        return True
+
+    def prefault(self, start: int, end: int) -> None:
+        return
+
+    def reserve(self, end: int) -> None:
+        raise OSError(f"{self.path} is open for reading only")
+
+    def fill(self, start: int, end: int) -> None:
+        raise OSError(f"{self.path} is open for reading only")
+
+    def rewrite(self, start: int, end: int) -> None:
+        raise OSError(f"{self.path} is open for reading only")
+
+    def sync(self, start: int, end: int) -> None:
+        return
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            if isinstance(self.buffer, mmap.mmap):
+                self.buffer.close()
+
+
+class ReadOnlyDisk(RealDisk):
+    """The machine's files, none of which is made, changed or removed."""
+
+    def open_mapped(self, path: str) -> MappedFile:
+        return _ReadOnlyFile(path)
+
+    def remove(self, path: str) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPlace:
+    """Bytes [start, stop) of the log that are no records."""
+
+    start: int
+    stop: int
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongEntry:
+    """A record whose queue has no right entry for it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+
+
+@dataclass(slots=True)
+class StoreReport:
+    """What verify() saw. `faults` are sentences about whole files."""
+
+    log_min: int = 0
+    log_end: int = 0
+    records: int = 0
+    damaged_count: int = 0
+    damaged_bytes: int = 0
+    wrong_count: int = 0
+    queues: int = 0
+    damaged: list[DamagedPlace] = field(default_factory=list)
+    wrong: list[WrongEntry] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.damaged_count or self.wrong_count or self.faults)
+
+
+def verify(config: StoreConfig) -> StoreReport:
+    """Read the whole log and every entry of its records. Raises StoreError or ConfigError when that cannot be begun."""
+    disk = ReadOnlyDisk()
+    log, pool = CommitLog(config, disk), FilePool(disk)
+    report = StoreReport()
+    try:
+        log.load()
+        table = QueueTable(config, pool)
+        table.load()
+        report.queues = len(table.queues)
+        report.faults = [f"{queue.path}: {queue.fault}" for queue in table.queues.values() if queue.fault]
+        _look(config, log, table, report)
+    finally:
+        log.close()
+        pool.close()
+    return report
+
+
+def _look(config: StoreConfig, log: CommitLog, table: QueueTable, report: StoreReport) -> None:
+    report.log_min = report.log_end = log.min_offset
+    scanner = LogScanner(log, check_crc=True)
+    places: list[DamagedPlace] = []
+
+    def damaged(start: int, stop: int, reason: str) -> None:
+        places.append(DamagedPlace(start, stop, scanner.path(start), reason))
+
+    for record in scanner.records(log.min_offset, log.end, damaged):
+        report.records += 1
+        report.log_end = record.physical_offset + record.size
+        if not record.has_queue_entry:
+            continue
+        for each in (record, *table.light_records(record, decode_properties(record.properties))):
+            queue = table.queues.get((each.topic, each.queue_id))
+            entry = queue.entry(each.queue_offset) if queue is not None else None
+            if entry is None or entry[:2] != (record.physical_offset, record.size):
+                report.wrong_count += 1
+                if len(report.wrong) < PLACES_MAX:
+                    report.wrong.append(
+                        WrongEntry(each.topic, each.queue_id, each.queue_offset, record.physical_offset)
+                    )
+    if places and places[-1].stop >= log.end and scanner.at(places[-1].start).kind is ScanKind.END:
+        places.pop()  # nothing was written there yet
+    report.damaged_count = len(places)
+    report.damaged_bytes = sum(place.stop - place.start for place in places)
+    report.damaged = places[:PLACES_MAX]

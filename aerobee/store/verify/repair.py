@@ -1,0 +1,24 @@
+"""Mending a store that no broker has open: everything that can be derived is written again from the log.
+
+It is a start with `truncateCorruptLog` and `checkQueuesOnStart`: damaged bytes of the log are left out and kept in
+`damaged/`, every queue entry is compared with the log, indexes are built again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+from aerobee.clock import SystemClock
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import RealDisk
+from aerobee.store.message_store import MessageStore
+
+
+def repair(config: StoreConfig) -> list[str]:
+    """Mend, close cleanly, and return what was done, in sentences. Raises StoreLocked, StoreError, ConfigError."""
+    changed = dataclasses.replace(config, truncate_corrupt_log=True, check_queues_on_start=True)
+    store = MessageStore(changed, disk=RealDisk(), clock=SystemClock())
+    report = store.load()
+    asyncio.run(store.stop())
+    return [report.summary(), *report.notes]
