@@ -475,6 +475,7 @@ def test_silence_proves_nothing_to_a_controller_that_has_just_begun_to_lead() ->
 # -- whatever is asked
 
 ids = st.integers(0, 4)
+behind = st.sampled_from((0, 0, 0, 1))
 some = st.lists(st.integers(1, 4), max_size=4, unique=True).map(tuple)
 
 
@@ -499,7 +500,10 @@ class Controllers(RuleBasedStateMachine):
         self.give(apply_id(broker_id))
 
     @rule(requester=ids, preferred=ids, living=some, unclean=st.sampled_from((False, False, False, True)))
-    def elect(self, requester: int, preferred: int, living: tuple[int, ...], unclean: bool) -> None:
+    def somebody_elects(self, requester: int, preferred: int, living: tuple[int, ...], unclean: bool) -> None:
+        self.elect(requester, preferred, living, unclean=unclean)
+
+    def elect(self, requester: int, preferred: int, living: tuple[int, ...], *, unclean: bool) -> None:
         before = self.state.groups.get(NAME)
         outcome = self.give(elect(requester, preferred, living=alive(*living), unclean=unclean))
         if (
@@ -512,23 +516,35 @@ class Controllers(RuleBasedStateMachine):
             assert winner in before.in_sync, "somebody who is not in sync was elected"
             assert winner in living
 
-    @rule(master=ids, members=some, living=some, behind=st.sampled_from((0, 0, 1)))
-    def alter(self, master: int, members: tuple[int, ...], living: tuple[int, ...], behind: int) -> None:
+    @rule(members=some, living=some, epoch_behind=behind, set_epoch_behind=behind)
+    def the_master_alters_the_set(
+        self, members: tuple[int, ...], living: tuple[int, ...], epoch_behind: int, set_epoch_behind: int
+    ) -> None:
         group = self.state.groups.get(NAME)
-        epoch, set_epoch = (group.master_epoch, group.set_epoch) if group else (0, 0)
+        if group is None or not group.master_id:
+            return
         before = self.state.snapshot()
         outcome = self.give(
             alter(
-                members,
-                master=master,
-                epoch=max(0, epoch - behind),
-                set_epoch=set_epoch,
-                living=living,
+                (*{group.master_id, *members},),
+                master=group.master_id,
+                epoch=group.master_epoch - epoch_behind,
+                set_epoch=group.set_epoch - set_epoch_behind,
+                living=(group.master_id, *living),
             )
         )
-        if behind and epoch:
-            assert outcome.code is not ControllerCode.SUCCESS
+        if epoch_behind or set_epoch_behind:
+            assert outcome.code is not ControllerCode.SUCCESS, "somebody with old epochs changed the set"
             assert self.state.snapshot() == before
+
+    @rule()
+    def all_join(self) -> None:
+        for broker_id in (1, 2, 3):
+            self.give(apply_id(broker_id))
+
+    @rule(living=some)
+    def the_controller_elects(self, living: tuple[int, ...]) -> None:
+        self.elect(0, 0, living, unclean=False)
 
     @rule(gone=some, living=some, forced=st.booleans())
     def clean(self, gone: tuple[int, ...], living: tuple[int, ...], forced: bool) -> None:
