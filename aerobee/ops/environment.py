@@ -9,7 +9,7 @@ from importlib import import_module
 from aerobee.client.contexts import VARIABLES
 
 PREFIX = "AEROBEE_"
-OTHERS = ("AEROBEE_DATA", "AEROBEE_LANE", "AEROBEE_CLIENT_CODEC")
+OTHERS = ("AEROBEE_DATA", "AEROBEE_FAST_PATH", "AEROBEE_LANE", "AEROBEE_CLIENT_CODEC")
 KNOWN = frozenset({*VARIABLES, *OTHERS})
 
 

@@ -73,3 +73,10 @@ def test_debug_says_what_a_send_does_wherever_it_stands(cluster: ThreadedCluster
         assert done.returncode == 0
         assert b"connected to" in done.stderr
         assert b"debugged: SendResult" in done.stderr
+
+
+def test_variable_that_chooses_the_fast_path_is_known() -> None:
+    done = shell(
+        f"{COMMAND} topic list -n {NOBODY}", AEROBEE_FAST_PATH="python", AEROBEE_CLIENT_CODEC="python"
+    )
+    assert b"note: " not in done.stderr
