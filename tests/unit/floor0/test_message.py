@@ -137,3 +137,13 @@ def test_message_that_cannot_be_stored_is_refused_with_the_reason(arguments, rea
 def test_text_that_is_no_offset_message_id_is_refused(text):
     with pytest.raises(UsageError):
         m.parse_offset_message_id(text)
+
+
+@pytest.mark.parametrize("length", [1_023, 1_024, 1_025, 4_300, 4_301, 30_000])
+def test_the_hash_of_a_long_text_is_javas(length: int) -> None:
+    text = "".join(chr(33 + n * 7 % 90) for n in range(length))
+    value = 0
+    for char in text:
+        value = (31 * value + ord(char)) & 0xFFFFFFFF
+    assert m.java_hash(text) & 0xFFFFFFFF == value
+    assert -(1 << 31) <= m.java_hash(text) < 1 << 31
