@@ -7,6 +7,7 @@ line after times, addresses, ids and rates are replaced by words; columns, label
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import re
 
@@ -16,14 +17,10 @@ from tests.interop.rocketmq import Cluster, Driver, wait_for
 
 EXACT, SORTED, SHAPE, SETTINGS = "exact", "sorted", "shape", "settings"
 
-# Settings that RocketMQ does not have, or whose value is the machine's.
-OWN_SETTINGS = {
-    "advertisedListeners", "brokerIP2", "commitLogReserveBytes", "enableVipListener", "hotReadBytes", "listenPort",
-    "dedupKeysMax", "dedupWindowMillis", "enableTopicMessageTypeCheck", "listeners", "mappedQueueFilesMax", "memoryBytes",
-    "pendingReplyBytesMax", "subscriptionConflictPolicy", "truncateCorruptLog",
-    # RocketMQ's, with another default here: docs/transactions.md
-    "transactionCheckInterval", "transactionOpBatchInterval",
-}  # fmt: skip
+# Settings whose value is another one here: an address, or another default (docs/transactions.md).
+OTHER_VALUES = {"brokerIP2", "listenPort", "transactionCheckInterval", "transactionOpBatchInterval"}
+SETTINGS_FILE = pathlib.Path(__file__).parents[2] / "scripts" / "rocketmq-5.5.0-settings.json"
+ROCKETMQ_SETTINGS = {key for keys in json.loads(SETTINGS_FILE.read_text()).values() for key in keys}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +154,7 @@ def normalised(text: str, style: str, cluster: Cluster) -> list[str]:
         lines = [re.sub(r"-?\d+|REAL", "N", line) for line in lines]
         return sorted({re.sub(r"\bN( N)+\b", "N", line) for line in lines})
     if style == SETTINGS:
-        return sorted(line for line in lines if line.split(" =")[0] not in OWN_SETTINGS)
+        return sorted(line for line in lines if line.split(" =")[0] in ROCKETMQ_SETTINGS - OTHER_VALUES)
     return lines
 
 

@@ -8,7 +8,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from aerobee.client import Admin, ConsumeFrom, Producer, PullConsumer, PullConsumerConfig, PushConsumer
+from aerobee.client import (
+    Admin,
+    ConsumeFrom,
+    ConsumerConfig,
+    Producer,
+    PullConsumer,
+    PullConsumerConfig,
+    PushConsumer,
+)
 from aerobee.client.received import ReceivedMessage
 from aerobee.errors import AerobeeError, ConsumerNotOnline, QueryNotFound, TopicNotExist
 from aerobee.message import Message, MessageQueue
@@ -156,7 +164,11 @@ async def test_admin_manages_groups_and_resets_their_offsets(
             await asyncio.to_thread(java.send, numbered(topic, 12))
             seen: list[bytes] = []
             async with PushConsumer(
-                real.namesrv, group, subscriptions={topic: "*"}, handler=lambda m: seen.append(m.body)
+                real.namesrv,
+                group,
+                subscriptions={topic: "*"},
+                handler=lambda m: seen.append(m.body),
+                config=ConsumerConfig(consume_from=ConsumeFrom.FIRST),
             ) as consumer:
                 await asyncio.to_thread(wait_for, "all messages", lambda: len(seen) == 12)
                 connections = await admin.consumer_connections(group)
