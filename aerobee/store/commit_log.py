@@ -63,6 +63,18 @@ class Segment:
 
     @property
     def file(self) -> MappedFile:
+        """Raises StoreError when the file cannot be opened."""
+        try:
+            return self.open_file()
+        except OSError as error:
+            raise StoreError(
+                f"the commit log file {self.path} cannot be read: {error}. Its messages are served again as soon as it can",
+                path=self.path,
+                offset=self.base,
+            ) from error
+
+    def open_file(self) -> MappedFile:
+        """As `file`. Raises OSError."""
         if self._file is None:
             self._file = self._disk.open_mapped(self.path)
         return self._file
@@ -286,15 +298,15 @@ class CommitLog:
         for base in bases:
             segment = self._pinned(base)
             assert segment is not None
-            segment.file.sync(max(start - base, 0), min(end - base, segment.size))
+            segment.open_file().sync(max(start - base, 0), min(end - base, segment.size))
 
     def rewrite(self, start: int, end: int) -> None:
         """Write [start, end) again as it is: a failed sync of an earlier run may have left it only in the cache."""
         for segment in self.segments:
             if segment.base < end and segment.end > start:
                 first, last = max(start - segment.base, 0), min(end - segment.base, segment.size)
-                segment.file.reserve(last)
-                segment.file.rewrite(first, last)
+                segment.open_file().reserve(last)
+                segment.open_file().rewrite(first, last)
 
     def sync(self, start: int, end: int) -> None:
         """Make [start, end) durable in this thread. Raises OSError."""
