@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from aerobee import Message, SyncProducer
 from aerobee.testing import ThreadedCluster
 
@@ -31,7 +33,7 @@ def test_interrupt_ends_a_program_whose_handler_blocks() -> None:
         with SyncProducer(cluster.nameserver_address) as producer:
             producer.send(Message("orders", b"x"))
         program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, cluster.nameserver_address],
+            [sys.executable, "-X", "faulthandler", "-c", PROGRAM, cluster.nameserver_address],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -40,7 +42,11 @@ def test_interrupt_ends_a_program_whose_handler_blocks() -> None:
             assert program.stdout is not None
             assert program.stdout.readline() == "in the handler\n"
             program.send_signal(signal.SIGINT)
-            _, errors = program.communicate(timeout=60)
+            try:
+                _, errors = program.communicate(timeout=60)
+            except subprocess.TimeoutExpired:
+                program.send_signal(signal.SIGABRT)  # it says where each of its threads is
+                pytest.fail(program.communicate()[1])
         finally:
             program.kill()
             program.wait()
