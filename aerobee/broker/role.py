@@ -33,25 +33,20 @@ class RoleState:
     """The role now, with the epoch in which it began, and the reason in words. Belongs to the event loop."""
 
     def __init__(self, role: Role, reason: str, *, epoch: int = 0) -> None:
-        self.role = role
-        self.reason = reason  # for logs and refusals: a clause without a full stop
         self.epoch = epoch
         self._listeners: list[Callable[[RoleState], None]] = []
+        self._take(role, reason)
 
-    @property
-    def is_master(self) -> bool:
-        """Whether this broker decides for its group: offsets, locks, POP, transactions, timers."""
-        return self.role is Role.MASTER
-
-    @property
-    def takes_writes(self) -> bool:
-        """Whether messages of clients may be stored here."""
-        return self.role is Role.MASTER
-
-    @property
-    def serves_reads(self) -> bool:
-        """Whether consumers may pull here, slaveReadEnable aside."""
-        return self.role is not Role.FENCED
+    def _take(self, role: Role, reason: str) -> None:
+        # Plain attributes, set with the role: they are read with each burst and each pull.
+        self.role = role
+        self.reason = reason  # for logs and refusals: a clause without a full stop
+        # Whether this broker decides for its group: offsets, locks, POP, transactions, timers.
+        self.is_master = role is Role.MASTER
+        # Whether messages of clients may be stored here.
+        self.takes_writes = role is Role.MASTER
+        # Whether consumers may pull here, slaveReadEnable aside.
+        self.serves_reads = role is not Role.FENCED
 
     def change(self, role: Role, reason: str, *, epoch: int | None = None) -> None:
         """Take another role; who listens is told after it has changed. Raises ValueError for an epoch that goes back."""
@@ -63,7 +58,7 @@ class RoleState:
             self.reason = reason
             return
         _logger.warning("this broker was %s and is now %s: %s", self.role.value, role.value, reason)
-        self.role, self.reason = role, reason
+        self._take(role, reason)
         for listener in self._listeners:
             try:
                 listener(self)

@@ -121,6 +121,7 @@ class Connection(asyncio.Protocol):
         self.ready: asyncio.Future[None] | None = None  # set by a client that waits for the TLS handshake
         # Set by a transport that gives reads to the burst hook itself: from this call on they all come here again.
         self.end_bursts: Callable[[], None] | None = None
+        self.hand_back: Callable[[], None] | None = None  # the same, where the beginning of a frame is kept there
         self._endpoint = endpoint
         self._limits = endpoint.limits
         self._loop = asyncio.get_running_loop()
@@ -335,8 +336,8 @@ class Connection(asyncio.Protocol):
 
     def frame_begun(self) -> tuple[tuple[int, int], int] | None:
         """A mark of the frame that has begun to arrive, and how long it says it is; None when none has."""
-        if self.end_bursts is not None and self.takes_bursts:
-            self.end_bursts()  # native code may keep the beginning of a frame
+        if self.hand_back is not None and self.takes_bursts:
+            self.hand_back()
         mark = None if self._reading_paused else self._decoder.beginning()
         return None if mark is None else (mark, self._decoder.announced_bytes())
 

@@ -222,6 +222,7 @@ class DirectTransport(asyncio.Transport):
         self._sockets = network.enter(loop)
         self._token = self._sockets.add(accepted.detach(), self)
         connection.end_bursts = self.stop_serving
+        connection.hand_back = self.hand_back
         connection.connection_made(self)
 
     def on_event(self, kind: int, what: Any) -> None:
@@ -257,6 +258,11 @@ class DirectTransport(asyncio.Transport):
             kept = self._sockets.stop_serving(self._token)
             if kept:
                 self._connection.data_received(kept)
+
+    def hand_back(self) -> None:
+        """Give the connection the beginning of a frame, if one is kept; the next read goes there, too."""
+        if not self._is_finished and self._sockets.keeps(self._token):
+            self.stop_serving()
 
     def on_unsent(self, rest: bytes | int) -> None:
         """Replies that the peer did not take, or why it never will (errno)."""

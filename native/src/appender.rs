@@ -26,6 +26,7 @@ pub struct Appender {
     pub errors: Errors,
     pub topics: Topics,
     pub store_host: Vec<u8>,
+    numbers_object: Py<PyAny>, // the store's LogAppender, which has what is known of its last record
     index_object: Py<PyAny>,
     index_files: Option<Py<PyList>>, // None: the index is off
     index: Index,
@@ -95,6 +96,7 @@ impl Appender {
         let files = index.getattr("files")?.cast_into::<PyList>()?.unbind();
         Ok(Self {
             log_object: store.getattr("log")?.unbind(),
+            numbers_object: store.getattr("appender")?.unbind(),
             index_files: index.getattr("is_enabled")?.is_truthy()?.then_some(files),
             index_object: index.unbind(),
             index: Index::default(),
@@ -284,9 +286,9 @@ impl Appender {
             }
             (topic.count, topic.byte_count, topic.request_count) = (0, 0, 0);
         }
-        let store = self.store.bind(py);
-        store.setattr(intern!(py, "last_store_timestamp"), writing.now_ms)?;
-        store.setattr(intern!(py, "last_record_offset"), writing.last_offset)?;
+        let numbers = self.numbers_object.bind(py);
+        numbers.setattr(intern!(py, "last_store_timestamp"), writing.now_ms)?;
+        numbers.setattr(intern!(py, "last_record_offset"), writing.last_offset)?;
         released.and(indexed).map(|()| totals)
     }
 

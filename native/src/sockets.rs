@@ -146,6 +146,11 @@ impl Sockets {
         Ok(PyBytes::new(py, &tail))
     }
 
+    /// Whether the beginning of a frame is kept here.
+    fn keeps(&self, token: u64) -> PyResult<bool> {
+        self.inner().sockets.get(&token).map(|socket| !socket.tail.is_empty()).ok_or_else(unknown)
+    }
+
     /// Send what the system takes now; returns how many bytes that was.
     fn send(&self, token: u64, data: &[u8]) -> PyResult<usize> {
         let inner = self.inner();

@@ -99,7 +99,6 @@ class FastPath:
         self._now_ms = clock.now_ms
         self._monotonic = clock.monotonic
         self._role = role
-        self._takes_writes = role.takes_writes
         # A backend holds answers for the disk only: where replicas are waited for without the disk, handlers answer.
         self._answers = store.holds_answers or not ack.holds
         self._opens_ms = 0
@@ -143,13 +142,15 @@ class FastPath:
         )
         appended, pulled, replies = result.appended, result.pulled, result.replies
         if appended:
-            self._count(appended)
+            requests = self._count(appended)
             held = result.held_replies
             if held:
                 self._ack.hold(connection, self._store.log.end, held)
+            self._stats.put_took(self._monotonic() - started, requests)
         if pulled:
-            self._note(pulled, connection)
-        self._took(self._monotonic() - started, appended, pulled)
+            found = self._note(pulled, connection)
+            if found:
+                self._stats.get_took(self._monotonic() - started, found)
         if replies:
             connection.write(replies)
         if result.fault is not None:
@@ -165,14 +166,15 @@ class FastPath:
             takes_sends=self._takes_sends(),
             takes_pulls=self._role.serves_reads,
         )
+        requests = found = 0
         try:
             if appended:
-                self._count(appended)
+                requests = self._count(appended)
             for connection, frames in held:
                 self._ack.hold(connection, self._store.log.end, frames)
             for connection, results in pulled:
                 try:
-                    self._note(results, connection)
+                    found += self._note(results, connection)
                 except Exception as error:
                     connection.failed(error)  # a pull of it that was to wait would never be answered
         except Exception:
@@ -180,7 +182,12 @@ class FastPath:
             _LOG.exception("a turn of connections was not noted to its end")
         for transport, rest in sockets.send_replies():
             transport.on_unsent(rest)
-        self._took(self._monotonic() - started, appended, [each for _, results in pulled for each in results])
+        if requests or found:
+            elapsed_s = self._monotonic() - started  # what each request of this turn has waited
+            if requests:
+                self._stats.put_took(elapsed_s, requests)
+            if found:
+                self._stats.get_took(elapsed_s, found)
         return events
 
     def answer(self, pulls: list[HeldPull]) -> list[HeldPull]:
@@ -209,7 +216,7 @@ class FastPath:
     def _takes_sends(self) -> bool:
         """Whether messages can be taken; while not, send/send_service.py says why."""
         return not (
-            not (self._takes_writes and self._answers)
+            not (self._role.takes_writes and self._answers)
             or self._overload.reason
             or not self._store.is_writable
             or (self._opens_ms and self._is_closed())
@@ -220,22 +227,19 @@ class FastPath:
         now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
         return now_ms if now_ms > last_ms else last_ms
 
-    def _count(self, appended: Sequence[Appended]) -> None:
+    def _count(self, appended: Sequence[Appended]) -> int:
+        """Count what was stored; return how many requests that were."""
+        requests = 0
         for each in appended:
-            self._stats.topic_put(each.topic, each.message_count, each.byte_count, each.request_count)
+            request_count = each.request_count
+            requests += request_count
+            self._stats.topic_put(each.topic, each.message_count, each.byte_count, request_count)
         self._store.burst_done()
+        return requests
 
-    def _took(self, elapsed_s: float, appended: Sequence[Appended], pulled: Sequence[PullResult]) -> None:
-        """Note how long one burst took: that is what each request of it waited."""
-        if appended:
-            self._stats.put_took(elapsed_s, sum([each.request_count for each in appended]))
-        if pulled:
-            found = len([each for each in pulled if each.held is None])
-            if found:
-                self._stats.get_took(elapsed_s, found)
-
-    def _note(self, results: Sequence[PullResult], peer: Peer) -> None:
-        """Note what pulls change, as PullCalls does, and hold those that wait."""
+    def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
+        """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""
+        found = 0
         for result in results:
             authorization, commit = result.authorization, result.commit_offset
             if commit is not None and self._role.is_master:
@@ -244,10 +248,12 @@ class FastPath:
                 )
             held = result.held
             if held is None:
+                found += 1
                 self._note_found(result)
             else:
                 self._stats.get_miss()
                 self._polls.hold(peer, result, held.frame, held.hold_ms)
+        return found
 
     def _note_found(self, result: PullResult) -> None:
         """Note a pull that has found messages."""
@@ -296,7 +302,6 @@ class FastPath:
         self._later = self._transactions = None
 
     def _role_changed(self, role: RoleState) -> None:
-        self._takes_writes = role.takes_writes
         self._backend.forget_authorizations()
 
     def _ack_changed(self) -> None:
