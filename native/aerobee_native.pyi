@@ -4,8 +4,10 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, final
 
 from aerobee.broker.fastpath.seam import (
+    Appended,
     Authorization,
     AuthorizationKey,
+    BurstResult,
     LaterHooks,
     Looked,
     Stamp,
@@ -20,58 +22,6 @@ FAST_PATH_VERSION: int
 CODEC_VERSION: int
 
 # --- the fast path
-
-@final
-class HeldFrame:
-    @property
-    def frame(self) -> bytes: ...
-    @property
-    def hold_ms(self) -> int: ...
-
-@final
-class PullResult:
-    @property
-    def authorization(self) -> Authorization: ...
-    @property
-    def queue_id(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def commit_offset(self) -> int | None: ...
-    @property
-    def message_count(self) -> int: ...
-    @property
-    def byte_count(self) -> int: ...
-    @property
-    def held(self) -> HeldFrame | None: ...
-
-@final
-class Appended:
-    @property
-    def topic(self) -> str: ...
-    @property
-    def message_count(self) -> int: ...
-    @property
-    def byte_count(self) -> int: ...
-    @property
-    def request_count(self) -> int: ...
-
-@final
-class BurstResult:
-    @property
-    def replies(self) -> bytes: ...
-    @property
-    def used(self) -> int: ...
-    @property
-    def is_slow(self) -> bool: ...
-    @property
-    def held_replies(self) -> bytes: ...
-    @property
-    def appended(self) -> list[Appended]: ...
-    @property
-    def pulled(self) -> list[PullResult]: ...
-    @property
-    def fault(self) -> BaseException | None: ...
 
 @final
 class DeliveryResult:
@@ -117,7 +67,6 @@ class Backend:
         position: int,
         born_host: bytes,
         now_ms: int,
-        *,
         takes_sends: bool,
         takes_pulls: bool,
     ) -> BurstResult: ...

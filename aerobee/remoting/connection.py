@@ -121,7 +121,8 @@ class Connection(asyncio.Protocol):
         self.ready: asyncio.Future[None] | None = None  # set by a client that waits for the TLS handshake
         # Set by a transport that gives reads to the burst hook itself: from this call on they all come here again.
         self.end_bursts: Callable[[], None] | None = None
-        self.hand_back: Callable[[], None] | None = None  # the same, where the beginning of a frame is kept there
+        # The same, only where that transport keeps the beginning of a frame.
+        self.hand_back: Callable[[], None] | None = None
         self._endpoint = endpoint
         self._limits = endpoint.limits
         self._loop = asyncio.get_running_loop()

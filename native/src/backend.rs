@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::appender::Appender;
 use crate::batch::Batches;
@@ -17,7 +17,7 @@ use crate::field::{Fields, Value};
 use crate::later::Later;
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::pull::Pulls;
-use crate::results::{Appended, BurstResult};
+use crate::results::{self, BurstResult};
 use crate::send::Sends;
 use crate::shared::{Burst, FLAG_ONEWAY, Family, Form, Gate, Gates, Identity, Request, Shared};
 use crate::transaction::Transactions;
@@ -106,19 +106,19 @@ impl Backend {
     }
 
     /// Serve ordinary frames from `position` on.
-    #[pyo3(signature = (data, position, born_host, now_ms, *, takes_sends, takes_pulls))]
+    #[pyo3(signature = (data, position, born_host, now_ms, takes_sends, takes_pulls))]
     #[allow(clippy::too_many_arguments)]
-    fn burst(
+    fn burst<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         data: &Bound<'_, PyAny>,
         position: usize,
         born_host: &[u8],
         now_ms: i64,
         takes_sends: bool,
         takes_pulls: bool,
-    ) -> PyResult<BurstResult> {
-        let Some(mut state) = self.state() else { return Ok(nothing(py, position)) };
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let Some(mut state) = self.state() else { return nothing(py, position).pack(py) };
         let gates = Gates { sends: takes_sends, pulls: takes_pulls };
         let mut burst = state.shared.begin(py, born_host, now_ms, gates)?;
         if let Ok(bytes) = data.cast::<PyBytes>() {
@@ -157,14 +157,14 @@ impl Backend {
 }
 
 /// What a burst says that served nothing: the frames are for the handlers.
-fn nothing(py: Python<'_>, position: usize) -> BurstResult {
+fn nothing(py: Python<'_>, position: usize) -> BurstResult<'_> {
     BurstResult {
-        replies: PyBytes::new(py, b"").unbind(),
+        replies: PyBytes::new(py, b""),
         used: position,
         is_slow: true,
-        held_replies: PyBytes::new(py, b"").unbind(),
-        appended: PyList::empty(py).unbind(),
-        pulled: PyList::empty(py).unbind(),
+        held_replies: PyBytes::new(py, b""),
+        appended: PyList::empty(py),
+        pulled: PyList::empty(py),
         fault: None,
     }
 }
@@ -195,22 +195,28 @@ impl State {
     ///
     /// Raises what fails at the burst's end: nothing of it may be answered then, for what it stored may not be where the
     /// store looks for it. What fails before, after bytes were written, is the result's fault.
-    fn serve(&mut self, mut burst: Burst<'_>, data: &[u8], position: usize, shift: usize) -> PyResult<BurstResult> {
+    fn serve<'py>(
+        &mut self,
+        mut burst: Burst<'py>,
+        data: &[u8],
+        position: usize,
+        shift: usize,
+    ) -> PyResult<Bound<'py, PyTuple>> {
         let py = burst.writing.py;
         let (used, is_slow, fault) = self.frames(&mut burst, data, position);
         let replies = std::mem::take(&mut burst.replies);
         let appended = self.end(&mut burst);
         let result = appended.map(|appended| BurstResult {
-            replies: PyBytes::new(py, &replies).unbind(),
+            replies: PyBytes::new(py, &replies),
             used: used + shift,
             is_slow,
-            held_replies: PyBytes::new(py, &burst.held).unbind(),
-            appended: appended.unbind(),
-            pulled: burst.pulled.take().unwrap_or_else(|| PyList::empty(py)).unbind(),
+            held_replies: PyBytes::new(py, &burst.held),
+            appended,
+            pulled: burst.pulled.take().unwrap_or_else(|| PyList::empty(py)),
             fault: fault.map(|error| error.into_value(py).into_any()),
         });
         self.shared.keep(replies);
-        result
+        result?.pack(py)
     }
 
     /// What a burst leaves to its end. Returns what was stored, by topic.
@@ -224,7 +230,7 @@ impl State {
         }
         let appended = PyList::empty(py);
         for total in &ended? {
-            appended.append(Py::new(py, Appended::of(&self.shared, py, total))?)?;
+            appended.append(results::appended(&self.shared, py, total)?)?;
         }
         Ok(appended)
     }

@@ -11,7 +11,7 @@ use crate::appender::Appender;
 use crate::field::Value;
 use crate::outcome::{Outcome, Stop};
 use crate::record::{HEAD_BYTES, Message, Record, body_crc};
-use crate::results::{Appended, DeliveryResult};
+use crate::results::{self, DeliveryResult};
 use crate::segment::Segment;
 use crate::shared::{Burst, Gates, Identity, PROPERTIES_BYTES_MAX, Shared};
 use crate::text::{Properties, java_hash_from};
@@ -142,7 +142,7 @@ fn deliver(shared: &mut Shared, py: Python<'_>, sources: &[i64], now_ms: i64, du
     shared.scratch.body = reader.record;
     let appended = PyList::empty(py);
     let ended = shared.appender.end(&mut burst.writing).and_then(|totals| {
-        totals.iter().try_for_each(|total| appended.append(Py::new(py, Appended::of(shared, py, total))?))
+        totals.iter().try_for_each(|total| appended.append(results::appended(shared, py, total)?))
     });
     shared.keep(burst.replies);
     if let Err(error) = ended {

@@ -62,10 +62,6 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client_reply::SendReplies>()?;
     module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
     module.add_class::<filter::RecordFilter>()?;
-    module.add_class::<results::BurstResult>()?;
-    module.add_class::<results::Appended>()?;
-    module.add_class::<results::PullResult>()?;
-    module.add_class::<results::HeldFrame>()?;
     module.add_class::<results::DeliveryResult>()?;
     #[cfg(target_os = "linux")]
     module.add_class::<sockets::Sockets>()?;

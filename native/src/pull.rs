@@ -227,7 +227,6 @@ impl Pulls {
         found: &Found,
         room: Range<usize>,
     ) -> Outcome<()> {
-        let py = burst.writing.py;
         let authorization = self.authorizations.get(key).ok_or(Stop::Slow)?;
         let byte_count = burst.replies.len() - room.end;
         let mut head = std::mem::take(&mut shared.scratch.head);
@@ -247,8 +246,8 @@ impl Pulls {
             return Err(Stop::Slow);
         }
         burst.pulled_bytes += burst.replies.len() - start;
-        note(burst, PullResult {
-            authorization: authorization.object.clone_ref(py),
+        note(burst, &PullResult {
+            authorization: &authorization.object,
             queue_id: asked.queue_id,
             next_offset: found.next_offset,
             commit_offset: asked.commit,
@@ -267,31 +266,27 @@ impl Pulls {
         asked: &Asked,
         start: usize,
     ) -> Outcome<()> {
-        let py = burst.writing.py;
         let timeout_ms = request.fields.get(Name::SuspendTimeoutMillis);
         let hold_ms = if timeout_ms.is_missing() { 0 } else { timeout_ms.number().ok_or(Stop::Slow)? };
         let authorization = self.authorizations.get(key).ok_or(Stop::Slow)?;
         burst.replies.truncate(start);
-        let held = HeldFrame {
-            frame: PyBytes::new(py, request.frame).unbind(),
-            hold_ms: hold_ms.clamp(0, HOLD_MS_MAX),
-        };
-        note(burst, PullResult {
-            authorization: authorization.object.clone_ref(py),
+        let held = HeldFrame { frame: request.frame, hold_ms: hold_ms.clamp(0, HOLD_MS_MAX) };
+        note(burst, &PullResult {
+            authorization: &authorization.object,
             queue_id: asked.queue_id,
             next_offset: asked.offset,
             commit_offset: asked.commit,
             message_count: 0,
             byte_count: 0,
-            held: Some(Py::new(py, held).map_err(Stop::Fault)?),
+            held: Some(held),
         })
     }
 }
 
 /// Add it to what the burst has pulled.
-fn note(burst: &mut Burst<'_>, result: PullResult) -> Outcome<()> {
+fn note(burst: &mut Burst<'_>, result: &PullResult<'_>) -> Outcome<()> {
     let py = burst.writing.py;
-    let result = Py::new(py, result).map_err(Stop::Fault)?;
+    let result = result.pack(py).map_err(Stop::Fault)?;
     burst.pulled.get_or_insert_with(|| PyList::empty(py)).append(result).map_err(Stop::Fault)
 }
 

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
+from aerobee.broker.fastpath.results import BurstFields
 from aerobee.broker.fastpath.seam import (
     Authorization,
     LaterSettings,
@@ -192,7 +193,7 @@ class Twin(Sending):
     ) -> tuple[Any, ...]:
         """Serve through the shell's backend, and let the shell's accounts follow."""
         backend, (takes_sends, takes_pulls) = self.fast_path._backend, gates
-        result = backend.burst(
+        burst = backend.burst(
             data,
             position,
             born_host,
@@ -200,9 +201,7 @@ class Twin(Sending):
             takes_sends=takes_sends,
             takes_pulls=takes_pulls,
         )
-        appended = [
-            (each.topic, each.message_count, each.byte_count, each.request_count) for each in result.appended
-        ]
+        result = BurstFields._make(burst)
         if result.appended:
             self.fast_path._count(result.appended)
         self.fast_path._note(result.pulled, self.connection)  # type: ignore[arg-type]
@@ -214,7 +213,7 @@ class Twin(Sending):
         written = b"" if start == self.seen_end else self.appended(start)
         fault = result.fault if result.fault is None else (type(result.fault), str(result.fault))
         return (
-            result.replies, result.used, result.is_slow, result.held_replies, sorted(appended), pulled, fault, told,
+            result.replies, result.used, result.is_slow, result.held_replies, sorted(result.appended), pulled, fault, told,
             released, self.seen_end, written,
         )  # fmt: skip
 
@@ -258,18 +257,11 @@ class Twin(Sending):
 
 
 def _fields(result: PullResult) -> tuple[Any, ...]:
-    authorization, held = result.authorization, result.held
+    authorization, *numbers, held = result
     told = tuple(
         getattr(authorization, name) for name in Authorization.__slots__ if name != "accept"
     )  # a function of each side
-    numbers = (
-        result.queue_id,
-        result.next_offset,
-        result.commit_offset,
-        result.message_count,
-        result.byte_count,
-    )
-    return told, *numbers, held if held is None else (held.frame, held.hold_ms)
+    return told, *numbers, held
 
 
 # --- bursts

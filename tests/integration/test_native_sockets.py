@@ -172,6 +172,36 @@ async def test_many_connections_share_a_turn_and_each_gets_its_own_replies() -> 
         assert (item.count, item.times) == (2000, 2000)
 
 
+async def test_a_look_for_slow_peers_takes_only_frames_that_have_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = 0
+    given = Connection.data_received
+
+    def count(connection: Connection, data: bytes) -> None:
+        nonlocal reads
+        reads += 1
+        given(connection, data)
+
+    async with serving() as broker, peer_of(broker) as peer:
+        peer.writer.write(send(1))
+        await peer.replies(1)
+        connection = max(broker.connections, key=lambda each: each.host_port[1])  # the last that came
+        monkeypatch.setattr(Connection, "data_received", count)
+        assert connection.frame_begun() is None
+        peer.writer.write(send(2))
+        await peer.replies(1)
+        assert reads == 0, "native code goes on to read it"
+        frame = send(3, size=500)
+        peer.writer.write(frame[:100])
+        await asyncio.sleep(0.05)
+        begun = connection.frame_begun()
+        assert begun is not None
+        assert begun[1] == len(frame)
+        peer.writer.write(frame[100:])
+        assert [reply.opaque for reply in await peer.replies(1)] == [3]
+
+
 async def test_behind_its_first_read_a_connection_is_served_without_an_object_for_its_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

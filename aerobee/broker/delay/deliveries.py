@@ -50,8 +50,8 @@ class Deliveries:
         )
         appended = result.appended
         if appended:
-            for each in appended:
-                self._stats.topic_put(each.topic, each.message_count, each.byte_count)
+            for topic, message_count, byte_count, _ in appended:
+                self._stats.topic_put(topic, message_count, byte_count)
             store.burst_done()
         return result
 

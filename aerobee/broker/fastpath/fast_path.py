@@ -21,7 +21,6 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.fastpath.authorizations import Authorizations
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
-from aerobee.broker.fastpath.results import BurstResult as NothingServed
 from aerobee.broker.fastpath.seam import (
     Appended,
     Backend,
@@ -132,18 +131,16 @@ class FastPath:
         if born_host is None:
             born_host = connection.burst_note = pack_host(*connection.host_port)
         started = self._monotonic()
-        result = self._backend.burst(
+        replies, used, _, held, appended, pulled, fault = self._backend.burst(
             data,
             position,
             born_host,
             self._store_time_now(),
-            takes_sends=self._takes_sends(),
-            takes_pulls=self._role.serves_reads,
+            self._takes_sends(),
+            self._role.serves_reads,
         )
-        appended, pulled, replies = result.appended, result.pulled, result.replies
         if appended:
             requests = self._count(appended)
-            held = result.held_replies
             if held:
                 self._ack.hold(connection, self._store.log.end, held)
             self._stats.put_took(self._monotonic() - started, requests)
@@ -153,9 +150,9 @@ class FastPath:
                 self._stats.get_took(self._monotonic() - started, found)
         if replies:
             connection.write(replies)
-        if result.fault is not None:
-            raise result.fault  # the frame that failed is stored, or half done: its sender must not count on either
-        return result.used
+        if fault is not None:
+            raise fault  # the frame that failed is stored, or half done: its sender must not count on either
+        return used
 
     def receive(self, sockets: NativeSockets) -> list[Event]:
         """Serve what has arrived at all connections whose bytes are read natively; return what is for others."""
@@ -207,7 +204,10 @@ class FastPath:
             return pulls
         replies: dict[Peer, list[bytes]] = {}
         for pull, result, reply in answered:
-            self._note_found(result)
+            authorization, queue_id, next_offset, _, message_count, byte_count, _ = result
+            group, topic = authorization.group, authorization.topic
+            self._stats.group_get(group, topic, message_count, byte_count)
+            self._offsets.note_pull(group, topic, queue_id, next_offset)
             replies.setdefault(pull.peer, []).append(reply)
         for peer, frames in replies.items():
             peer.write_now(b"".join(frames))
@@ -230,37 +230,27 @@ class FastPath:
     def _count(self, appended: Sequence[Appended]) -> int:
         """Count what was stored; return how many requests that were."""
         requests = 0
-        for each in appended:
-            request_count = each.request_count
+        for topic, message_count, byte_count, request_count in appended:
             requests += request_count
-            self._stats.topic_put(each.topic, each.message_count, each.byte_count, request_count)
+            self._stats.topic_put(topic, message_count, byte_count, request_count)
         self._store.burst_done()
         return requests
 
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
         """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""
         found = 0
-        for result in results:
-            authorization, commit = result.authorization, result.commit_offset
+        for authorization, queue_id, next_offset, commit, message_count, byte_count, held in results:
+            group, topic = authorization.group, authorization.topic
             if commit is not None and self._role.is_master:
-                self._offsets.commit_by_client(
-                    authorization.group, authorization.topic, result.queue_id, commit, peer.address
-                )
-            held = result.held
+                self._offsets.commit_by_client(group, topic, queue_id, commit, peer.address)
             if held is None:
                 found += 1
-                self._note_found(result)
+                self._stats.group_get(group, topic, message_count, byte_count)
+                self._offsets.note_pull(group, topic, queue_id, next_offset)
             else:
                 self._stats.get_miss()
-                self._polls.hold(peer, result, held.frame, held.hold_ms)
+                self._polls.hold(peer, authorization, queue_id, next_offset, held)
         return found
-
-    def _note_found(self, result: PullResult) -> None:
-        """Note a pull that has found messages."""
-        authorization = result.authorization
-        group, topic = authorization.group, authorization.topic
-        self._stats.group_get(group, topic, result.message_count, result.byte_count)
-        self._offsets.note_pull(group, topic, result.queue_id, result.next_offset)
 
     def _is_closed(self) -> bool:
         """Whether startAcceptSendRequestTimeStamp lies ahead."""
@@ -342,11 +332,10 @@ class _ClosedBackend:
         position: int,
         born_host: bytes,
         now_ms: int,
-        *,
         takes_sends: bool,
         takes_pulls: bool,
     ) -> BurstResult:
-        return NothingServed(b"", position, False, b"", (), (), None)
+        return b"", position, False, b"", (), (), None
 
     def forget_topics(self) -> None:
         """It knows none."""

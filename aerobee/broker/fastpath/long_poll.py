@@ -1,6 +1,6 @@
 """Long polls on the fast path: pulls that found nothing are held, and answered when a message has released them.
 
-A backend reports a pull that has to wait as a PullResult with `held`; `LongPolls.hold` holds it as PullCalls does, where
+A backend reports a pull that has to wait as a PullResult with a HeldFrame; `LongPolls.hold` holds it as PullCalls does, where
 both kinds wait side by side (pull/held_pulls.py). A released pull is the same frame once more: many of them are one burst,
 whose replies are cut apart again. What is not ordinary any more is for PullCalls.resume.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aerobee.broker.fastpath.seam import BurstResult, PullResult
+from aerobee.broker.fastpath.seam import Authorization, BurstResult, HeldFrame, PullResult
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
@@ -31,10 +31,12 @@ class LongPolls:
         self._resume = resume
         self._held = held
 
-    def hold(self, peer: Peer, result: PullResult, frame: bytes, hold_ms: int) -> None:
+    def hold(
+        self, peer: Peer, authorization: Authorization, queue_id: int, offset: int, waits: HeldFrame
+    ) -> None:
         """Hold a pull for a message at its offset; with no room for it, or while the broker stops, answer it at once."""
-        held, authorization = self._held, result.authorization
-        topic, queue_id = authorization.topic, result.queue_id
+        held, topic = self._held, authorization.topic
+        frame, hold_ms = waits
         pull = HeldPull(
             peer,
             frame,
@@ -52,7 +54,7 @@ class LongPolls:
         queue = self._store.queues.get((topic, queue_id))
         if queue is None:
             return
-        for at in range(result.next_offset, queue.readable_max):
+        for at in range(offset, queue.readable_max):
             entry = queue.entry(at)
             if entry is not None and pull.is_held:
                 held.on_appended(topic, queue_id, at + 1, entry[2])
@@ -67,23 +69,23 @@ def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answe
     data = b"".join([pull.frame for pull in pulls])
     position = served = 0
     while served < len(pulls):
-        result = burst(data, position)
-        if result.fault is not None:
-            raise result.fault
-        replies, reply_at = result.replies, 0
-        for pull, pulled in zip(pulls[served:], result.pulled, strict=False):
-            if pulled.held is None:
+        replies, position, is_slow, _, _, results, fault = burst(data, position)
+        if fault is not None:
+            raise fault
+        reply_at = 0
+        for pull, result in zip(pulls[served:], results, strict=False):
+            if result[-1] is None:
                 reply_end = reply_at + 4 + int.from_bytes(replies[reply_at : reply_at + 4], "big")
-                answered.append((pull, pulled, replies[reply_at:reply_end]))
+                answered.append((pull, result, replies[reply_at:reply_end]))
                 reply_at = reply_end
             else:
                 others.append(pull)
-        served, position = served + len(result.pulled), result.used
-        if result.is_slow:
+        served += len(results)
+        if is_slow:
             others.append(pulls[served])
             position += len(pulls[served].frame)
             served += 1
-        elif not result.pulled:
+        elif not results:
             others += pulls[served:]  # the fast path was closed
             break
     return answered, others

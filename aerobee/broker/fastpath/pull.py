@@ -16,8 +16,7 @@ import struct
 from typing import Any
 
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request, number
-from aerobee.broker.fastpath.results import HeldFrame, PullResult
-from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings
+from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings, PullResult
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.pull.held_pulls import HOLD_MS_MAX
 from aerobee.remoting.codes import RequestCode
@@ -97,8 +96,8 @@ class Pulls:
         has_filter = authorization.accept is None or authorization.program is not None
         if self._supports_long_poll and flags & SUSPEND and has_filter and offset == high > 0:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
-            held = HeldFrame(request.frame, hold_ms)
-            return b"", PullResult(authorization, queue_id, offset, commit, 0, 0, held)
+            held = (request.frame, hold_ms)
+            return b"", (authorization, queue_id, offset, commit, 0, 0, held)
         if not low <= offset < high or store.warmer.is_cold(queue, offset):
             raise ValueError
         takes_all = authorization.tag_codes is None and authorization.accept is None
@@ -112,7 +111,7 @@ class Pulls:
                 raise ValueError
             body, count, next_offset = read.body, read.count, read.next_offset
             suggested = authorization.slow_broker_id if read.suggest_slave else authorization.broker_id
-        result = PullResult(authorization, queue_id, next_offset, commit, count, len(body), None)
+        result = (authorization, queue_id, next_offset, commit, count, len(body), None)
         return _reply(request, authorization, suggested, next_offset, low, high, body), result
 
     def _authorization(self, code: int, ext: dict[str, Any], flags: int) -> Authorization:

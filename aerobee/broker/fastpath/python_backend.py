@@ -26,8 +26,7 @@ from aerobee.broker.fastpath.families import Family
 from aerobee.broker.fastpath.later import Later
 from aerobee.broker.fastpath.pull import Pulls
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request
-from aerobee.broker.fastpath.results import BurstResult
-from aerobee.broker.fastpath.seam import BackendSettings, LaterSettings, TransactionSettings
+from aerobee.broker.fastpath.seam import BackendSettings, BurstResult, LaterSettings, TransactionSettings
 from aerobee.broker.fastpath.send import Sends
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.transaction import Transactions
@@ -86,7 +85,6 @@ class PythonBackend:
         position: int,
         born_host: bytes,
         now_ms: int,
-        *,
         takes_sends: bool,
         takes_pulls: bool,
     ) -> BurstResult:
@@ -162,4 +160,4 @@ class PythonBackend:
                     family.end()
                 except Exception:
                     _LOG.exception("the end of a burst failed after its messages were stored")
-        return BurstResult(replies, used, is_slow, held, appended, pulled, fault)
+        return replies, used, is_slow, held, appended, pulled, fault

@@ -1,15 +1,18 @@
-"""What the Python backend hands to its shell; seam.py explains the fields."""
+"""Names for what backends hand out (seam.py): for those who read a result, not for each burst.
+
+`PullFields._make(result).next_offset` is a field of seam.PullResult.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from aerobee.broker.fastpath.seam import Authorization
+from aerobee.broker.fastpath.seam import Appended, Authorization, HeldFrame, PullResult
 
 
-class Appended(NamedTuple):
-    """seam.Appended."""
+class AppendedFields(NamedTuple):
+    """Of seam.Appended."""
 
     topic: str
     message_count: int
@@ -17,15 +20,8 @@ class Appended(NamedTuple):
     request_count: int
 
 
-class HeldFrame(NamedTuple):
-    """seam.HeldFrame."""
-
-    frame: bytes
-    hold_ms: int
-
-
-class PullResult(NamedTuple):
-    """seam.PullResult."""
+class PullFields(NamedTuple):
+    """Of seam.PullResult."""
 
     authorization: Authorization
     queue_id: int
@@ -36,8 +32,8 @@ class PullResult(NamedTuple):
     held: HeldFrame | None
 
 
-class BurstResult(NamedTuple):
-    """seam.BurstResult."""
+class BurstFields(NamedTuple):
+    """Of seam.BurstResult."""
 
     replies: bytes
     used: int

@@ -6,8 +6,7 @@ import struct
 from collections.abc import Sequence
 
 from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, Request, number
-from aerobee.broker.fastpath.results import Appended, PullResult
-from aerobee.broker.fastpath.seam import BackendSettings
+from aerobee.broker.fastpath.seam import Appended, BackendSettings, PullResult
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
 from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import encode_frame
@@ -68,7 +67,7 @@ class Shared:
         appended = []
         for topic in self._touched:
             if topic.count:
-                appended.append(Appended(topic.name, topic.count, topic.byte_count, topic.request_count))
+                appended.append((topic.name, topic.count, topic.byte_count, topic.request_count))
             topic.count = topic.byte_count = topic.request_count = 0
         self._touched.clear()
         return appended

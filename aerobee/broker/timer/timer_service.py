@@ -481,8 +481,8 @@ class TimerService:
         self.dequeued += count + settled
         if count:
             self.lateness.add_all([now - (key >> OFFSET_BITS) for key in waiting[:count]])
-            for each in result.appended:
-                self.pending.add(each.topic, -each.message_count, now)
+            for topic, message_count, _, _ in result.appended:
+                self.pending.add(topic, -message_count, now)
         if fault is not None:
             self._arm(now + round(ERROR_PAUSE_S * 1000))
             raise fault

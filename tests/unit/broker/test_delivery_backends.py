@@ -15,6 +15,7 @@ from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.delivery_runs import Stamp
 from aerobee.broker.delay.redelivery import Redelivery, WaitingMessage
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
+from aerobee.broker.fastpath.results import AppendedFields
 from aerobee.errors import MalformedRecord, RecordInvalid, UsageError
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -170,7 +171,7 @@ class World(Twin):
                 run = self.deliveries.run(self.sources[at : at + 7], stamp)
                 count, appended, fault = run.delivered_count, run.appended, run.fault
                 assert fault is None
-                assert sum(each.message_count for each in appended) == count
+                assert sum(AppendedFields._make(each).message_count for each in appended) == count
             at, by_run = at + count, by_run + count
             if not count:
                 self.deliver_one(self.sources[at], stamp)
@@ -269,7 +270,7 @@ def test_a_run_takes_old_records_and_goes_into_new_files(name: str, tmp_path: Pa
     run = world.deliveries.run(offsets)
     count, appended, fault = run.delivered_count, run.appended, run.fault
     assert (count, fault) == (100, None)
-    assert (appended[0].topic, appended[0].message_count) == ("TopicNormal", 100)
+    assert appended[0][:2] == ("TopicNormal", 100)
     assert world.store.max_offset("TopicNormal", 0) == 100
     result = world.store.get_messages("TopicNormal", 0, 0, count_max=32)
     assert result.count > 0
@@ -312,7 +313,7 @@ def test_what_was_delivered_before_a_fault_is_told_with_it(
     assert isinstance(fault, RuntimeError)
     assert count == 2
     assert world.store.next_offset("TopicNormal", 0) == world.store.next_offset("TopicNormal", 2) == 1
-    assert appended[0].topic == "TopicNormal"
+    assert AppendedFields._make(appended[0]).topic == "TopicNormal"
     world.close()
 
 
@@ -328,5 +329,5 @@ def test_a_listener_that_fails_stops_no_delivery(name: str, tmp_path: Path) -> N
     run = world.deliveries.run(offsets)
     count, appended, fault = run.delivered_count, run.appended, run.fault
     assert (count, fault) == (4, None)
-    assert appended[0].message_count == 4
+    assert AppendedFields._make(appended[0]).message_count == 4
     world.close()
