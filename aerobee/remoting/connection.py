@@ -115,9 +115,6 @@ class Connection(asyncio.Protocol):
         self.burst_note: Any = None
         self.touched = False  # a byte moved since the last sweep for idle connections
         self.idle_since = 0.0  # the clock's monotonic time of that sweep
-        self.begun: tuple[tuple[int, int], float] | None = (
-            None  # a frame that was not whole at a look, and when
-        )
         self.ready: asyncio.Future[None] | None = None  # set by a client that waits for the TLS handshake
         # Set by a transport that gives reads to the burst hook itself: from this call on they all come here again.
         self.end_bursts: Callable[[], None] | None = None
