@@ -130,14 +130,15 @@ class BrokerStats:
         item = self._puts.get(topic)
         if item is None:
             item = self._new_item(self._puts, topic)
+        times = times or count
         counter = item.counter
         counter.count += count
         counter.size += size
-        counter.times += times or count
+        counter.times += times
         total = self._broker_put.counter
         total.count += count
         total.size += size
-        total.times += times or count
+        total.times += times
 
     def group_get(self, group: str, topic: str, count: int, size: int) -> None:
         """One pull of the group was answered with `count` messages of `size` bytes in all."""

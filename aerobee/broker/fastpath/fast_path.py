@@ -131,11 +131,12 @@ class FastPath:
         if born_host is None:
             born_host = connection.burst_note = pack_host(*connection.host_port)
         started = self._monotonic()
+        now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
         replies, used, _, held, appended, pulled, fault = self._backend.burst(
             data,
             position,
             born_host,
-            self._store_time_now(),
+            now_ms if now_ms > last_ms else last_ms,
             self._takes_sends(),
             self._role.serves_reads,
         )
