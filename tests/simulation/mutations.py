@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from aerobee.errors import StoreFull
-from aerobee.store import abort_file, dispatch, log_scanner, message_store, queue_upkeep
+from aerobee.store import dispatch, log_scanner, message_store, queue_upkeep
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile, KeyIndex
@@ -152,18 +152,6 @@ def abort_file_is_not_written() -> Mutation:
     return mock.patch.object(message_store, "write_abort_file", nothing)
 
 
-def abort_file_goes_before_the_last_flush() -> Mutation:
-    original = MessageStore._finish
-
-    def mutated(self: MessageStore) -> None:
-        if self._disk.exists(os.path.join(self.config.store_path_root_dir, "abort")):
-            abort_file.remove_abort_file(self._disk, self.config.store_path_root_dir)
-        with mock.patch.object(message_store, "remove_abort_file", nothing):
-            original(self)
-
-    return mock.patch.object(MessageStore, "_finish", mutated)
-
-
 def rename_without_fsync() -> Mutation:
     def mutated(disk: Any, path: str, data: bytes) -> None:
         disk.write_file(path + ".tmp", data)
@@ -210,7 +198,6 @@ MUTATIONS: dict[Callable[[], Mutation], int] = {
     checkpoint_ahead_of_the_data: 10,
     checkpoint_before_the_queues_sync: 116,
     abort_file_is_not_written: 2,
-    abort_file_goes_before_the_last_flush: 6,
     rename_without_fsync: 4,
     new_directories_are_not_synced: 2,
     # Faults that the store had until these seeds found them.
