@@ -12,8 +12,11 @@ from aerobee import Message, SyncProducer
 from aerobee.testing import ThreadedCluster
 
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, signal, sys, time
 from aerobee import ConsumeFrom, ConsumerConfig, PushConsumer
+
+# What a shell starts in the background ignores the signal, and so does all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def handle(message):
     print("in the handler", flush=True)
