@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
@@ -25,7 +25,7 @@ from aerobee.client import (
     SimpleConsumerConfig,
     Sql,
 )
-from aerobee.errors import TopicNotExist, UsageError
+from aerobee.errors import MessageDamaged, TopicNotExist, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops import consume_options as options
 from aerobee.ops.clients import open_admin, open_pull_consumer, open_simple_consumer
@@ -162,6 +162,9 @@ def message_document(message: ReceivedMessage) -> dict[str, Any]:
     }
 
 
+Received = TypeVar("Received", bound=ReceivedMessage)
+
+
 class _Reader:
     """Prints messages and counts them; `done` when the limit is reached."""
 
@@ -181,6 +184,7 @@ class _Reader:
         self._limit = limit
         self.printed = 0
         self.shown = 0  # of the messages that came last
+        self.damaged = 0
 
     @property
     def done(self) -> bool:
@@ -191,22 +195,37 @@ class _Reader:
         return min(most, self._limit - self.printed) if self._limit else most
 
     def end(self) -> None:
-        """Say how many there were."""
+        """Say how many there were. Raises MessageDamaged when some could not be printed."""
         if not self._out.as_json:
             self._out.note(plural(self.printed, "message"))
+        if self.damaged:
+            raise MessageDamaged(f"damaged and passed over: {plural(self.damaged, 'message')}, named above")
 
-    def show(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Print up to the limit; `shown` is how many of these were."""
+    def show(self, messages: Sequence[Received]) -> list[Received]:
+        """Print up to the limit; `shown` is how many of these were. A damaged one is named and passed over.
+
+        Returns those that were printed.
+        """
         self.shown = self.left(len(messages))
-        stdout = sys.stdout.buffer
+        printed = []
         for message in messages[: self.shown]:
-            if self._out.as_json:
-                self._out.line(message_document(message), "")
-                continue
-            data = self._write(message)
-            stdout.write(data if self._clean is None else self._clean(data))
-        self.printed += self.shown
-        stdout.flush()
+            try:
+                self._print(message)
+            except MessageDamaged as error:
+                self._out.note(str(error))
+                self.damaged += 1
+            else:
+                printed.append(message)
+        self.printed += len(printed)
+        sys.stdout.buffer.flush()
+        return printed
+
+    def _print(self, message: ReceivedMessage) -> None:
+        if self._out.as_json:
+            self._out.line(message_document(message), "")
+            return
+        data = self._write(message)
+        sys.stdout.buffer.write(data if self._clean is None else self._clean(data))
 
     def _line(self, message: ReceivedMessage) -> bytes:
         head = _head(message).encode() if self._verbose else b""
@@ -228,8 +247,9 @@ async def _pop(
     async def receive(consumer: SimpleConsumer) -> None:
         while not reader.done:
             messages = await consumer.receive(reader.left(POP_COUNT), wait_s=POLL_S)
-            reader.show(messages)
-            await consumer.ack_all(messages)
+            await consumer.ack_all(
+                reader.show(messages)
+            )  # a damaged one comes again, then to the dead letters
             if not messages and not follow:
                 return
 

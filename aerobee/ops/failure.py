@@ -157,6 +157,11 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     ),
     (errors.RemoteError, ExitCode.REFUSED, ""),
     (
+        errors.MessageDamaged,
+        ExitCode.REFUSED,
+        "`aerobee store verify`, where the broker is, shows what is damaged",
+    ),
+    (
         errors.WireError,
         ExitCode.UNREACHABLE,
         "what listens there does not speak RocketMQ's remoting protocol",

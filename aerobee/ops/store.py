@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from aerobee.errors import StoreError
 from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
@@ -24,7 +25,15 @@ SHOWN_MAX = 20
 
 def _config(config: str | None, data: Path | None, assignments: list[str] | None, out: Output) -> StoreConfig:
     flags = flags_of(("storePathRootDir", str(data.absolute()) if data else None, "--data"))
-    return broker_settings(path=config, assignments=assignments or (), flags=flags, note=out.note).store
+    settings = broker_settings(path=config, assignments=assignments or (), flags=flags, note=out.note).store
+    if not Path(settings.commit_log_dir).is_dir():
+        root = settings.store_path_root_dir
+        inside = sorted(str(each.parent) for each in Path(root).glob("*/commitlog"))
+        advice = f": name one of {', '.join(inside)}" if inside else ""
+        raise StoreError(
+            f"{root} holds no store, {settings.commit_log_dir} is no directory{advice}", path=root
+        )
+    return settings
 
 
 @app.command("verify")

@@ -89,3 +89,12 @@ def test_the_command_prints_a_report_and_ends_with_a_code(
     physical = damage(base)
     assert run_cli(arguments) != 0
     assert f"log bytes {physical} to" in capsys.readouterr().out
+
+
+def test_a_directory_without_a_store_is_no_whole_store(
+    base: Base, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run_cli(["store", "verify", "--data", str(tmp_path / "nowhere")]) != 0
+    assert "holds no store" in capsys.readouterr().err
+    assert run_cli(["store", "verify", "--data", str(base.root.parent)]) != 0
+    assert f"name one of {base.root}" in capsys.readouterr().err
