@@ -343,7 +343,7 @@ class Broker:
 
     def _make_fast_path(self, parts: BrokerParts) -> FastPath:
         """What serves ordinary frames before the handlers do."""
-        later, transactions = fast_path_kinds(self._features)
+        later, transactions, pops = fast_path_kinds(self._features)
         return FastPath(
             store=self.store,
             topics=self.topics,
@@ -362,6 +362,7 @@ class Broker:
             choice=self.backend_choice,
             later=later,
             transactions=transactions,
+            pops=pops,
             expressions=parts.expressions,
         )
 

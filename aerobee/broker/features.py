@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aerobee.broker.consumer.lock_calls import FILE_NAME as LOCKS_FILE
 from aerobee.broker.consumer.lock_calls import OrderlyLocks
+from aerobee.broker.fastpath.pop import PopHooks
 from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
 from aerobee.broker.feature import Feature
 from aerobee.broker.filter.filter_feature import FilterFeature
@@ -43,12 +44,17 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
 
 def fast_path_kinds(
     features: tuple[Feature, ...],
-) -> tuple[LaterSettings | None, TransactionSettings | None]:
+) -> tuple[LaterSettings | None, TransactionSettings | None, PopHooks | None]:
     """What the fast path serves beside sends and pulls."""
+    later: LaterSettings | None = None
+    transactions: TransactionSettings | None = None
+    pops: PopHooks | None = None
     for feature in features:
         if isinstance(feature, Transactions):
-            return feature.later_settings(), feature.transaction_settings()
-    return None, None
+            later, transactions = feature.later_settings(), feature.transaction_settings()
+        elif isinstance(feature, Pop):
+            pops = feature.fast_path_hooks()
+    return later, transactions, pops
 
 
 def _filters(parts: BrokerParts) -> FilterFeature:

@@ -21,6 +21,7 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.fastpath.authorizations import Authorizations
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
+from aerobee.broker.fastpath.pop import POP_START, PopBursts, PopHooks
 from aerobee.broker.fastpath.seam import (
     Appended,
     Backend,
@@ -50,7 +51,6 @@ from aerobee.remoting.native_loop import NativeSockets
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
 
-_POP_START = b'{"code":200'  # how the headers of POP's requests begin, which are for the handlers
 _NO_HOST = b""  # that a pull came from makes no difference
 _LOG = logging.getLogger(__name__)
 
@@ -79,9 +79,10 @@ class FastPath:
         expressions: Expressions | None = None,
         later: LaterSettings | None = None,
         transactions: TransactionSettings | None = None,
+        pops: PopHooks | None = None,
     ) -> None:
-        """`resume_pull` answers a held pull that the fast path cannot answer. `later` and `transactions`: these kinds are
-        served, too."""
+        """`resume_pull` answers a held pull that the fast path cannot answer. `later`, `transactions` and `pops`: these
+        kinds are served, too."""
         self.choice = choice or choose_backend()
         self._store = store
         self._appender = store.appender
@@ -103,6 +104,7 @@ class FastPath:
         self._opens_ms = 0
         self._later = later
         self._transactions = transactions
+        self._pops = None if pops is None else PopBursts(pops)
         self._authorizations = Authorizations(
             role=role,
             topics=topics,
@@ -125,8 +127,8 @@ class FastPath:
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
-        if data.startswith(_POP_START, position + PREFIX_BYTES):
-            return position
+        if data.startswith(POP_START, position + PREFIX_BYTES):
+            return position if self._pops is None else self._pops.burst(connection, data, position)
         born_host = connection.burst_note
         if born_host is None:
             born_host = connection.burst_note = pack_host(*connection.host_port)
@@ -290,7 +292,7 @@ class FastPath:
         has stopped is freed.
         """
         self._backend, self._direct_backend = _ClosedBackend(), None
-        self._later = self._transactions = None
+        self._later = self._transactions = self._pops = None
 
     def _role_changed(self, role: RoleState) -> None:
         self._backend.forget_authorizations()

@@ -12,29 +12,35 @@ import base64
 import binascii
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from aerobee.broker.ack import AckPolicy
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import check_client_group
+from aerobee.broker.fastpath.pop import empty_reply
+from aerobee.broker.fastpath.request import NotOrdinary
 from aerobee.broker.pop.check_point import Acks, CheckPointKey
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
+from aerobee.broker.pop.in_flight import InFlight, State
 from aerobee.broker.pop.order_info import NOT_OURS, UNKNOWN
 from aerobee.broker.refusal import store_refusal
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, RemoteError, StoreError
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
-from aerobee.remoting.body.pop_handle import Handle, parse_handle
+from aerobee.remoting.body.pop_handle import HANDLE_CHARS_MAX, HANDLE_TOKENS, Handle, parse_handle
+from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
-from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.command import FLAG_RESPONSE, RemotingCommand
+from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 
 BITS_BYTES_MAX = 64  # of one entry of a batch: 512 messages
 BATCH_MAX = 4_096  # entries of one batch
 INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
+_KNOWN_CHARS_MAX = HANDLE_CHARS_MAX - 24  # of a handle without its last token, a number
 
 
 class AckStore(PopStore, Protocol):
@@ -48,7 +54,16 @@ class _Open:
     """Acknowledgements of one check point that are not written yet."""
 
     handle: Handle
-    offsets: list[int] = field(default_factory=list)
+    offsets: set[int] = field(default_factory=set)
+
+
+class _Target(NamedTuple):
+    """What the ordinary acknowledgements of one handle and pass have in common."""
+
+    key: CheckPointKey
+    handle: Handle
+    entry: InFlight
+    offsets: dict[str, tuple[int, int]]  # text of the offset -> offset, its bit
 
 
 class AckCalls:
@@ -79,6 +94,8 @@ class AckCalls:
         self._call_soon = call_soon
         self._open: dict[CheckPointKey, _Open] = {}
         self._answers: list[tuple[Peer, RemotingCommand]] = []
+        self._opaques: dict[Peer, list[int]] = {}  # of ordinary ones that wait for the append
+        self._targets: dict[tuple[str, str, str, str], _Target] = {}
         self.ack_count = 0
 
     def handlers(self) -> dict[int, Handler]:
@@ -103,6 +120,64 @@ class AckCalls:
             return request.reply(error.code, remark=error.remark)
         self._answer_later(peer, request)
         return None
+
+    def ack_ordinary(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
+        """ack() of a message that is out, by the fields of its request (PopHooks.ack).
+
+        What the handles of one check point have in common is looked at once a pass.
+        """
+        handle, offset_text = fields["extraInfo"], fields["offset"]
+        known, _, own_text = handle.rpartition(" ")
+        key = (fields["consumerGroup"], fields["topic"], fields["queueId"], known)
+        target = self._targets.get(key) or self._find_target(key)
+        offset, bit = target.offsets[offset_text]
+        entry = target.entry
+        if own_text != offset_text or entry.state is not State.OUT:
+            raise NotOrdinary
+        if entry.point.bit_map & bit:
+            self.ack_count += 1
+            return empty_reply(opaque)
+        waiting = self._open.get(target.key)
+        if waiting is None:
+            waiting = self._open[target.key] = _Open(target.handle)
+        waiting.offsets.add(offset)
+        opaques = self._opaques.get(peer)
+        if opaques is None:
+            opaques = self._opaques[peer] = []
+        opaques.append(opaque)
+        return b""
+
+    def _find_target(self, key: tuple[str, str, str, str]) -> _Target:
+        """Check what does not depend on the offset. Raises NotOrdinary, or one of UNREADABLE."""
+        group, topic_name, queue_text, known = key
+        if (
+            known.count(" ") != HANDLE_TOKENS - 2
+            or len(known) > _KNOWN_CHARS_MAX
+            or self._engine.buffer is not None
+        ):
+            raise NotOrdinary
+        handle = parse_handle(f"{known} 0")
+        if handle.is_ordered or str(handle.queue_id) != queue_text:
+            raise NotOrdinary
+        try:
+            check_client_group(group)
+            name, low, high = self._check_queue(self._checks.topic(topic_name), handle.queue_id, handle)
+        except RemoteError as error:
+            raise NotOrdinary from error
+        topic = where(name, group, handle)
+        full_key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
+        entry = self._engine.in_flight.get(full_key)
+        if entry is None:
+            raise NotOrdinary
+        offsets = {
+            str(offset): (offset, 1 << at)
+            for at, offset in enumerate(entry.point.offsets)
+            if low <= offset <= high
+        }
+        if not self._targets and not self._open:
+            self._call_soon(self._write)
+        target = self._targets[key] = _Target(full_key, handle, entry, offsets)
+        return target
 
     def batch_ack(self, peer: Peer, request: RemotingCommand) -> Reply:
         """Acknowledge messages of many handles; those that cannot be are left out."""
@@ -202,6 +277,16 @@ class AckCalls:
         check_client_group(group)
         topic = self._checks.topic(request.text("topic"))
         queue_id, offset = request.integer("queueId"), request.integer("offset")
+        name, low, high = self._check_queue(topic, queue_id, handle)
+        if not low <= offset <= high:
+            raise RemoteError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{name}@{queue_id}, ack:{offset}, store:{low}~{high}",
+            )
+        return where(name, group, handle), queue_id, offset
+
+    def _check_queue(self, topic: TopicConfig, queue_id: int, handle: Handle) -> tuple[str, int, int]:
+        """(topic, first offset, last offset) of the queue that a request names. Raises RemoteError."""
         if queue_id < 0:
             raise RemoteError(
                 ResponseCode.MESSAGE_ILLEGAL, f"queueId[{queue_id}] is illegal in an acknowledgement"
@@ -214,13 +299,7 @@ class AckCalls:
                 f"queueId[{queue_id}] is not that of the handle, which is of queue {handle.queue_id}",
             )
         _check_revive_queue(handle)
-        low, high = self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
-        if not low <= offset <= high:
-            raise RemoteError(
-                ResponseCode.NO_MESSAGE,
-                f"offset is illegal, key:{name}@{queue_id}, ack:{offset}, store:{low}~{high}",
-            )
-        return where(name, group, handle), queue_id, offset
+        return name, self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
 
     # --- in order
 
@@ -278,10 +357,10 @@ class AckCalls:
             self.ack_count += 1
             return False
         if waiting is None:
-            if not self._open:
+            if not self._open and not self._targets:
                 self._call_soon(self._write)
             waiting = self._open[key] = _Open(handle)
-        waiting.offsets.append(offset)
+        waiting.offsets.add(offset)
         return True
 
     def _answer_later(self, peer: Peer, request: RemotingCommand) -> None:
@@ -292,6 +371,8 @@ class AckCalls:
         """Write what this pass of the event loop acknowledged, then answer."""
         opened, self._open = self._open, {}
         answers, self._answers = self._answers, []
+        opaques, self._opaques = self._opaques, {}
+        self._targets.clear()
         if not opened:
             return
         acks = [
@@ -323,6 +404,19 @@ class AckCalls:
             now = reply if code else self._ack.answer(peer, reply, end)
             if now is not None and peer.is_open:
                 peer.send(now)
+        for peer, numbers in opaques.items():
+            if code:
+                refusals = (
+                    RemotingCommand(code, None, b"", remark, number, FLAG_RESPONSE) for number in numbers
+                )
+                frames = b"".join(map(encode_frame, refusals))
+            else:
+                frames = b"".join(map(empty_reply, numbers))
+                if self._ack.holds:
+                    self._ack.hold(peer, end, frames)
+                    continue
+            if peer.is_open:
+                peer.write_now(frames)
 
 
 def batch_offsets(bits: str, start_offset: int) -> list[int]:

@@ -70,6 +70,13 @@ class CheckPoint:
         """Offsets that nobody acknowledged."""
         return tuple(offset for i, offset in enumerate(self.offsets) if not self.bit_map >> i & 1)
 
+    def is_unacked(self, offset: int) -> bool:
+        """Whether an offset was handed out with this check point and nobody acknowledged it."""
+        try:
+            return not self.bit_map >> self.offsets.index(offset) & 1
+        except ValueError:
+            return False
+
     def ack(self, offset: int) -> bool:
         """Note an acknowledgement. False: this offset was not handed out with this check point."""
         try:

@@ -402,7 +402,7 @@ class PopEngine:
                 f"message {offset} of {topic} queue {handle.queue_id} was not handed out with this handle: it has "
                 f"{', '.join(map(str, entry.point.offsets))}",
             )
-        if offset not in entry.point.unacked:
+        if not entry.point.is_unacked(offset):
             return False
         if entry.state is State.REVIVED:
             raise RemoteError(
@@ -419,8 +419,7 @@ class PopEngine:
         """
         end = self.log.append(now_ms, acks=acks)
         for ack, _, _ in acks:
-            for offset in ack.offsets:
-                self.in_flight.ack(ack.key, offset)
+            self.in_flight.ack(ack.key, *ack.offsets)
         return end
 
     def change_invisible(
@@ -443,7 +442,7 @@ class PopEngine:
         key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
         buffer = self.buffer if self.buffer is not None and self.buffer.holds(key) else None
         known = self.in_flight.get(key)
-        is_acked = known is not None and offset in known.point.offsets and offset not in known.point.unacked
+        is_acked = known is not None and offset in known.point.offsets and not known.point.is_unacked(offset)
         if is_acked or (buffer is None and not self.check_ack(topic, group, handle, offset)):
             raise RemoteError(
                 ResponseCode.NO_MESSAGE,

@@ -79,14 +79,18 @@ class InFlightTable:
         entry = self._entries.get(key)
         return None if entry is None else entry.point.bit_map
 
-    def ack(self, key: CheckPointKey, offset: int) -> None:
-        """Note an acknowledgement that is in the log."""
+    def ack(self, key: CheckPointKey, *offsets: int) -> None:
+        """Note acknowledgements that are in the log."""
         entry = self._entries.get(key)
         if entry is None:
             return
-        before = entry.point.bit_map
-        if entry.point.ack(offset) and entry.point.bit_map != before and entry.state is State.OUT:
-            self._less(entry, 1)
+        point = entry.point
+        before = point.bit_map.bit_count()
+        for offset in offsets:
+            point.ack(offset)
+        acked_count = point.bit_map.bit_count() - before
+        if acked_count and entry.state is State.OUT:
+            self._less(entry, acked_count)
 
     def drop(self, key: CheckPointKey) -> bool:
         """Whether a check point that the timer has due may be left out of the revive topic: it is acknowledged whole."""

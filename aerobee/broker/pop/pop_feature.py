@@ -11,12 +11,14 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from aerobee.broker.fastpath.pop import PopHooks
 from aerobee.broker.feature import Feature
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.ack_calls import AckCalls
 from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_point
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine
+from aerobee.broker.pop.fast_path_hooks import PopFastPath
 from aerobee.broker.pop.invisible_calls import InvisibleCalls
 from aerobee.broker.pop.merge_buffer import MergeBuffer
 from aerobee.broker.pop.notification import NotificationCalls
@@ -151,6 +153,7 @@ class Pop(Feature):
             broker_name=identity.name,
             call_soon=call_soon,
         )
+        self._fast = PopFastPath(acks=self._acks)
         self._notifications = NotificationCalls(
             engine=self.engine,
             checks=checks,
@@ -168,6 +171,10 @@ class Pop(Feature):
             **self._notifications.handlers(),
             **self._invisible.handlers(),
         }
+
+    def fast_path_hooks(self) -> PopHooks:
+        """What serves ordinary requests before the handlers do."""
+        return self._fast
 
     def runtime_info(self) -> Mapping[str, str]:
         return {

@@ -20,6 +20,7 @@ from aerobee.quick_init import quick_init
 
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 HANDLE_CHARS_MAX = 1_024
+HANDLE_TOKENS = 8
 ORDERED_REVIVE_QUEUE = 999  # ordered pops have no check points
 
 
