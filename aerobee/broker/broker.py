@@ -40,6 +40,9 @@ from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.registration import Registration
+from aerobee.broker.replication.ha_listener import HaListener
+from aerobee.broker.replication.replication import Replication
+from aerobee.broker.replication.wiring import check_roles, make_replication, open_ha_port
 from aerobee.broker.role import configured_role
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
@@ -93,6 +96,7 @@ class Broker:
 
         `config_writer` writes that file and all small ones; a thread of the broker's own when none is given.
         """
+        check_roles(config, store_config)
         self.live = LiveConfig(config)
         self.clock = clock or SystemClock()
         self._network = network or AsyncioNetwork()
@@ -108,11 +112,10 @@ class Broker:
         self.store = MessageStore(store_config, disk=self._disk, clock=self.clock, executor=executor)
         self.bounds = Bounds(self.live, self.clock)
         self.topics = TopicTable(file=files.file("topics.json"), clock=self.clock, bounds=self.bounds)
-        groups_file = files.file("subscriptionGroup.json")
         self.groups = GroupTable(
             clock=self.clock,
             live=self.live,
-            file=groups_file,
+            file=files.file("subscriptionGroup.json"),
             run_beside=files.run_blocking,
             bounds=self.bounds,
         )
@@ -130,8 +133,7 @@ class Broker:
         self._duplicates = SendDuplicates(live=self.live, clock=self.clock)
         self._handlers: dict[int, Handler] = {}
         self.backend_choice = choose_backend(wanted_backend(os.environ))
-        is_real = type(self._network) is AsyncioNetwork
-        make_sockets = self.backend_choice.make_sockets if is_real else None
+        make_sockets = self.backend_choice.make_sockets if type(self._network) is AsyncioNetwork else None
         self._direct = DirectNetwork(make_sockets) if make_sockets is not None else None
         self._watch = LoopWatch(self.clock.monotonic)
         self.ports = Ports(
@@ -142,6 +144,7 @@ class Broker:
             watch=self._watch,
             tls=tls,
         )
+        self._ha_listener = HaListener(self._network)
         self._client = RemotingClient(clock=self.clock, network=self._network)
         self._fast_path: FastPath | None = None
         self._deliveries: Deliveries | None = None
@@ -153,6 +156,7 @@ class Broker:
         self.held: HeldPulls
         self.overload: Overload
         self.registration: Registration
+        self.replication: Replication
         self._pulls: PullCalls
         self._features: tuple[Feature, ...] = ()
 
@@ -191,16 +195,21 @@ class Broker:
             for part in (self.topics, self.groups, self.offsets):
                 part.load()
             self.topics.create_system_topics(self.config)
-            self.identity = await self.ports.open()
+            ha_port = await open_ha_port(self._ha_listener, self.config, self._store_config)
+            self.identity = await self.ports.open(ha_port)
             self.store.store_host = self.identity.store_host
             self._wire()
             await self.store.start()
         except BaseException:
+            self._ha_listener.close()
             await self.ports.abandon()
             self._files.close(wait=False)
             await self.store.stop()
             raise
         self._is_running = True
+        self.replication.start()
+        if not self.role.is_master and self._store_config.ha_master_address:
+            self._master_found("", "")
         self.stats.start()
         self.overload.start()
         if self._serves_writes:
@@ -236,6 +245,7 @@ class Broker:
             await self.ports.close()
         finally:
             self._stop_timers()
+            await self.replication.stop()
             self._files.close(wait=True)
             self.save()
             self._close_parts()
@@ -250,6 +260,7 @@ class Broker:
         self._stop_timers()
         for connection in list(self.connections):
             connection.abort("the broker was killed")
+        await self.replication.stop()
         await self.ports.abandon()
         self._files.close(wait=True)
         self._close_parts()
@@ -309,6 +320,7 @@ class Broker:
             role=self.role,
             live=self.live,
             clock=self.clock,
+            on_master=self._master_found,
         )
         self._duplicates.load(store.log)
         self._deliveries = Deliveries(
@@ -329,6 +341,16 @@ class Broker:
         self.schedule.load()
         store.on_arrival(self.schedule.arrived)
         parts = self._make_parts(self._deliveries)
+        self.replication = make_replication(
+            store=store,
+            role=self.role,
+            ack=parts.ack,
+            live=self.live,
+            listener=self._ha_listener,
+            network=self._network,
+            client=self._client,
+            clock=self.clock,
+        )
         self._features = make_features(parts)
         for feature in self._features:
             feature.load()
@@ -340,6 +362,16 @@ class Broker:
         self.ports.serve(self._fast_path.burst)
         if self._direct is not None:
             self._direct.receive = self._fast_path.receive
+
+    def _master_found(self, address: str, ha_address: str) -> None:
+        """A NameServer says who the master is. What haMasterAddress names counts more."""
+        named = self._store_config.ha_master_address
+        if named and not address:
+            host, _, port = named.rpartition(":")
+            address = f"{host}:{int(port) - 1}"  # where RocketMQ's masters answer requests, until it is known better
+        ha_address = named or ha_address
+        if not self.role.is_master and ha_address:
+            self.replication.become_slave(ha_address, master_address=address)
 
     def _make_fast_path(self, parts: BrokerParts) -> FastPath:
         """What serves ordinary frames before the handlers do."""

@@ -49,6 +49,7 @@ def send_service(parts: BrokerParts) -> SendService:
         live=parts.live,
         identity=parts.identity,
         role=parts.role,
+        shortage=lambda: parts.ack.shortage,
         overload=parts.overload,
         unique_keys=parts.unique_keys,
         duplicates=parts.duplicates,

@@ -69,11 +69,11 @@ class Ports:
         """The open connections of clients."""
         return self.main.connections | self.vip.connections
 
-    async def open(self) -> BrokerIdentity:
-        """Bind. Raises OSError when an address is taken; the second port may be taken unless it was asked for."""
+    async def open(self, ha_port: int = 0) -> BrokerIdentity:
+        """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless it was asked for."""
         config = self._live.value
         await self.main.start([Listener(e.name, e.host, e.port) for e in config.bound_listeners])
-        identity = self._identity(config)
+        identity = self._identity(config, ha_port)
         await self._open_vip(config)
         return identity
 
@@ -114,16 +114,18 @@ class Ports:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
         )
 
-    def _identity(self, config: BrokerConfig) -> BrokerIdentity:
+    def _identity(self, config: BrokerConfig, ha_port: int) -> BrokerIdentity:
         addresses = [(e.name, self._advertised(config, e)) for e in config.bound_listeners]
         first = addresses[0][1]
         host, _, port = first.rpartition(":")
+        # What clients are told (advertisedListeners) is no address for replicas.
+        ha_host = config.broker_ip2 or config.broker_ip1 or advertised_ip(config.bound_listeners[0].host)
         return BrokerIdentity(
             cluster=config.broker_cluster_name,
             name=config.broker_name,
             broker_id=config.broker_id,
             address=first,
-            ha_address=f"{config.broker_ip2 or host}:{int(port) + HA_OFFSET}",
+            ha_address=f"{ha_host}:{ha_port or int(port) + HA_OFFSET}",
             store_host=pack_host(packable_ip(host), int(port)),
             region=config.region_id,
             listeners=tuple(addresses) if config.listeners else (),

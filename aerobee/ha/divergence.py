@@ -5,7 +5,8 @@ already, from a little before its end, and compares. Two logs that were one and 
 own offset and time. So if the overlap is equal up to the slave's end, all before it is; if it parts inside, the slave
 cuts back to the last record that both have; if the very first record of it differs, the search goes further back.
 
-The master cannot be asked from 0: that means "I have nothing" to it. The search begins at the second record at the lowest.
+To a master a question for byte 0 means "I have nothing". Who is to ask from there asks from 1, and puts the byte before it,
+the highest one of a record's size and so 0, in front of what comes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class DivergenceSearch:
 
     def __init__(self, record_starts: Sequence[int], end: int, read: Callable[[int, int], bytes]) -> None:
         """`read(start, end)` returns bytes of the slave's log."""
-        self._starts = [start for start in record_starts if start > 0]
+        self._starts = list(record_starts)
         self._end = end
         self._read = read
         self._overlap_bytes = OVERLAP_BYTES

@@ -414,6 +414,7 @@ class CommitLog:
         able to tell what was cut long ago from what was lost last night.
         """
         cleared = 0
+        self._drop_spare()
         if self._empty_path:
             self._disk.remove(self._empty_path)
             self._empty_path = ""
@@ -451,12 +452,16 @@ class CommitLog:
             segment.close()
         return segment
 
-    def close(self) -> None:
-        """Unmap everything and drop the unused spare file."""
+    def _drop_spare(self) -> None:
+        """Remove the file that was made ahead of its use."""
         spare, self._spare = self._spare, None
         if spare is not None:
             spare.close()
             self._disk.remove(spare.path)
+
+    def close(self) -> None:
+        """Unmap everything and drop the unused spare file."""
+        self._drop_spare()
         for segment in (*self.segments, *self._removed):
             segment.close()
         self.buffer = bytearray()

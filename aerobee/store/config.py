@@ -15,6 +15,7 @@ from aerobee.errors import ConfigError
 
 QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
+HA_FRAME_BYTES_MAX = 4 << 20
 TIMER_WHEEL_SLOTS = 7 * 86_400  # the wheel's file has twice as many
 _ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
 _DELAY_LEVEL = re.compile(r"(\d+)([smhd])\Z")
@@ -53,6 +54,21 @@ class StoreConfig:
     default_query_max_num: int = 32
 
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    # replication
+    ha_listen_port: int = 0  # where slaves connect; 0: one above listenPort, any port when that is 0
+    ha_master_address: str = ""  # host:port of the master's HA port; empty: what the NameServer says
+    ha_send_heartbeat_interval: int = 5_000  # without bytes to send
+    ha_housekeeping_interval: int = 20_000  # a connection on which nothing came for so long is closed
+    ha_transfer_batch_size: int = 32_768  # bytes of one frame
+    ha_max_gap_not_in_sync: int = 268_435_456  # bytes; a slave further behind does not count as in sync
+    slave_timeout: int = 3_000  # how long a send waits for the replicas
+    total_replicas: int = 1
+    in_sync_replicas: int = 1  # copies that a SYNC_MASTER waits for, its own included
+    min_in_sync_replicas: int = 1  # fewer, with enableAutoInSyncReplicas, refuse messages
+    enable_auto_in_sync_replicas: bool = (
+        False  # with enableSlaveActingMaster: wait for those that are in sync
+    )
+    sync_from_last_file: bool = False  # an empty slave takes the newest log file only, as RocketMQ's do
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     sync_flush_timeout: int = 5_000
     flush_interval_commit_log: int = 500
@@ -129,6 +145,7 @@ class StoreConfig:
         for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{rocketmq_key(name)} is {getattr(self, name)}: it must not be below 0")
+        self._check_replicas()
         if not self.store_path_root_dir:
             raise ConfigError("storePathRootDir is empty: name the directory of the store")
         for name, entry_bytes in (
@@ -183,6 +200,29 @@ class StoreConfig:
                 "separated by commas; put them together by LVM or RAID, or run a broker a disk"
             )
         self.delay_levels_ms()
+
+    def _check_replicas(self) -> None:
+        if self.min_in_sync_replicas > self.in_sync_replicas:
+            raise ConfigError(
+                f"minInSyncReplicas is {self.min_in_sync_replicas}, above inSyncReplicas, which is {self.in_sync_replicas}"
+            )
+        if self.in_sync_replicas > self.total_replicas > 1:
+            raise ConfigError(
+                f"inSyncReplicas is {self.in_sync_replicas}, but totalReplicas says that there are {self.total_replicas}: no "
+                "message would ever have as many copies"
+            )
+        if self.ha_listen_port > 65_535:
+            raise ConfigError(f"haListenPort is {self.ha_listen_port}: it must be from 0 to 65535")
+        if self.ha_transfer_batch_size > HA_FRAME_BYTES_MAX:
+            raise ConfigError(
+                f"haTransferBatchSize is {self.ha_transfer_batch_size}: it must be at most {HA_FRAME_BYTES_MAX}, what a "
+                "slave of RocketMQ has room for"
+            )
+        host, _, port = self.ha_master_address.rpartition(":")
+        if self.ha_master_address and not (host and port.isdecimal() and 0 < int(port) <= 65_535):
+            raise ConfigError(
+                f"haMasterAddress is {self.ha_master_address!r}: write host:port of the master's HA port"
+            )
 
     @property
     def dispatches_light_queues(self) -> bool:
@@ -245,12 +285,14 @@ _POSITIVE = (
     "delete_file_batch_max", "max_transfer_count_on_message_in_memory", "max_transfer_bytes_on_message_in_memory",
     "max_transfer_count_on_message_in_disk", "max_transfer_bytes_on_message_in_disk", "max_filter_message_size",
     "mapped_file_size_consume_queue_ext", "commit_log_reserve_bytes", "timer_precision_ms", "timer_max_delay_sec", "timer_flush_interval_ms",
-    "timer_congest_num_each_slot",
+    "timer_congest_num_each_slot", "ha_send_heartbeat_interval", "ha_housekeeping_interval", "ha_transfer_batch_size",
+    "ha_max_gap_not_in_sync", "slave_timeout", "total_replicas", "in_sync_replicas",
+    "min_in_sync_replicas",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "flush_commit_log_least_pages", "flush_commit_log_thorough_interval",
     "flush_consume_queue_thorough_interval", "file_reserved_time", "memory_bytes", "mapped_queue_files_max",
-    "hot_read_bytes",
+    "hot_read_bytes", "ha_listen_port",
 )  # fmt: skip
 
 

@@ -71,6 +71,10 @@ class Watermark:
         assert not self._waiters
         self.value = value
 
+    def cut(self, value: int) -> None:
+        """The log was cut there, and is durable so far; who waits for more is called when it has grown again."""
+        self.value = min(self.value, value)
+
     @property
     def waiting(self) -> int:
         return len(self._waiters)

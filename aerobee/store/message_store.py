@@ -26,6 +26,7 @@ from aerobee.store.index_file import KeyIndex
 from aerobee.store.key_query import KeyQuestion, answer, candidates
 from aerobee.store.log_appender import LogAppender
 from aerobee.store.log_cleaner import LogCleaner
+from aerobee.store.log_cut import LogCut, cut_log, last_record
 from aerobee.store.queue_bounds import BoundsKeeper, written_sizes
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
@@ -49,6 +50,8 @@ class MessageStore:
     What appends many records of a burst uses `appender` (log_appender.py) itself, between its begin_burst() and
     end_burst(), and calls burst_done() at the end.
     """
+
+    _on_burst: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -198,6 +201,9 @@ class MessageStore:
 
     async def start(self) -> None:
         """Start flush, checkpoint and retention in the running event loop. Before it nothing is flushed."""
+        self._start_tasks()
+
+    def _start_tasks(self) -> None:
         self._flusher.start()
         self._tasks = [
             asyncio.create_task(self._upkeep.run(), name="store-queue-flush"),
@@ -215,11 +221,7 @@ class MessageStore:
             return
         if self._refusal is None:
             self._refusal = StoreNotWritable("the store is closing")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        await self._flusher.stop()
+        await self._stop_tasks()
         try:
             if self._failure is None:
                 await asyncio.get_running_loop().run_in_executor(self._executor, self._finish)
@@ -233,15 +235,52 @@ class MessageStore:
     async def abandon(self) -> None:
         """Leave as a killed process does: no flush, no checkpoint, `abort` stays; files closed, lock released."""
         self._refusal = StoreNotWritable("the store was abandoned")
+        await self._stop_tasks()
+        self.flushed.fail()
+        self._close_files()
+        if self._own_executor is not None:
+            self._own_executor.shutdown(wait=True)
+
+    async def _stop_tasks(self) -> None:
+        """End flush, checkpoint and retention; what is under way is waited for."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self._flusher.stop()
-        self.flushed.fail()
-        self._close_files()
-        if self._own_executor is not None:
-            self._own_executor.shutdown(wait=True)
+
+    async def cut_to(self, physical_offset: int) -> LogCut:
+        """Cut the log's end off, from a record's begin on, and keep it in a file (log_cut.py). Nobody may append meanwhile.
+
+        Durable on return. Raises RecordInvalid, StoreError: then the store takes nothing more until it is opened again.
+        """
+        self.check_open()
+        await self._stop_tasks()
+        try:
+            self.flush_now()
+            cut = cut_log(
+                self.log,
+                self._table,
+                self.index,
+                self._checkpoints,
+                disk=self._disk,
+                root=self.config.store_path_root_dir,
+                start=physical_offset,
+            )
+            self.flushed.cut(physical_offset)
+            self.last_record_offset, self.last_store_timestamp = last_record(self.log)
+            self.log.sync(max(self.log.min_offset, physical_offset - 1), physical_offset)
+            self._queue_flusher.sync_all()
+            self._checkpoints.must_write(self._next_checkpoint(self._queue_flusher.bound(self.log.end)))
+        except OSError as error:
+            failure = StoreError(
+                f"the log could not be cut at {physical_offset}: {error}", path=self.log.directory
+            )
+            self._failed(failure)
+            raise failure from error
+        finally:
+            self._start_tasks()
+        return cut
 
     def _finish(self) -> None:
         """The last flush. Runs in the executor while the loop waits in stop()."""
@@ -279,6 +318,10 @@ class MessageStore:
     def not_writable_reason(self) -> str:
         """Why appends are refused; empty when they are not."""
         return str(self._refusal or self._slave_refusal or "")
+
+    def refuse_messages(self, reason: str) -> None:
+        """Take no messages but a master's raw ones, for this reason; "": take them. Overrides what brokerRole says."""
+        self._slave_refusal = StoreNotWritable(reason) if reason else None
 
     def check_open(self) -> None:
         """Raise StoreNotWritable or StoreFull when not even what a master sends can be taken."""
@@ -359,9 +402,15 @@ class MessageStore:
         self.appender.announce(queue, physical_offset, store_timestamp, tags_code)
 
     def burst_done(self) -> None:
-        """After the last append of a burst: with sync flush, begin the group commit."""
+        """After the last append of a burst: with sync flush, begin the group commit; tell who sends the log on."""
         if self._is_sync:
             self._flusher.want()
+        if self._on_burst is not None:
+            self._on_burst()
+
+    def on_burst(self, callback: Callable[[], None] | None) -> None:
+        """Call back after each burst of appends, before its answers leave. One callback, cheap, which never raises."""
+        self._on_burst = callback
 
     def on_arrival(self, callback: Arrival) -> None:
         """Call back with (topic, queue_id, new max offset, tags code) when a message becomes readable."""

@@ -221,6 +221,7 @@ class FastPath:
         return not (
             not (self._role.takes_writes and self._answers)
             or self._overload.reason
+            or self._ack.shortage
             or not self._store.is_writable
             or (self._opens_ms and self._is_closed())
         )

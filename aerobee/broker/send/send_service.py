@@ -94,6 +94,7 @@ class SendService:
         live: LiveConfig,
         identity: BrokerIdentity,
         role: RoleState,
+        shortage: Callable[[], str] = str,
         overload: Overload,
         unique_keys: UniqueKeys,
         duplicates: SendDuplicates,
@@ -109,6 +110,7 @@ class SendService:
         self._live = live
         self._identity = identity
         self._role = role
+        self._shortage = shortage
         self._overload = overload
         self._unique_keys = unique_keys
         self._duplicates = duplicates
@@ -155,6 +157,8 @@ class SendService:
                 f"service not available now. broker {self._identity.name} id {self._identity.broker_id} is a slave: "
                 "send to the master of that name",
             )
+        if shortage := self._shortage():
+            raise RemoteError(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {shortage}")
         if self._overload.reason:
             self._overload.refused_count += 1
             raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)

@@ -69,15 +69,18 @@ def test_logs_that_share_nothing() -> None:
     assert search(mine, starts, theirs).verdict is Verdict.NOTHING_COMMON
 
 
-def test_the_master_is_never_asked_from_0() -> None:
-    _, starts = log_of([100] * 5, 1)
-    assert DivergenceSearch(starts, 500, lambda start, end: b"").ask_from == 100
+def test_the_first_record_of_all_is_compared_too() -> None:
+    mine, starts = log_of([100] * 5, 1)
+    theirs, _ = log_of([100] * 5, 2)
+    assert DivergenceSearch(starts, 500, lambda start, end: b"").ask_from == 0
+    assert search(mine, starts, theirs) == Comparison(Verdict.NOTHING_COMMON, 0)
+    assert search(mine, starts, mine[:100] + theirs[100:]) == Comparison(Verdict.PARTED, 100)
 
 
 def test_bytes_of_another_place_are_refused() -> None:
     mine, starts = log_of([100] * 5, 1)
-    with pytest.raises(MalformedFrame, match="the master sent bytes at 0, 100 was asked for"):
-        DivergenceSearch(starts, 500, lambda start, end: mine[start:end]).take(0, mine)
+    with pytest.raises(MalformedFrame, match="the master sent bytes at 100, 0 was asked for"):
+        DivergenceSearch(starts, 500, lambda start, end: mine[start:end]).take(100, mine)
 
 
 @given(

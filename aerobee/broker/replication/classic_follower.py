@@ -1,0 +1,359 @@
+"""A slave's half of classic replication (DefaultHAClient of RocketMQ), with what that lacks.
+
+One life of a connection:
+
+    ASK       the master's log begin and end are asked for (28), where its address is known
+    COMPARE   the newest bytes of this log are asked for again and compared (ha/divergence.py); what differs is cut off
+    FOLLOW    bytes are appended as they come, and the log's end is reported after each read
+
+An empty log begins where the master's does. Classic masters send a slave that reports 0 their newest file only, so it asks
+for byte 1 and takes for granted that the first byte of all, the highest of a record's size, is 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, cast
+
+from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
+from aerobee.broker.replication.raw_receiver import RawReceiver
+from aerobee.broker.replication.record_starts import record_starts
+from aerobee.clock import Clock, Timer
+from aerobee.errors import AerobeeError, MalformedFrame, StoreError, WireError
+from aerobee.ha.divergence import DivergenceSearch, Verdict
+from aerobee.ha.transfer_header import ClassicFrames, encode_report
+from aerobee.network import Network
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+RETRY_S = 1.0  # RocketMQ: 5 s
+CONNECT_TIMEOUT_S = 3.0
+
+
+class LogBounds(NamedTuple):
+    """Begin and end of a master's log, physical offsets."""
+
+    begin: int
+    end: int
+
+
+# Asks a master, by the address of its requests; None when it does not say.
+AskBounds = Callable[[str], Awaitable[LogBounds | None]]
+
+
+class CannotFollow(AerobeeError):
+    """This log cannot be brought to the master's by itself: the reason says what to do."""
+
+
+class MasterConnection(asyncio.Protocol):
+    """One connection to a master. `closed` is done when it is over, with the reason as its exception."""
+
+    def __init__(self, owner: ClassicFollower, plan: _Plan) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = owner
+        self._plan = plan
+        self._frames = ClassicFrames()
+        self._transport: asyncio.Transport | None = None
+        self._is_first = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.report(self._plan.ask_from)
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed.done():
+            return
+        try:
+            self._owner.on_read()
+            self._frames.feed(data)
+            while (frame := self._frames.next_frame()) is not None:
+                offset, body = frame.offset, frame.body
+                if self._is_first and body:
+                    self._is_first = False
+                    if self._plan.is_second_byte:
+                        if offset != 1:
+                            raise MalformedFrame(f"the master begins at {offset}, 1 was asked for")
+                        offset, body = 0, b"\x00" + body
+                if body:
+                    self._owner.on_bytes(self, offset, body)
+        except (WireError, StoreError, AerobeeError) as error:
+            self.end(error)
+        except Exception as error:
+            log.exception("following the master failed")
+            self.end(StoreError(f"a fault of this broker: {error!r}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(exc or ConnectionResetError("the master closed the connection"))
+
+    def report(self, offset: int) -> None:
+        """Tell the master how far this log goes."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._owner.on_write()
+            self._transport.write(encode_report(offset))
+
+    def end(self, error: BaseException | None) -> None:
+        """Close the connection; without an error it is opened again at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        if not self.closed.done():
+            if error is None:
+                self.closed.set_result(None)
+            else:
+                self.closed.set_exception(error)
+
+
+class _Plan(NamedTuple):
+    """How a connection begins. `search`: what comes is compared first."""
+
+    ask_from: int
+    search: DivergenceSearch | None = None
+    is_second_byte: bool = False  # byte 1 was asked for, and byte 0 is meant
+
+
+class ClassicFollower:
+    """Follows one master at a time. Belongs to the event loop."""
+
+    def __init__(self, *, store: MessageStore, clock: Clock, network: Network, ask_bounds: AskBounds) -> None:
+        self._store = store
+        self._clock = clock
+        self._network = network
+        self._ask_bounds = ask_bounds
+        self._receiver = RawReceiver(store)
+        self._master = MasterAddress(ha="")
+        self._connection: MasterConnection | None = None
+        self._search: DivergenceSearch | None = None  # what comes is compared by it
+        self._further_back: DivergenceSearch | None = None  # the next connection goes on with it
+        self._cut_at: int | None = None  # the comparison ended: cut here before the next connection
+        self._master_end = 0
+        self._last_read_s = -1.0
+        self._last_write_s = -1.0
+        self._trouble = ""
+        self._timer: Timer | None = None
+
+    def state(self) -> FollowState:
+        """What is known of the master now."""
+        return FollowState(
+            master=self._master,
+            is_connected=self._connection is not None and self._search is None,
+            master_end=self._master_end,
+            last_read_s=self._last_read_s,
+            last_write_s=self._last_write_s,
+            trouble=self._trouble,
+        )
+
+    async def run(self, master: MasterAddress) -> None:
+        """Until cancelled."""
+        self._master, self._search, self._further_back, self._cut_at = master, None, None, None
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except (AerobeeError, OSError, TimeoutError) as error:
+                    self._say(str(error) or type(error).__name__)
+                except Exception:
+                    # The task's outermost edge: a slave that silently followed nobody would be no copy.
+                    log.exception("following the master at %s failed; trying again", master.ha)
+                    self._trouble = "a fault of this broker, see its log"
+                else:
+                    continue
+                await self._clock.sleep(RETRY_S)
+        finally:
+            self._disconnect()
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("the master at %s is not followed: %s; trying again", self._master.ha, trouble)
+
+    async def _follow(self) -> None:
+        """One connection, from its plan to its end."""
+        await self._durable()
+        plan = await self._make_plan()
+        host, _, port = self._master.ha.rpartition(":")
+        connection = MasterConnection(self, plan)
+        self._search = plan.search
+        self._last_read_s = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._network.create_connection(lambda: connection, host.strip("[]"), int(port))
+            self._connection = connection
+            self._tick()
+            await connection.closed
+        finally:
+            self._disconnect()
+        if self._cut_at is not None:
+            cut_at, self._cut_at = self._cut_at, None
+            cut = await self._store.cut_to(cut_at)
+            log.warning(
+                "this log parted from the master's at %d: its bytes up to %d were cut off, with %d queue entries, and are kept "
+                "in %s",
+                cut.start,
+                cut.end,
+                cut.entry_count,
+                ", ".join(cut.paths),
+            )
+
+    def _disconnect(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.end(ConnectionResetError("this broker no longer follows"))
+            connection.closed.exception()  # read, so that nobody complains
+
+    async def _durable(self) -> None:
+        """With sync flush wait until the disk has the log: the first report says how far it goes."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(ok: bool) -> None:
+            if not future.done():
+                future.set_result(ok)
+
+        self._store.wait_durable(self._store.log.end, done)
+        if not await future:
+            raise StoreError(self._store.not_writable_reason or "the store failed")
+
+    # --- where to begin
+
+    async def _make_plan(self) -> _Plan:
+        bounds = await self._ask_bounds(self._master.broker) if self._master.broker else None
+        if bounds is not None:
+            self._master_end = max(self._master_end, bounds.end)
+        store_log = self._store.log
+        if not store_log.segments or store_log.end == store_log.min_offset == 0:
+            return self._plan_of_empty(bounds)
+        self._receiver = RawReceiver(self._store)
+        end = store_log.end
+        if bounds is not None and end < bounds.begin:
+            raise CannotFollow(
+                f"this log ends at {end}, the master's begins at {bounds.begin}: what is between is deleted. Move the store "
+                "of this slave away; an empty one begins where the master's log does"
+            )
+        search, self._further_back = self._further_back, None
+        if search is None:
+            low = bounds.begin if bounds is not None else 0
+            stop = end if bounds is None else min(end, bounds.end)
+            starts = await self._record_starts(low, stop)
+            if not starts:
+                raise CannotFollow(
+                    f"the master's log ends at {stop}, before the first record here: it has nothing that this slave has. "
+                    "Move the store of this slave away if that is the master it shall follow"
+                )
+            search = DivergenceSearch(starts, stop, self._read)
+        if search.ask_from == 0:
+            return _Plan(1, search, is_second_byte=True)
+        return _Plan(search.ask_from, search)
+
+    async def _record_starts(self, low: int, end: int) -> list[int]:
+        store_log = self._store.log
+        pins = store_log.pin(low, end)
+        try:
+            return await asyncio.to_thread(record_starts, store_log, low, end)
+        finally:
+            store_log.unpin(pins)
+
+    def _plan_of_empty(self, bounds: LogBounds | None) -> _Plan:
+        size = self._store.log.segment_size
+        begin = 0
+        if bounds is not None:
+            begin = bounds.end - bounds.end % size if self._store.config.sync_from_last_file else bounds.begin
+            if begin % size:
+                raise CannotFollow(
+                    f"the master's log begins at {begin}, which is no begin of a file of {size} bytes: "
+                    "mappedFileSizeCommitLog must be the same at both"
+                )
+        self._receiver = RawReceiver(self._store)
+        self._receiver.begin_at(begin)
+        if begin:
+            return _Plan(begin)
+        return _Plan(1, is_second_byte=True) if bounds is not None and bounds.end > size else _Plan(0)
+
+    def _read(self, start: int, end: int) -> bytes:
+        """Bytes of this log, of one or more files."""
+        parts: list[bytes] = []
+        while start < end:
+            part = self._store.log.read(start, end - start)
+            if not part:
+                raise StoreError(f"the log has no byte {start}", offset=start)
+            parts.append(part)
+            start += len(part)
+        return b"".join(parts)
+
+    # --- what comes
+
+    def on_read(self) -> None:
+        self._last_read_s = self._clock.monotonic()
+
+    def on_write(self) -> None:
+        self._last_write_s = self._clock.monotonic()
+
+    def on_bytes(self, connection: MasterConnection, offset: int, body: bytes) -> None:
+        """Log bytes have come. Raises WireError, StoreError, CannotFollow."""
+        self._master_end = max(self._master_end, offset + len(body))
+        if self._search is not None:
+            rest = self._compare(connection, self._search, offset, body)
+            if not rest:
+                return
+            offset, body = offset + len(body) - len(rest), rest
+        if self._receiver.received == 0 and offset and not self._store.log.segments:
+            self._receiver.begin_at(offset)  # the newest file only: the master does not give more
+        if self._receiver.take(offset, body):
+            self._trouble = ""
+            self._report()
+
+    def _compare(
+        self, connection: MasterConnection, search: DivergenceSearch, offset: int, body: bytes
+    ) -> bytes:
+        """Compare instead of append; return the bytes behind the end of this log once both are the same."""
+        found = search.take(offset, body)
+        end = self._store.log.end
+        if found.verdict is Verdict.MORE:
+            return b""
+        self._search = None
+        if found.verdict is Verdict.EQUAL and found.common_end == end:
+            log.info("this log is the master's up to its end at %d", end)
+            self._trouble = ""
+            self._report()
+            return body[end - offset :]
+        if found.verdict is Verdict.NOTHING_COMMON:
+            raise CannotFollow(
+                f"this log and that of the master at {self._master.ha} have no record in common. Move the store of this "
+                "slave away if that is the master it shall follow"
+            )
+        if found.verdict is Verdict.FURTHER_BACK:
+            self._further_back = search
+        else:
+            self._cut_at = found.common_end
+        connection.end(None)
+        return b""
+
+    def _report(self) -> None:
+        """Acknowledge what is here; with sync flush what is on the disk."""
+        connection, store = self._connection, self._store
+        if connection is None:
+            return
+        if not store.holds_answers:
+            connection.report(store.log.end)
+            return
+        store.wait_durable(store.log.end, lambda ok: connection.report(store.flushed.value) if ok else None)
+
+    def _tick(self) -> None:
+        """Reports without bytes, and housekeeping."""
+        config, now = self._store.config, self._clock.monotonic()
+        connection = self._connection
+        if connection is None:
+            return
+        silent_s = now - self._last_read_s
+        if silent_s > config.ha_housekeeping_interval / 1000:
+            connection.end(
+                TimeoutError(f"nothing came from it for {silent_s:.0f} s (haHousekeepingInterval)")
+            )
+            return
+        if now - self._last_write_s >= config.ha_send_heartbeat_interval / 1000:
+            # While logs are compared nothing is known to be the master's: 0 acknowledges nothing.
+            connection.report(self._store.readable_offset if self._search is None else 0)
+        shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, 4_000)
+        self._timer = self._clock.call_later(shortest_ms / 4000, self._tick)

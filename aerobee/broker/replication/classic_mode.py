@@ -1,0 +1,133 @@
+"""Classic replication: one master, slaves that are told so by their configuration, no epochs.
+
+A SYNC_MASTER waits until `inSyncReplicas` copies, its own included, have a message. Everybody who is connected counts, as
+with RocketMQ. With enableSlaveActingMaster fewer than that many in sync refuse a message before it is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aerobee.broker.replication.classic_follower import ClassicFollower
+from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
+from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
+from aerobee.broker.replication.slave_connection import SlaveConnection
+from aerobee.clock import Clock
+from aerobee.store.config import BrokerRole
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+SLAVES_MAX = 64  # connections at the HA port; each takes the log's bandwidth once
+
+
+class ClassicMode:
+    """A HaMode. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        clock: Clock,
+        acks: ReplicaAcks,
+        follower: ClassicFollower,
+        is_guarded: Callable[[], bool],
+    ) -> None:
+        """`is_guarded`: too few replicas refuse messages (enableSlaveActingMaster on a SYNC_MASTER)."""
+        self._store = store
+        self._clock = clock
+        self._acks = acks
+        self._follower = follower
+        self._is_guarded = is_guarded
+        self._is_master = False
+        self._slaves: set[SlaveConnection] = set()
+
+    def become_master(self, epoch: int) -> None:
+        self._is_master = True
+        self._acks.restart(0)
+        self._confirm()
+
+    def become_slave(self) -> None:
+        self._is_master = False
+        self._end_slaves("this broker is no master any more")
+        self._acks.restart(0)
+
+    def slave_connection(self) -> asyncio.Protocol:
+        return SlaveConnection(
+            store=self._store,
+            clock=self._clock,
+            admit=self._admit,
+            on_ack=self._acknowledged,
+            on_lost=self._lost,
+        )
+
+    def on_appended(self) -> None:
+        for slave in self._slaves:
+            slave.wake()
+
+    async def follow(self, master: MasterAddress) -> None:
+        await self._follower.run(master)
+
+    def replicas(self) -> list[ReplicaState]:
+        return [slave.state() for slave in self._slaves]
+
+    def following(self) -> FollowState | None:
+        return None if self._is_master else self._follower.state()
+
+    @property
+    def waits(self) -> bool:
+        config = self._store.config
+        return config.broker_role is BrokerRole.SYNC_MASTER and config.in_sync_replicas > 1
+
+    @property
+    def shortage(self) -> str:
+        if not self._is_guarded():
+            return ""
+        present, needed = self._present(), self._copies()
+        return "" if present >= needed else f"{present} of {needed} replicas are in sync"
+
+    def close(self) -> None:
+        self._end_slaves("this broker stops")
+
+    # --- the master's half
+
+    def _admit(self, slave: SlaveConnection) -> str:
+        if not self._is_master:
+            return "this broker is a slave itself"
+        if len(self._slaves) >= SLAVES_MAX:
+            return f"{SLAVES_MAX} connections are open at the HA port"
+        self._slaves.add(slave)
+        return ""
+
+    def _lost(self, slave: SlaveConnection) -> None:
+        if slave in self._slaves:
+            self._slaves.discard(slave)
+            log.info("the connection of the slave at %s is closed", slave.address)
+
+    def _acknowledged(self, slave: SlaveConnection) -> None:
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """Release what enough copies have. The master's own counts with all of its log: its disk is waited for apart."""
+        offsets = [
+            self._store.log.end,
+            *(slave.acknowledged for slave in self._slaves if slave.acknowledged > 0),
+        ]
+        self._acks.advance(confirmed_by(offsets, self._copies()))
+
+    def _present(self) -> int:
+        """How many copies are in sync, the master's included."""
+        return 1 + sum(slave.state().is_in_sync for slave in self._slaves)
+
+    def _copies(self) -> int:
+        """How many copies of a message are waited for."""
+        config = self._store.config
+        if not (self._is_guarded() and config.enable_auto_in_sync_replicas):
+            return config.in_sync_replicas
+        return max(config.min_in_sync_replicas, min(config.in_sync_replicas, self._present()))
+
+    def _end_slaves(self, reason: str) -> None:
+        for slave in list(self._slaves):
+            slave.end(reason)
+        self._slaves.clear()

@@ -1,0 +1,89 @@
+"""What the two ways to replicate have in common: classic (classic_mode.py), and controller mode.
+
+Replication (replication.py) owns the HA port, the roles and the tasks. A mode says what travels: it makes the protocol of a
+slave's connection to this broker, and follows a master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterAddress:
+    """Where a slave finds its master: `ha` is "host:port" of its HA port, `broker` that of its requests, "" if unknown."""
+
+    ha: str
+    broker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """One slave as its master sees it. Offsets are physical, bytes of the log."""
+
+    address: str  # of its end of the connection
+    acknowledged: int  # it has the log up to here
+    sent: int
+    is_in_sync: bool
+    caught_up_at_s: float  # monotonic time at which it last had the whole log; negative: never
+    broker_id: int = -1  # -1: classic slaves do not say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowState:
+    """A slave's view of its master."""
+
+    master: MasterAddress
+    is_connected: bool
+    master_end: int  # the end of the master's log as far as it is known
+    last_read_s: float  # monotonic time of the last bytes from it; negative: none yet
+    last_write_s: float
+    trouble: str = ""  # why it does not follow, a clause without a full stop
+
+
+class HaMode(Protocol):
+    """One way to replicate. Belongs to the event loop."""
+
+    def become_master(self, epoch: int) -> None:
+        """The log may be written from now on; slaves that connect are served."""
+        ...
+
+    def become_slave(self) -> None:
+        """No longer the master: connections of slaves are closed, and who waits for replicas is answered."""
+        ...
+
+    def slave_connection(self) -> asyncio.Protocol:
+        """The protocol of one connection that a slave has opened at the HA port."""
+        ...
+
+    def on_appended(self) -> None:
+        """The log has grown: once a burst of appends, whatever it held. Must be cheap and must not raise."""
+        ...
+
+    async def follow(self, master: MasterAddress) -> None:
+        """Copy a master's log until cancelled, connecting again as often as needed."""
+        ...
+
+    def replicas(self) -> list[ReplicaState]:
+        """The slaves that are connected."""
+        ...
+
+    def following(self) -> FollowState | None:
+        """What a slave knows; None at a master, or before it knows one."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether appends at a master are answered when enough replicas have them."""
+        ...
+
+    @property
+    def shortage(self) -> str:
+        """Why a message may not even be written (IN_SYNC_REPLICAS_NOT_ENOUGH); "" while there are enough replicas."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection."""
+        ...

@@ -1,0 +1,159 @@
+"""Sending the log to one slave: frames of raw bytes, straight from the mapped files, no matter what messages they hold.
+
+A burst of appends wakes it once. It stops while the slave does not read, lets others have a turn after TURN_BYTES, and has
+bytes that are not in memory read beside the event loop first, so that a slave far behind delays no producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from aerobee.clock import Clock
+from aerobee.store.disk import WritableBuffer
+
+TURN_BYTES = 1 << 20  # sent before others have a turn: about 0.2 ms
+WARM_BYTES = 4 << 20  # brought into memory at a time
+_WRITE_BYTES = 256 << 10  # of frames in one write
+
+
+class _File(Protocol):
+    buffer: WritableBuffer
+
+
+class LogSegment(Protocol):
+    """One file of the log."""
+
+    base: int
+
+    @property
+    def end(self) -> int: ...
+    @property
+    def file(self) -> _File: ...
+
+
+class SentLog(Protocol):
+    """What is needed of the commit log."""
+
+    end: int
+
+    def segment_at(self, physical_offset: int) -> LogSegment | None: ...
+
+
+# (offset, most bytes that may go) -> (head of the frame, bytes of its body); no bytes: nothing may be sent now.
+FrameHead = Callable[[int, int], tuple[bytes, int]]
+
+
+class LogSender:
+    """Sends to one transport from `position` on. `on_gone` is told when bytes before the log's begin are asked for."""
+
+    def __init__(
+        self,
+        *,
+        log: SentLog,
+        transport: asyncio.WriteTransport,
+        frame_head: FrameHead,
+        hot_bytes: Callable[[], int],
+        warm: Callable[[Sequence[tuple[int, int]]], Awaitable[None]],
+        clock: Clock,
+        on_gone: Callable[[str], None],
+        position: int,
+    ) -> None:
+        """`hot_bytes`: how many of the youngest bytes of the log count as in memory; `warm` brings others there."""
+        self.position = position
+        self.last_write_s = clock.monotonic()
+        self._log = log
+        self._transport = transport
+        self._frame_head = frame_head
+        self._hot_bytes = hot_bytes
+        self._warm = warm
+        self._warm_end = 0
+        self._clock = clock
+        self._on_gone = on_gone
+        self._is_paused = False
+        self._is_closed = False
+        self._is_planned = False  # a turn is to come
+        self._warming: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """There are bytes to send. Cheap, and may be called as often as one likes."""
+        if not (self._is_planned or self._is_paused or self._is_closed or self._warming is not None):
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def pause(self) -> None:
+        """The transport takes no more."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self.wake()
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._warming is not None:
+            self._warming.cancel()
+
+    def write(self, frame: bytes) -> None:
+        """Write a frame without log bytes, between others."""
+        if not self._is_closed:
+            self.last_write_s = self._clock.monotonic()
+            self._transport.write(frame)
+
+    def _turn(self) -> None:
+        self._is_planned = False
+        sent = 0
+        while not (self._is_paused or self._is_closed) and self.position < self._log.end:
+            if sent >= TURN_BYTES:
+                self.wake()
+                return
+            if self._is_cold():
+                self._begin_warming()
+                return
+            parts = self._frames()
+            if not parts:
+                return
+            self._transport.write(b"".join(parts))
+            sent += _WRITE_BYTES
+        if sent:
+            self.last_write_s = self._clock.monotonic()
+
+    def _frames(self) -> list[bytes | memoryview]:
+        """Frames for one write, all of one file. `position` is behind them on return."""
+        log, at = self._log, self.position
+        segment = log.segment_at(at)
+        if segment is None:
+            self._on_gone(f"the log no longer has byte {at}")
+            return []
+        parts: list[bytes | memoryview] = []
+        stop = min(log.end, segment.end, at + _WRITE_BYTES)
+        if log.end - at > self._hot_bytes():
+            stop = min(stop, self._warm_end)
+        view = memoryview(segment.file.buffer)
+        while at < stop:
+            head, size = self._frame_head(at, stop - at)
+            if not size:
+                break
+            parts += (head, view[at - segment.base : at - segment.base + size])
+            at += size
+        self.position = at
+        return parts
+
+    # --- bytes that are on the disk only
+
+    def _is_cold(self) -> bool:
+        return self._log.end - self.position > self._hot_bytes() and self.position >= self._warm_end
+
+    def _begin_warming(self) -> None:
+        self._warming = asyncio.get_running_loop().create_task(self._make_warm(), name="ha-warm")
+
+    async def _make_warm(self) -> None:
+        try:
+            segment = self._log.segment_at(self.position)
+            end = min(self.position + WARM_BYTES, self._log.end if segment is None else segment.end)
+            await self._warm([(self.position, end - self.position)])
+            self._warm_end = end
+        finally:
+            self._warming = None
+        self.wake()

@@ -1,0 +1,38 @@
+"""What a slave asks its master by requests: so far where its log begins and ends."""
+
+from __future__ import annotations
+
+import logging
+
+from aerobee.broker.replication.classic_follower import LogBounds
+from aerobee.errors import AerobeeError
+from aerobee.remoting.body.kv_table import KVTable
+from aerobee.remoting.client import RemotingClient, checked
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+
+log = logging.getLogger(__name__)
+TIMEOUT_S = 3.0
+
+
+class MasterQuestions:
+    """Asks masters, ours and RocketMQ's."""
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+
+    async def log_bounds(self, address: str) -> LogBounds | None:
+        """Where the log of the broker at `address` begins and ends (28); None when it does not say."""
+        try:
+            request = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+            reply = await self._client.invoke(address, request, timeout_s=TIMEOUT_S)
+            table = KVTable.decode(
+                checked(reply, address=address, request="GET_BROKER_RUNTIME_INFO").body
+            ).table
+            begin, end = table.get("commitLogMinOffset", ""), table.get("commitLogMaxOffset", "")
+        except AerobeeError as error:
+            log.info("the master at %s does not say where its log begins: %s", address, error)
+            return None
+        if not (begin.isdecimal() and end.isdecimal() and len(begin) < 20 and len(end) < 20):
+            return None
+        return LogBounds(int(begin), int(end)) if int(begin) <= int(end) else None

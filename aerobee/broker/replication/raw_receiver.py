@@ -1,0 +1,85 @@
+"""Log bytes from a master, cut anywhere, become whole records of this log. For both modes.
+
+What is not whole yet is kept, at most one record. A run of records of one log file is appended in one step, with queue and
+index entries (LogAppender.append_raw); nothing of a run that cannot be is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.errors import RecordInvalid
+from aerobee.message import MAGIC_BLANK, RECORD_BYTES_MIN
+from aerobee.store.message_store import MessageStore
+
+RECORD_BYTES_MAX = 64 << 20  # whatever the master's maxMessageSize is; a blank is never larger than a record
+_WORD_BYTES = 8  # size and magic
+
+
+class RawReceiver:
+    """Takes bytes in order. Belongs to the event loop."""
+
+    def __init__(self, store: MessageStore, *, on_appended: Callable[[], None] | None = None) -> None:
+        """Begins at the log's end; `on_appended` is called after each run that was appended."""
+        self._store = store
+        self._pending = bytearray()
+        self._start = store.log.end  # physical offset of the first pending byte
+        self._on_appended = on_appended
+
+    @property
+    def received(self) -> int:
+        """Where the next bytes belong, a physical offset."""
+        return self._start + len(self._pending)
+
+    def begin_at(self, physical_offset: int) -> None:
+        """An empty log begins there: a log file's first byte. Raises RecordInvalid for a log that has records."""
+        if self._store.log.segments and physical_offset != self._store.log.end:
+            raise RecordInvalid(f"bytes for {physical_offset} do not continue the log")
+        self._pending.clear()
+        self._start = physical_offset
+
+    def take(self, offset: int, body: bytes | memoryview) -> int:
+        """Append what is whole of everything so far; return how many bytes that were.
+
+        Raises RecordInvalid for bytes that do not continue what was received, or are no records, and what append_raw()
+        raises. Then what came before is appended, and the connection is of no more use.
+        """
+        if offset != self.received:
+            raise RecordInvalid(f"the master sent bytes for {offset}, {self.received} was to come")
+        pending = self._pending
+        pending += body
+        used = 0
+        store = self._store
+        try:
+            while True:
+                size = self._whole(used)
+                if not size:
+                    break
+                store.appender.append_raw(self._start + used, bytes(memoryview(pending)[used : used + size]))
+                used += size
+        finally:
+            if used:
+                del pending[:used]
+                self._start += used
+                store.burst_done()
+                if self._on_appended is not None:
+                    self._on_appended()
+        return used
+
+    def _whole(self, begin: int) -> int:
+        """Bytes of the longest run of whole records from `begin` on that lies in one log file."""
+        pending, at, end = self._pending, begin, len(self._pending)
+        segment_size = self._store.log.segment_size
+        while end - at >= _WORD_BYTES:
+            size = int.from_bytes(pending[at : at + 4], "big")
+            is_blank = int.from_bytes(pending[at + 4 : at + 8], "big") == MAGIC_BLANK
+            if not (_WORD_BYTES if is_blank else RECORD_BYTES_MIN) <= size <= RECORD_BYTES_MAX:
+                if at > begin:
+                    break  # what is before it is good; the next call says what is wrong
+                raise RecordInvalid(f"the size field at {self._start + at} says {size}")
+            if end - at < size:
+                break
+            at += size
+            if is_blank or (self._start + at) % segment_size == 0:
+                return at - begin
+        return at - begin

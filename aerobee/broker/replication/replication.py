@@ -1,0 +1,152 @@
+"""The replication of one broker: its role, its HA port, the copy of a master's log, and what appends wait for.
+
+    master   slaves connect at the HA port; each burst of appends wakes what sends to them; their reports move `acks`
+    slave    a task follows the master, whose address comes from haMasterAddress, a NameServer's answer or the controller
+
+The way that bytes travel is a HaMode: classic_mode.py, or controller mode's. A change of role comes through become_master()
+and become_slave() alone, which tell RoleState last: whoever is told by it finds replication as the role wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from aerobee.broker.ack import AckPolicy
+from aerobee.broker.replication.ha_listener import HaListener
+from aerobee.broker.replication.ha_mode import FollowState, HaMode, MasterAddress, ReplicaState
+from aerobee.broker.replication.replica_acks import ReplicaAcks
+from aerobee.broker.role import Role, RoleState
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationState:
+    """What there is to tell about replication now."""
+
+    role: Role
+    epoch: int
+    log_end: int
+    confirmed: int  # enough replicas have the log up to here; 0 where nobody is waited for
+    replicas: tuple[ReplicaState, ...]
+    following: FollowState | None
+
+
+class Replication:
+    """start() when the store is open, stop() before it closes. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        role: RoleState,
+        ack: AckPolicy,
+        acks: ReplicaAcks,
+        mode: HaMode,
+        listener: HaListener,
+    ) -> None:
+        self.acks = acks
+        self._store = store
+        self._role = role
+        self._ack = ack
+        self._mode = mode
+        self._listener = listener
+        self._follow: asyncio.Task[None] | None = None
+        self._master: MasterAddress | None = None
+        self._is_slave = not role.takes_writes
+
+    @property
+    def master(self) -> MasterAddress | None:
+        """Whom this slave follows, if it knows."""
+        return self._master
+
+    def start(self) -> None:
+        """Begin as what the role says; a slave waits for become_slave() to learn whom it follows."""
+        self._listener.serve(self._mode.slave_connection)
+        if self._role.takes_writes:
+            self._serve(self._role.epoch)
+        else:
+            self._store.refuse_messages("this broker is a slave: send to its master")
+            self._mode.become_slave()
+
+    def become_master(self, epoch: int = 0, *, reason: str = "it was made one") -> None:
+        """Stop following and take messages, in an epoch that is not below the one before (RoleState.change)."""
+        self._stop_following()
+        self._serve(epoch)
+        self._role.change(Role.MASTER, reason, epoch=max(epoch, self._role.epoch))
+
+    def become_slave(
+        self,
+        master_ha_address: str,
+        epoch: int = 0,
+        *,
+        master_address: str = "",
+        reason: str = "it has a master",
+    ) -> None:
+        """Refuse messages and follow the broker whose HA port is at `master_ha_address`; "" waits until it is known.
+
+        `master_address` is where the master answers requests. Called with the addresses of before it changes nothing.
+        """
+        master = MasterAddress(ha=master_ha_address, broker=master_address) if master_ha_address else None
+        if not self._is_slave:
+            self._store.refuse_messages("this broker is a slave: send to its master")
+            self._store.on_burst(None)
+            self._ack.set_replication(None)
+            self._mode.become_slave()
+            self._is_slave = True
+        if master != self._master:
+            self._stop_following()
+            self._master = master
+            if master is not None:
+                log.info(
+                    "this broker follows the master at %s (requests: %s)",
+                    master.ha,
+                    master.broker or "unknown",
+                )
+                self._follow = asyncio.create_task(self._mode.follow(master), name="ha-follow")
+        self._role.change(Role.SLAVE, reason, epoch=max(epoch, self._role.epoch))
+
+    def state(self) -> ReplicationState:
+        """For admin requests and `aerobee doctor`."""
+        return ReplicationState(
+            role=self._role.role,
+            epoch=self._role.epoch,
+            log_end=self._store.log.end,
+            confirmed=self.acks.value,
+            replicas=tuple(self._mode.replicas()),
+            following=self._mode.following(),
+        )
+
+    async def stop(self) -> None:
+        """Take no connections, close those there are, follow nobody."""
+        self._listener.close()
+        self._store.on_burst(None)
+        self._ack.set_replication(None)
+        self._mode.close()
+        task = self._follow
+        self._stop_following()
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    # ---
+
+    def _serve(self, epoch: int) -> None:
+        self._is_slave = False
+        self._mode.become_master(epoch)
+        self._store.on_burst(self._mode.on_appended)
+        self._store.refuse_messages("")
+        self.settings_changed()
+
+    def settings_changed(self) -> None:
+        """Appends wait for replicas, or no longer, as the settings say now."""
+        is_master = not self._is_slave
+        self._ack.set_replication(self.acks if is_master and self._mode.waits else None)
+        self._ack.refuse_on((lambda: self._mode.shortage) if is_master and self._mode.waits else None)
+
+    def _stop_following(self) -> None:
+        task, self._follow, self._master = self._follow, None, None
+        if task is not None:
+            task.cancel()

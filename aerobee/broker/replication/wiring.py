@@ -1,0 +1,82 @@
+"""Makes the replication of a broker, and the address of its HA port."""
+
+from __future__ import annotations
+
+import logging
+
+from aerobee.broker.ack import AckPolicy
+from aerobee.broker.config import MASTER_ID, BrokerConfig, LiveConfig
+from aerobee.broker.replication.classic_follower import ClassicFollower
+from aerobee.broker.replication.classic_mode import ClassicMode
+from aerobee.broker.replication.ha_listener import HaListener
+from aerobee.broker.replication.master_questions import MasterQuestions
+from aerobee.broker.replication.replica_acks import ReplicaAcks
+from aerobee.broker.replication.replication import Replication
+from aerobee.broker.role import RoleState
+from aerobee.clock import Clock
+from aerobee.errors import ConfigError
+from aerobee.network import Network
+from aerobee.remoting.client import RemotingClient
+from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+def check_roles(config: BrokerConfig, store: StoreConfig) -> None:
+    """Raises ConfigError for settings of role and replicas that contradict each other."""
+    if store.broker_role is BrokerRole.SLAVE and config.broker_id == MASTER_ID:
+        raise ConfigError(
+            "brokerRole is SLAVE and brokerId is 0, which is the master's: give each slave of a broker name an id of its own"
+        )
+    if store.broker_role is not BrokerRole.SLAVE and config.broker_id != MASTER_ID:
+        raise ConfigError(
+            f"brokerRole is {store.broker_role.value} and brokerId is {config.broker_id}: a master's id is 0; write "
+            "brokerRole=SLAVE for a slave"
+        )
+
+
+async def open_ha_port(listener: HaListener, config: BrokerConfig, store: StoreConfig) -> int:
+    """Bind the HA port; return it, 0 when it could not be had and nobody asked for it. Raises OSError.
+
+    A master that nobody replicates starts although something else has the port behind its own.
+    """
+    first = config.bound_listeners[0]
+    port = store.ha_listen_port or (first.port + 1 if first.port else 0)
+    try:
+        await listener.open(first.host, port)
+    except OSError as error:
+        if store.ha_listen_port or store.broker_role is not BrokerRole.ASYNC_MASTER:
+            raise
+        log.warning(
+            "port %d, where slaves would connect, cannot be bound: %s (set haListenPort)", port, error
+        )
+    return listener.port
+
+
+def make_replication(
+    *,
+    store: MessageStore,
+    role: RoleState,
+    ack: AckPolicy,
+    live: LiveConfig,
+    listener: HaListener,
+    network: Network,
+    client: RemotingClient,
+    clock: Clock,
+) -> Replication:
+    """Make it in classic mode; it begins with Replication.start()."""
+    acks = ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000)
+    follower = ClassicFollower(
+        store=store, clock=clock, network=network, ask_bounds=MasterQuestions(client).log_bounds
+    )
+    mode = ClassicMode(
+        store=store,
+        clock=clock,
+        acks=acks,
+        follower=follower,
+        is_guarded=lambda: (
+            live.value.enable_slave_acting_master and store.config.broker_role is BrokerRole.SYNC_MASTER
+        ),
+    )
+    return Replication(store=store, role=role, ack=ack, acks=acks, mode=mode, listener=listener)

@@ -1,0 +1,225 @@
+"""A master and its slave in one process, over real sockets: the log is copied, and what happens when one of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.broker import Broker
+from aerobee.clock import SystemClock
+from aerobee.errors import ConfigError
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import ResponseCode
+from tests.integration.broker_calls import make_broker, send_request
+from tests.waiting import wait_until
+
+SLAVE = {"broker_role": "SLAVE"}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    yield client
+    await client.close()
+
+
+class Pair:
+    """Starts masters and slaves, and ends what still runs."""
+
+    def __init__(self, path: Path, client: RemotingClient) -> None:
+        self.path = path
+        self.client = client
+        self.brokers: list[Broker] = []
+
+    async def start(self, name: str, *, store: dict[str, Any] | None = None, **config: Any) -> Broker:
+        broker = make_broker(self.path / name, store=store, **config)
+        await broker.start()
+        self.brokers.append(broker)
+        return broker
+
+    async def start_slave(
+        self, master: Broker, name: str = "slave", *, store: dict[str, Any] | None = None, **config: Any
+    ) -> Broker:
+        slave = await self.start(name, store={**SLAVE, **(store or {})}, broker_id=1, **config)
+        slave.replication.become_slave(master.identity.ha_address, master_address=master.address)
+        return slave
+
+    async def send(self, broker: Broker, count: int, *, topic: str = "t", size: int = 100) -> None:
+        for number in range(count):
+            body = f"{number} ".encode() * (size // 2)
+            reply = await self.client.invoke(broker.address, send_request(topic, body))
+            assert reply.code == 0, reply
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, client: RemotingClient) -> AsyncIterator[Pair]:
+    pair = Pair(tmp_path, client)
+    yield pair
+    for broker in reversed(pair.brokers):
+        await broker.stop()
+
+
+def log_bytes(broker: Broker) -> bytes:
+    """Everything that is in the log."""
+    log = broker.store.log
+    return b"".join(
+        bytes(segment.file.buffer[: min(segment.end, log.end) - segment.base]) for segment in log.segments
+    )
+
+
+async def same(master: Broker, slave: Broker) -> None:
+    """Wait until the slave has the whole log."""
+    await wait_until(lambda: slave.store.log.end == master.store.log.end)
+    assert log_bytes(slave) == log_bytes(master)
+
+
+async def test_messages_arrive_at_the_slave_as_they_come(pair: Pair) -> None:
+    master = await pair.start("master")
+    await pair.send(master, 3)
+    slave = await pair.start_slave(master)
+    await same(master, slave)
+    await pair.send(master, 20)
+    await same(master, slave)
+    assert slave.store.max_offset("t", 0) == 23
+    assert master.replication.state().replicas[0].acknowledged == master.store.log.end
+    refused = await pair.client.invoke(slave.address, send_request("t"))
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+async def test_an_empty_slave_takes_the_whole_history_of_several_files(pair: Pair) -> None:
+    small = {"mapped_file_size_commit_log": 16_384}
+    master = await pair.start("master", store=small)
+    await pair.send(master, 150, size=400)
+    assert len(master.store.log.segments) > 3
+    slave = await pair.start_slave(master, store=small)
+    await same(master, slave)
+    assert slave.store.min_offset("t", 0) == 0
+    assert slave.store.max_offset("t", 0) == 150
+
+
+async def test_a_slave_comes_back_and_goes_on_where_it_was(pair: Pair) -> None:
+    master = await pair.start("master")
+    slave = await pair.start_slave(master)
+    await pair.send(master, 10)
+    await same(master, slave)
+    await slave.stop()
+    await pair.send(master, 10)
+    slave = await pair.start_slave(master)
+    await same(master, slave)
+    assert slave.store.max_offset("t", 0) == 20
+
+
+async def test_a_log_that_parted_is_cut_and_what_was_cut_is_kept(pair: Pair, tmp_path: Path) -> None:
+    master = await pair.start("master")
+    slave = await pair.start_slave(master)
+    await pair.send(master, 50)
+    await same(master, slave)
+    common = master.store.log.end
+    await slave.stop()
+    # Both go on alone, as masters do that do not know of each other.
+    alone = await pair.start("slave")
+    await pair.send(alone, 30, topic="mine")
+    mine = log_bytes(alone)[common:]
+    await alone.stop()
+    await pair.send(master, 200)
+    slave = await pair.start_slave(master)
+    await same(master, slave)
+    kept = sorted((tmp_path / "slave" / "cut").iterdir())
+    assert b"".join(path.read_bytes() for path in kept) == mine
+    assert slave.store.max_offset("mine", 0) == 0
+    assert slave.store.max_offset("t", 0) == 250
+    # What is there is whole also for a start that trusts nothing.
+    await slave.kill()
+    slave = await pair.start_slave(master, store={"check_queues_on_start": True})
+    await same(master, slave)
+    assert slave.store.max_offset("t", 0) == 250
+
+
+async def test_a_slave_that_has_more_than_its_master_is_cut_back(pair: Pair, tmp_path: Path) -> None:
+    master = await pair.start("master")
+    slave = await pair.start_slave(master)
+    await pair.send(master, 50)
+    await same(master, slave)
+    await slave.stop()
+    alone = await pair.start("slave")
+    await pair.send(alone, 5)
+    await alone.stop()
+    slave = await pair.start_slave(master)
+    await same(master, slave)
+    assert list((tmp_path / "slave" / "cut").iterdir())
+    await pair.send(master, 1)
+    await same(master, slave)
+
+
+async def test_a_slave_of_another_group_is_not_cut_to_nothing(pair: Pair) -> None:
+    other = await pair.start("slave")
+    await pair.send(other, 50)
+    before = log_bytes(other)
+    await other.stop()
+    master = await pair.start("master")
+    await pair.send(master, 60)
+    slave = await pair.start_slave(master)
+
+    def trouble() -> str:
+        following = slave.replication.state().following
+        return following.trouble if following is not None else ""
+
+    await wait_until(lambda: "no record in common" in trouble())
+    assert log_bytes(slave) == before
+
+
+async def test_sync_replication_answers_when_the_slave_has_it(pair: Pair) -> None:
+    sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "total_replicas": 2, "slave_timeout": 300}
+    master = await pair.start("master", store=sync)
+    late = await pair.client.invoke(master.address, send_request("t"))
+    assert late.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    slave = await pair.start_slave(master)
+    await same(master, slave)
+    await pair.send(master, 30)
+    assert slave.store.log.end == master.store.log.end
+    await slave.stop()
+    late = await pair.client.invoke(master.address, send_request("t"))
+    assert late.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    unheld = await pair.client.invoke(
+        master.address, send_request("t", properties="UNIQ_KEY\x01U\x02WAIT\x01false\x02")
+    )
+    assert unheld.code == 0
+
+
+async def test_with_acting_masters_too_few_replicas_refuse_a_message(pair: Pair) -> None:
+    sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "total_replicas": 2}
+    master = await pair.start("master", store=sync, enable_slave_acting_master=True)
+    end = master.store.log.end
+    refused = await pair.client.invoke(master.address, send_request("t"))
+    assert (refused.code, refused.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "in-sync replicas not enough: 1 of 2 replicas are in sync",
+    )
+    assert master.store.log.end == end
+    slave = await pair.start_slave(master)
+    await same(master, slave)
+    await wait_until(
+        lambda: not master.replication.acks.waiting_count and bool(master.replication.state().replicas)
+    )
+    await pair.send(master, 5)
+
+
+@pytest.mark.parametrize(
+    ("store", "config", "reason"),
+    [
+        (SLAVE, {}, "brokerRole is SLAVE and brokerId is 0"),
+        ({}, {"broker_id": 1}, "brokerRole is ASYNC_MASTER and brokerId is 1"),
+        ({"in_sync_replicas": 3, "total_replicas": 2}, {}, "inSyncReplicas is 3, but totalReplicas"),
+        ({"min_in_sync_replicas": 2}, {}, "minInSyncReplicas is 2, above inSyncReplicas"),
+        ({"ha_master_address": "here"}, {}, "haMasterAddress is 'here'"),
+    ],
+)
+def test_contradictory_settings_are_refused(
+    tmp_path: Path, store: dict[str, Any], config: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        make_broker(tmp_path, store=store, **config)
