@@ -40,6 +40,7 @@ TRANSACTION_ROLLBACK = 0xC
 TRANSACTION_MASK = 0xC
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
+TRIES_MAX = 2**31 - 1  # reconsumeTimes is a signed int
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
 COMPRESSION_MASK = 0x700
@@ -473,6 +474,11 @@ def _long_hash(raw: bytes) -> int:
 def tags_code(tag: str | None) -> int:
     """The hash that a queue entry holds for filtering; 0 without a tag."""
     return java_hash(tag) if tag else 0
+
+
+def next_try(tries: int) -> int:
+    """The number of a record's next try. A sender may begin with the greatest that the field takes: there it stays."""
+    return min(tries + 1, TRIES_MAX)
 
 
 def check_topic_name(topic: str) -> None:

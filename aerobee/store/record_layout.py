@@ -13,6 +13,7 @@ from aerobee.message import (
     PROPERTIES_BYTES_MAX,
     RETRY_TOPIC_BYTES_MAX,
     STORE_HOST_V6,
+    TRIES_MAX,
     encode_record,
 )
 from aerobee.store.stored_message import StoredMessage
@@ -33,6 +34,8 @@ def lay_out(
         raise RecordInvalid(f"the body has {len(message.body)} bytes: maxMessageSize allows {body_bytes_max}")
     if not 0 <= message.queue_id <= 0x7FFFFFFF:
         raise RecordInvalid(f"queue id {message.queue_id} is not from 0 to 2147483647")
+    if not -TRIES_MAX <= message.reconsume_times <= TRIES_MAX:
+        raise RecordInvalid(f"{message.reconsume_times} tries do not fit a record")
     return encode_record(
         topic=topic,
         queue_id=message.queue_id,

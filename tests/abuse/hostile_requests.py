@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
@@ -53,6 +55,12 @@ SENDS = {10, 310, 320, 324, 325}
 # Whoever may call these takes a topic, a group or a broker away from everybody: until there is access control they are not
 # sent at all, or with no plain names.
 LEFT_OUT = {104, 205}
+COSTLY = {
+    26,
+    28,
+    318,
+    319,
+}  # whole tables of settings or figures: asked for less often, for more of the others
 NEVER_PLAIN = {17, 18, 103, 207, 215, 216, 217, 200, 225, 353}
 
 PLAIN = (
@@ -77,8 +85,11 @@ HOSTILE = (
     "TAG\x01x\x02", "WAIT\x01false\x02REAL_TOPIC\x01victim\x02REAL_QID\x010\x02", "a||b", "a OR", "((((((((", "*",
     "TRAN_MSG\x01true\x02PGROUP\x01g\x02", "INNER_MULTI_DISPATCH\x01%LMQ%../x,%LMQ%y\x02", "TIMER_DELAY_MS\x01-1\x02",
     "TIMER_OUT_MS\x01999999999999999\x02TIMER_DELIVER_MS\x011\x02", "DELAY\x0199999999999\x02", "UNIQ_KEY\x01\x01\x02\x02",
-    "+reserve.time=--1", "+message.type=FIFO,+queue.type=BatchCQ", "||".join(map(str, range(30_000))),
+    "+reserve.time=--1", "+message.type=FIFO,+queue.type=BatchCQ", "DO_NOT_WAIT\x01falsework\x02", "x\\u000aTAG\x01y\x02",
+    "KEYS\x01WAIT\x02", "NO\x01WAIT\x02false\x01x\x02",
 )  # fmt: skip
+VAST = ("||".join(map(str, range(30_000))), "x" * 60_000, "\x01\x02" * 20_000, " " * 30_000)
+LIST_BYTES_MAX = 1 << 21  # of a body's list that is repeated
 NUMBERS = (
     0, 1, 2, -1, -2, -5, 7, 31, 32, 100, 1_024, 4_095, 4_096, 65_535, 65_536, 2**31 - 1, 2**31, -(2**31), 2**32, 2**62,
     2**63 - 1, -(2**63), 2**63, 1_700_000_000_000, 10**15,
@@ -119,7 +130,8 @@ class HostileRequests:
     def __init__(self, rng: random.Random, handlers: Mapping[int, Handler]) -> None:
         self._rng = rng
         self._fields = fields_of(handlers)
-        self._codes = sorted(code for code in self._fields if code not in LEFT_OUT)
+        codes = sorted(code for code in self._fields if code not in LEFT_OUT)
+        self._codes = [code for code in codes for _ in range(1 if code in COSTLY else 5)]
         self.seen: list[str] = []  # texts of replies: handles, ids
 
     def next(self) -> RemotingCommand:
@@ -150,7 +162,11 @@ class HostileRequests:
         rng = self._rng
         if self.seen and rng.random() < 0.1:
             return rng.choice(self.seen)
-        return rng.choice(HOSTILE if code in NEVER_PLAIN or rng.random() < 0.4 else PLAIN)
+        return self._text() if code in NEVER_PLAIN or rng.random() < 0.4 else rng.choice(PLAIN)
+
+    def _text(self) -> str:
+        rng = self._rng
+        return rng.choice(VAST) if rng.random() < 0.002 else rng.choice(HOSTILE)
 
     def _value(self, code: int, kind: str) -> str:
         rng = self._rng
@@ -176,7 +192,7 @@ class HostileRequests:
             return body
         for _ in range(rng.choice((0, 1, 1, 2, 5))):
             body = self._harmed(body)
-        data = json.dumps(body).encode()
+        data = _encode(body)
         return data if len(data) < BODY_BYTES_MAX else data[:BODY_BYTES_MAX]
 
     def _harmed(self, body: Any) -> Any:
@@ -188,14 +204,16 @@ class HostileRequests:
         if isinstance(body, list) and body and rng.random() < 0.85:
             at = rng.randrange(len(body))
             if rng.random() < 0.3:
-                return (body * rng.choice((2, 30, 1_000)))[:1_000]
+                return (body * rng.choice((2, 2, 2, 30, 30, 1_000)))[
+                    : min(1_000, 1 + LIST_BYTES_MAX // _size(body))
+                ]
             return [*body[:at], self._harmed(body[at]), *body[at + 1 :]]
+        if rng.random() < 0.8:
+            return rng.choice((None, True, {}, [], -1, 2**63, 1.5, self._text(), rng.choice(NUMBERS)))
         deep: Any = "x"
         for _ in range(rng.choice((1, 70, 500))):
             deep = {"x": deep} if rng.random() < 0.5 else [deep]
-        return rng.choice(
-            (None, True, {}, [], -1, 2**63, 1.5, rng.choice(HOSTILE), rng.choice(NUMBERS), deep)
-        )
+        return deep
 
     def _heartbeat(self, code: int) -> Any:
         rng = self._rng
@@ -276,6 +294,17 @@ class HostileRequests:
             "perm": 6,
         }
         return {"queueDatas": [queue], "brokerDatas": []}
+
+
+def _encode(body: Any) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # nested deeper, or numbers larger, than orjson writes
+        return json.dumps(body).encode()
+
+
+def _size(body: Any) -> int:
+    return len(_encode(body)) or 1
 
 
 _BODIES: dict[int, Callable[[HostileRequests, int], Any]] = {

@@ -9,9 +9,8 @@ import pytest
 
 from aerobee.broker.broker import Broker
 from aerobee.nameserver import NameServer
-from aerobee.store import queue_table
 from aerobee.testing import LocalCluster
-from tests.abuse import semantic_fuzzer
+from tests.abuse import semantic_fuzzer, semantic_judges
 from tests.abuse.hostile_requests import HostileRequests, fields_of
 from tests.survival.hostile_frames import Fault
 
@@ -25,18 +24,9 @@ def test_hostile_requests_are_survived_and_others_served(role: str) -> None:
 
 
 def test_a_request_that_holds_the_loop_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(semantic_fuzzer, "STALL_CPU_S", 0.0)
+    monkeypatch.setattr(semantic_judges, "STALL_CPU_S", 0.0)
     with pytest.raises(Fault, match="ms of the event loop"):
         asyncio.run(semantic_fuzzer.run("nameserver", 40, seed=1))
-
-
-def test_a_directory_that_is_no_topic_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert queue_table.is_queue_name("t", 0)
-    monkeypatch.setattr(
-        semantic_fuzzer, "is_queue_name", lambda topic, queue_id: topic != semantic_fuzzer.VICTIM
-    )
-    with pytest.raises(Fault, match="made in the store"):
-        asyncio.run(semantic_fuzzer.run("nameserver", 10, seed=1))
 
 
 async def test_the_fields_of_requests_are_found_in_the_handlers() -> None:

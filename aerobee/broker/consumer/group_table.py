@@ -245,7 +245,7 @@ class GroupTable:
         self.data_version = self.data_version.next(self._clock.now_ms())
         try:
             self.save()
-        except StoreError:
+        except BaseException:
             self.groups, self.forbidden, self.data_version = before
             raise
         self._tell()

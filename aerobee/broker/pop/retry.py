@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aerobee.broker.pop.check_point import CheckPoint
-from aerobee.message import RETRY_PREFIX, Record, encode_properties
+from aerobee.message import RETRY_PREFIX, Record, encode_properties, next_try
 from aerobee.remoting.body.pop_handle import retry_topic_v1, retry_topic_v2
 from aerobee.store.stored_message import StoredMessage
 
@@ -34,5 +34,5 @@ def retry_message(
         flag=record.flag,
         sys_flag=record.sys_flag,
         born_timestamp=record.born_timestamp,
-        reconsume_times=record.reconsume_times + (0 if point.suspend else 1),
+        reconsume_times=record.reconsume_times if point.suspend else next_try(record.reconsume_times),
     )

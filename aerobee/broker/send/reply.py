@@ -24,6 +24,7 @@ from aerobee.clock import Clock
 from aerobee.errors import RemoteError, StoreError, TransportError
 from aerobee.message import (
     PROPERTIES_BYTES_MAX,
+    TRANSACTION_MASK,
     decode_properties,
     encode_properties,
     offset_message_id,
@@ -201,7 +202,7 @@ class RequestReply(Feature):
                 properties=text,
                 born_host=pack_host(*peer.host_port),
                 flag=header.flag,
-                sys_flag=header.sys_flag,
+                sys_flag=header.sys_flag & ~TRANSACTION_MASK,  # a reply is part of no transaction
                 born_timestamp=header.born_timestamp,
                 reconsume_times=header.reconsume_times,
             ),

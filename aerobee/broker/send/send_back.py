@@ -32,7 +32,7 @@ from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import MalformedRecord, StoreError
-from aerobee.message import Record, decode_record, encode_properties, pack_host
+from aerobee.message import Record, decode_record, encode_properties, next_try, pack_host
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -172,7 +172,7 @@ class SendBackCalls:
             flag=record.flag,
             sys_flag=record.sys_flag,
             born_timestamp=record.born_timestamp,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=next_try(record.reconsume_times),
         )
         return message, properties
 

@@ -66,6 +66,9 @@ class SubscriptionGroupConfig:
     @classmethod
     def from_dict(cls, fields: json_fields.Fields) -> SubscriptionGroupConfig:
         has_fixed = fields.get("subscriptionDataSet") is not None
+        for name in ("groupRetryPolicy", "subscriptionDataSet"):  # kept as they are, and written again
+            if fastjson.is_nested_deeper(fields.get(name)):
+                raise MalformedFrame(f"{name} is nested deeper than {fastjson.DEPTH_MAX}")
         return cls(
             json_fields.text(fields, "groupName"),
             json_fields.boolean(fields, "consumeEnable", True),

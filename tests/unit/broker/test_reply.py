@@ -111,6 +111,16 @@ async def test_the_push_has_the_fields_of_rocketmqs(replying: Replying) -> None:
     assert {**ours, "PUSH_REPLY_TIME": ""} == {**theirs, "PUSH_REPLY_TIME": ""}
 
 
+@pytest.mark.parametrize("bits", ["4", "8", "12"])
+async def test_a_reply_is_part_of_no_transaction_whatever_its_flags_say(
+    replying: Replying, bits: str
+) -> None:
+    answer = await replying.reply(reply_request(f=bits))
+    assert answer.code == ResponseCode.SUCCESS
+    (record,) = replying.sending.stored()
+    assert (record.topic, record.sys_flag & 12) == ("DefaultCluster_REPLY_TOPIC", 0)
+
+
 async def test_the_long_names_of_324_say_the_same(replying: Replying) -> None:
     request = reply_request()
     assert request.ext is not None

@@ -1,0 +1,58 @@
+"""Values that are well formed, and that something behind the edge cannot hold: what the semantic fuzzer found."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from aerobee.message import TRIES_MAX, decode_records
+from aerobee.testing import LocalCluster
+from tests.abuse.stranger import Stranger, broker_at
+
+POP, SEND_BACK = 200_050, 36
+
+
+async def test_a_message_with_the_greatest_number_of_tries_does_not_end_redelivery_for_all() -> None:
+    async with LocalCluster() as cluster, Stranger(cluster.broker_addresses[0]) as stranger:
+        store = cluster.broker().store
+        for tries in (TRIES_MAX, 0):
+            assert (await stranger.send_message("t", j=str(tries))).code == 0
+        pop = {"consumerGroup": "g", "topic": "t", "queueId": "0", "maxMsgNums": "2", "invisibleTime": "10000",
+               "pollTime": "0", "bornTime": str(cluster.clock.now_ms()), "initMode": "0", "exp": "*", "expType": "TAG"}  # fmt: skip
+        assert (await stranger.call(POP, pop)).code == 0
+        async with asyncio.timeout(20):
+            while store.max_offset("%RETRY%g_t", 0) < 2:
+                await cluster.advance_clock(5)
+                await asyncio.sleep(0.01)
+        again = store.get_messages("%RETRY%g_t", 0, 0, count_max=2)
+        assert [record.reconsume_times for record in decode_records(again.body)] == [TRIES_MAX, 1]
+
+
+async def test_such_a_message_can_be_sent_back(tmp_path: Path) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        sent = await stranger.send_message("t", j=str(TRIES_MAX))
+        assert sent.ext is not None
+        pull = {"consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4",
+                "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*"}  # fmt: skip
+        assert (await stranger.call(11, pull)).code == 0  # makes the group
+        back = {"group": "g", "originMsgId": "", "originTopic": "t", "offset": str(int(sent.ext["msgId"][-16:], 16)),
+                "delayLevel": "0"}  # fmt: skip
+        assert (await stranger.call(SEND_BACK, back)).code == 0
+        dead = broker.store.get_messages("%DLQ%g", 0, 0, count_max=1)
+        assert [record.reconsume_times for record in decode_records(dead.body)] == [TRIES_MAX]
+
+
+async def test_a_groups_policy_that_is_nested_too_deep_is_refused_and_others_can_be_changed(
+    tmp_path: Path,
+) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        deep: object = "x"
+        for _ in range(500):
+            deep = {"x": deep}
+        for field, value in (("groupRetryPolicy", deep), ("subscriptionDataSet", [deep])):
+            body = json.dumps({"groupName": "deep", field: value}).encode()
+            assert (await stranger.call(200, {}, body)).code != 0
+        assert (await stranger.call(200, {}, b'{"groupName":"plain"}')).code == 0
+        assert "plain" in broker.groups.groups
+        assert "deep" not in broker.groups.groups
