@@ -18,7 +18,6 @@ IGNORED_KEYS = frozenset(
         "clientRequestThreadPoolQueueCapacity",
         "defaultThreadPoolNums",
         "defaultThreadPoolQueueCapacity",
-        "enableControllerInNamesrv",
         "enableShutdownGracefully",
         "rocketmqHome",
         "serverAsyncSemaphoreValue",
@@ -47,7 +46,7 @@ WITHOUT_EFFECT_KEYS = {
 START_ONLY_KEYS = frozenset(
     {
         "listenPort", "bindAddress", "listeners", "pendingReplyBytesMax", "serverChannelMaxIdleTimeSeconds",
-        "tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis",
+        "tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis", "enableControllerInNamesrv",
     }
 )  # fmt: skip
 
@@ -71,6 +70,9 @@ class NameServerConfig:
     notify_min_broker_id_changed: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
+    enable_controller_in_namesrv: bool = (
+        False  # this process is one of the controllers, too (ControllerConfig's keys)
+    )
     need_wait_for_service: bool = False
     wait_seconds_for_service: int = 45
     scan_not_active_broker_interval: int = 5_000  # ms between looks for brokers that fell silent

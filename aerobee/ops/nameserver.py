@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
 
 from aerobee.config import to_properties
+from aerobee.ha.quorum.controller import Controller
 from aerobee.nameserver import NameServer
+from aerobee.ops.controller import make_controller, stop_when_ended
 from aerobee.ops.listening import require_free_port
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
@@ -25,7 +28,7 @@ from aerobee.ops.serving import (
     stopping_with_stdin,
     write_config,
 )
-from aerobee.ops.settings import NameServerSettings, nameserver_settings
+from aerobee.ops.settings import ControllerSettings, NameServerSettings, nameserver_settings
 from aerobee.store.descriptors import raise_limit
 
 
@@ -55,12 +58,47 @@ def nameserver(
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)
-        with stopping_with_stdin(stop, stop_with_stdin):
-            await start_and_wait(
-                start_nameserver(settings), stop, out, "nameserver", settings.server.listen_port
-            )
+        server = start_nameserver(settings)
+        if settings.controller is None:
+            with stopping_with_stdin(stop, stop_with_stdin):
+                await start_and_wait(server, stop, out, "nameserver", settings.server.listen_port)
+            return
+        controller = make_controller(ControllerSettings(settings.controller, settings.tls))
+        watch = asyncio.create_task(stop_when_ended(controller, stop))
+        try:
+            with stopping_with_stdin(stop, stop_with_stdin):
+                both = NameServerWithController(server, controller)
+                await start_and_wait(both, stop, out, "nameserver", settings.server.listen_port)
+        finally:
+            watch.cancel()
+        if controller.failure is not None:
+            raise controller.failure
 
     run(command)
+
+
+class NameServerWithController:
+    """A NameServer and one of the controllers in one process (enableControllerInNamesrv)."""
+
+    def __init__(self, server: NameServer, controller: Controller) -> None:
+        self._server = server
+        self._controller = controller
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    async def start(self) -> None:
+        await self._server.start()
+        try:
+            await self._controller.start()
+        except BaseException:
+            await self._server.stop()
+            raise
+
+    async def stop(self) -> None:
+        await self._controller.stop()
+        await self._server.stop()
 
 
 def start_nameserver(settings: NameServerSettings) -> NameServer:

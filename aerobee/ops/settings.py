@@ -20,6 +20,8 @@ from aerobee.config import (
     unknown_keys,
 )
 from aerobee.errors import ConfigError
+from aerobee.ha.quorum.config import IGNORED_KEYS as CONTROLLER_IGNORED_KEYS
+from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.ops.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
 from aerobee.remoting.tls import ClientAuth, ServerTls, TlsFiles, TlsMode
@@ -65,6 +67,7 @@ class TlsSettings:
 
 BROKER_KINDS: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, TlsSettings)
 NAMESERVER_KINDS: tuple[type[Any], ...] = (NameServerConfig, TlsSettings)
+CONTROLLER_KINDS: tuple[type[Any], ...] = (ControllerConfig, TlsSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,15 @@ class NameServerSettings:
     """All that a NameServer process needs."""
 
     server: NameServerConfig
+    tls: TlsSettings
+    controller: ControllerConfig | None = None  # with enableControllerInNamesrv
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """All that a controller process needs."""
+
+    controller: ControllerConfig
     tls: TlsSettings
 
 
@@ -109,10 +121,36 @@ def nameserver_settings(
     note: Callable[[str], None] = lambda _: None,
 ) -> NameServerSettings:
     """Read a NameServer's settings. Raises ConfigError."""
+    kinds = (NameServerConfig, ControllerConfig, TlsSettings)
+    keys = NAMESERVER_KEYS | CONTROLLER_IGNORED_KEYS
+    settings = _gather(path, "development", assignments, flags or {}, environ, kinds, keys, note)
+    server, tls = build(NameServerConfig, settings), build(TlsSettings, settings)
+    if not server.enable_controller_in_namesrv:
+        return NameServerSettings(server, tls)
+    # listenPort is the NameServer's; the controller listens where controllerDLegerPeers says.
+    return NameServerSettings(server, tls, build(ControllerConfig, settings, listen_port=0))
+
+
+def controller_settings(
+    *,
+    path: str | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, Setting] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    note: Callable[[str], None] = lambda _: None,
+) -> ControllerSettings:
+    """Read a controller's settings. Raises ConfigError."""
     settings = _gather(
-        path, "development", assignments, flags or {}, environ, NAMESERVER_KINDS, NAMESERVER_KEYS, note
+        path,
+        "development",
+        assignments,
+        flags or {},
+        environ,
+        CONTROLLER_KINDS,
+        CONTROLLER_IGNORED_KEYS,
+        note,
     )
-    return NameServerSettings(build(NameServerConfig, settings), build(TlsSettings, settings))
+    return ControllerSettings(build(ControllerConfig, settings), build(TlsSettings, settings))
 
 
 def _gather(
@@ -160,7 +198,9 @@ def _refuse_unknown(
     rocketmq_keys: frozenset[str],
     note: Callable[[str], None],
 ) -> None:
-    server = "broker" if BrokerConfig in kinds else "nameserver"
+    server = (
+        "broker" if BrokerConfig in kinds else "nameserver" if NameServerConfig in kinds else "controller"
+    )
     unused: list[str] = []
     for unknown in unknown_keys(written, kinds):
         if unknown.key in rocketmq_keys:

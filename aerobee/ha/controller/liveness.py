@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from aerobee.ha.controller.commands import Candidate
 
 TIMEOUT_MS = 10_000  # when a heartbeat names none
+CLOSED_GRACE_MS = 1_500  # a broker whose connection ended before this controller led has so long to come back
 BROKERS_MAX = 1 << 16
 
 
@@ -34,7 +35,7 @@ class BrokerLiveness:
     def __init__(self, now_ms: float) -> None:
         self._began_ms = now_ms
         self._last: dict[tuple[str, int], tuple[Heartbeat, float]] = {}
-        self._closed: set[tuple[str, int]] = set()
+        self._closed_ms: dict[tuple[str, int], float] = {}
 
     def beat(self, heartbeat: Heartbeat, now_ms: float) -> bool:
         """Take a heartbeat. False, and not taken, when BROKERS_MAX others are known already."""
@@ -42,13 +43,22 @@ class BrokerLiveness:
         if key not in self._last and len(self._last) >= BROKERS_MAX:
             return False
         self._last[key] = (heartbeat, now_ms)
-        self._closed.discard(key)
+        self._closed_ms.pop(key, None)
         return True
 
-    def closed(self, broker_name: str, broker_id: int) -> None:
+    def begin_leading(self, now_ms: float) -> None:
+        """What happens from now on counts: earlier silence may have been this controller's own absence."""
+        self._began_ms = now_ms
+
+    def closed(self, broker_name: str, broker_id: int, now_ms: float) -> None:
         """Its connection ended: it is gone now, not when its timeout has passed."""
         if self._last.pop((broker_name, broker_id), None) is not None:
-            self._closed.add((broker_name, broker_id))
+            self._closed_ms[broker_name, broker_id] = now_ms
+
+    def last(self, broker_name: str, broker_id: int) -> Heartbeat | None:
+        """The last heartbeat of a broker that is connected; None when there is none."""
+        found = self._last.get((broker_name, broker_id))
+        return found[0] if found is not None else None
 
     def is_alive(self, broker_name: str, broker_id: int, now_ms: float) -> bool:
         """Heard within its timeout, and its disk takes writes: one that cannot write must not lead."""
@@ -59,7 +69,11 @@ class BrokerLiveness:
         """Not alive, and this controller saw it go or has led for long enough to know."""
         if self.is_alive(broker_name, broker_id, now_ms):
             return False
-        return (broker_name, broker_id) in self._closed or now_ms - self._began_ms >= TIMEOUT_MS
+        closed_ms = self._closed_ms.get((broker_name, broker_id))
+        led_ms = now_ms - self._began_ms
+        if closed_ms is not None and (closed_ms >= self._began_ms or led_ms >= CLOSED_GRACE_MS):
+            return True
+        return led_ms >= TIMEOUT_MS
 
     def candidates(self, broker_name: str, now_ms: float) -> tuple[Candidate, ...]:
         """The living brokers of a group, by id."""
@@ -74,4 +88,6 @@ class BrokerLiveness:
         gone = [key for key, (beat, at_ms) in self._last.items() if now_ms - at_ms >= beat.timeout_ms]
         for key in gone:
             del self._last[key]
+        if len(self._closed_ms) > BROKERS_MAX:
+            self._closed_ms.clear()  # names that never come back: silence for a timeout says the same
         return gone

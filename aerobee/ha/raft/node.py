@@ -101,6 +101,11 @@ class RaftNode:
         return self.role is Role.LEADER
 
     @property
+    def is_established(self) -> bool:
+        """It leads, and everything that earlier leaders acknowledged is committed here."""
+        return self._leadership is not None and self.commit_index >= self._leadership.first_index
+
+    @property
     def deadline_ms(self) -> float:
         """When tick() has something to do, if nothing happens before."""
         if self._leadership is not None:

@@ -24,7 +24,8 @@ from aerobee.ha.controller.commands import (
     encode_command,
 )
 from aerobee.ha.controller.election import choose
-from aerobee.ha.controller.liveness import TIMEOUT_MS, BrokerLiveness, Heartbeat
+from aerobee.ha.controller.leases import CLOCK_DRIFT_RATIO_MAX, MasterLeases
+from aerobee.ha.controller.liveness import CLOSED_GRACE_MS, TIMEOUT_MS, BrokerLiveness, Heartbeat
 from aerobee.ha.controller.state import ControllerState, Group, Outcome
 from aerobee.ha.packed import pack
 from aerobee.ha.raft.config import RaftConfig
@@ -138,7 +139,7 @@ def test_the_captured_requests_get_the_captured_answers() -> None:
         if request is None or request.code not in (1001, 1002, 1003, 1004, 1012, 1013):
             continue
         if ext.get("masterEpoch") == "2" and state.groups[NAME].master_epoch == 1:
-            liveness.closed(NAME, 1)
+            liveness.closed(NAME, 1, 0)
             outcome = state.carry_out(elect(living=liveness.candidates(NAME, 0)))
             assert outcome.code is ControllerCode.SUCCESS
             assert outcome.is_role_changed
@@ -466,10 +467,55 @@ def test_silence_proves_nothing_to_a_controller_that_has_just_begun_to_lead() ->
     assert liveness.is_surely_gone(NAME, 1, TIMEOUT_MS)
     liveness = BrokerLiveness(0)
     liveness.beat(Heartbeat(broker_name=NAME, broker_id=1), 1)
-    liveness.closed(NAME, 1)
+    liveness.closed(NAME, 1, 2)
     assert liveness.is_surely_gone(NAME, 1, 2), "its connection was seen to end"
     liveness.beat(Heartbeat(broker_name=NAME, broker_id=1), 3)
     assert not liveness.is_surely_gone(NAME, 1, 4)
+
+
+def test_a_connection_that_ended_before_this_controller_led_may_be_made_again() -> None:
+    liveness = BrokerLiveness(0)
+    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1), 1)
+    liveness.closed(NAME, 1, 2)
+    liveness.begin_leading(TIMEOUT_MS)
+    assert not liveness.is_surely_gone(NAME, 1, TIMEOUT_MS + CLOSED_GRACE_MS - 1)
+    assert liveness.is_surely_gone(NAME, 1, TIMEOUT_MS + CLOSED_GRACE_MS)
+
+
+# -- leases
+
+
+@pytest.mark.parametrize("drift", [-CLOCK_DRIFT_RATIO_MAX, 0.0, CLOCK_DRIFT_RATIO_MAX])
+@pytest.mark.parametrize("other", [-CLOCK_DRIFT_RATIO_MAX, 0.0, CLOCK_DRIFT_RATIO_MAX])
+def test_a_master_stops_believing_before_the_controller_does(drift: float, other: float) -> None:
+    """Both count the same true time, each by a clock that is wrong by `drift` and `other`."""
+    leases = MasterLeases(1_000)
+    granted_ms = leases.grant(NAME, 0)
+    true_end_of_master = granted_ms / (1 + drift)
+    true_end_of_controller = leases.free_at_ms(NAME) / (1 + other)
+    assert true_end_of_master <= true_end_of_controller + 1e-6
+
+
+def test_nothing_is_granted_while_somebody_waits_for_the_end() -> None:
+    leases = MasterLeases(1_000)
+    leases.grant(NAME, 0)
+    end = leases.free_at_ms(NAME)
+    leases.withhold(NAME)
+    leases.withhold(NAME)
+    assert leases.grant(NAME, 500) == 0
+    leases.release(NAME)
+    assert leases.grant(NAME, 500) == 0
+    assert leases.free_at_ms(NAME) == end
+    leases.release(NAME)
+    assert leases.grant(NAME, 500) == 1_000
+    leases.forget_past(10_000)
+    assert leases.free_at_ms(NAME) < 0
+
+
+def test_a_new_leader_waits_for_what_the_one_before_granted() -> None:
+    leases = MasterLeases(1_000)
+    leases.begin(5_000)
+    assert leases.free_at_ms("never heard of") >= 6_000
 
 
 # -- whatever is asked

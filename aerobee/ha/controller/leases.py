@@ -1,0 +1,60 @@
+"""Until when a master may believe that nobody replaces it. Core, in the memory of the leading controller.
+
+A lease is granted with the answer to a heartbeat, for a number of milliseconds. The master counts from the moment at which
+it sent the heartbeat, the controller from the moment at which it answers, each by its own monotonic clock. The controller
+waits longer by what two clocks may differ, so the master's lease is over first. What always holds:
+
+- Grants are made only by a controller that leads surely, for the master and epoch that it has applied.
+- Nobody takes a master's place before free_at_ms(); while that is waited for nothing is granted (withhold).
+- A controller that begins to lead does not know what the one before it granted: for one lease it waits for everybody.
+"""
+
+from __future__ import annotations
+
+CLOCK_DRIFT_RATIO_MAX = 0.02
+
+
+class MasterLeases:
+    """What was granted, by broker name."""
+
+    def __init__(self, lease_ms: float) -> None:
+        self.lease_ms = lease_ms
+        self._floor_ms = float("-inf")
+        self._until_ms: dict[str, float] = {}
+        self._withheld: dict[str, int] = {}
+
+    @property
+    def waited_ms(self) -> float:
+        """How long a controller waits for a grant to be over, by its own clock."""
+        return self.lease_ms * (1 + CLOCK_DRIFT_RATIO_MAX) / (1 - CLOCK_DRIFT_RATIO_MAX)
+
+    def begin(self, now_ms: float) -> None:
+        """This controller leads from now on; another one may have granted leases up to this moment."""
+        self._floor_ms = now_ms + self.waited_ms
+        self._until_ms.clear()
+
+    def grant(self, broker_name: str, now_ms: float) -> float:
+        """Return how many milliseconds are granted; 0 while somebody waits for this lease to end."""
+        if broker_name in self._withheld:
+            return 0.0
+        self._until_ms[broker_name] = now_ms + self.waited_ms
+        return self.lease_ms
+
+    def withhold(self, broker_name: str) -> None:
+        """Grant nothing more to this group's master, until release()."""
+        self._withheld[broker_name] = self._withheld.get(broker_name, 0) + 1
+
+    def release(self, broker_name: str) -> None:
+        left = self._withheld[broker_name] - 1
+        if left:
+            self._withheld[broker_name] = left
+        else:
+            del self._withheld[broker_name]
+
+    def free_at_ms(self, broker_name: str) -> float:
+        """From when on no master of this group can believe in a lease."""
+        return max(self._floor_ms, self._until_ms.get(broker_name, float("-inf")))
+
+    def forget_past(self, now_ms: float) -> None:
+        """Drop what is over, so that names of groups that are gone do not stay."""
+        self._until_ms = {name: until for name, until in self._until_ms.items() if until > now_ms}

@@ -1,0 +1,103 @@
+"""Bodies and fields of the controller's calls, as RocketMQ's fastjson writes them. Core.
+
+Source: SyncStateSet, ElectMasterResponseBody, BrokerReplicasInfo, and the headers in protocol/header/controller (RocketMQ).
+Keys stand in alphabetical order, ids in ascending order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aerobee.errors import MalformedFrame
+from aerobee.ha.controller.commands import REPLICAS_MAX
+from aerobee.ha.controller.state import Group
+from aerobee.remoting.fastjson import dumps, loads, loads_object
+
+NAMES_MAX = 10_000  # groups asked for in one call
+_DIALECT_BYTES_MAX = 64 * 1024
+ID_MAX = (1 << 31) - 1
+
+
+def sync_state_set_body(members: Iterable[int], set_epoch: int) -> bytes:
+    """SyncStateSet: who is in sync, and the epoch of that set."""
+    return dumps({"syncStateSet": sorted(members), "syncStateSetEpoch": set_epoch})
+
+
+def read_sync_state_set(body: bytes) -> tuple[frozenset[int], int]:
+    """(members, epoch) of a SyncStateSet. Raises MalformedFrame."""
+    found = loads_object(body, "a sync state set", _DIALECT_BYTES_MAX)
+    members, epoch = found.get("syncStateSet"), found.get("syncStateSetEpoch")
+    if not isinstance(members, list) or len(members) > REPLICAS_MAX:
+        raise MalformedFrame(f"syncStateSet is {members!r:.80}, expected at most {REPLICAS_MAX} ids")
+    return frozenset(_id(each) for each in members), _id(epoch)
+
+
+def elected_body(group: Group, *, with_brokers: bool) -> bytes:
+    """ElectMasterResponseBody; the brokers' addresses are there after an election only."""
+    body: dict[str, Any] = {}
+    if with_brokers:
+        body["brokerMemberGroup"] = {
+            "brokerAddrs": {each: group.replicas[each].address for each in sorted(group.replicas)},
+            "brokerName": group.broker_name,
+            "cluster": group.cluster_name,
+        }
+    body["syncStateSet"] = sorted(group.in_sync)
+    return dumps(body)
+
+
+def replicas_body(groups: Iterable[Group], is_alive: Callable[[str, int], bool]) -> bytes:
+    """BrokerReplicasInfo: who of each group is in sync and who is not."""
+    table = {}
+    for group in groups:
+        rows = {
+            each: {
+                "alive": is_alive(group.broker_name, each),
+                "brokerAddress": group.replicas[each].address,
+                "brokerId": each,
+                "brokerName": group.broker_name,
+            }
+            for each in sorted(group.replicas)
+        }
+        info: dict[str, Any] = {
+            "inSyncReplicas": [row for each, row in rows.items() if each in group.in_sync]
+        }
+        if group.master_id:
+            info["masterAddress"] = group.master_address
+            info["masterBrokerId"] = group.master_id
+        info["masterEpoch"] = group.master_epoch
+        info["notInSyncReplicas"] = [row for each, row in rows.items() if each not in group.in_sync]
+        info["syncStateSetEpoch"] = group.set_epoch
+        table[group.broker_name] = info
+    return dumps({"replicasInfoTable": table})
+
+
+def read_names(body: bytes) -> list[str]:
+    """The broker names of a GET_SYNC_STATE_DATA. Raises MalformedFrame."""
+    if not body:
+        return []
+    found = loads(body, _DIALECT_BYTES_MAX)
+    if (
+        not isinstance(found, list)
+        or len(found) > NAMES_MAX
+        or not all(isinstance(each, str) for each in found)
+    ):
+        raise MalformedFrame(f"the body is {body[:80]!r}, expected at most {NAMES_MAX} broker names")
+    return found
+
+
+def master_fields(group: Group, *, with_set_epoch: bool = True) -> dict[str, str]:
+    """Who leads a group; only the epochs when nobody does."""
+    fields = {}
+    if group.master_id:
+        fields = {"masterBrokerId": str(group.master_id), "masterAddress": group.master_address}
+    fields["masterEpoch"] = str(group.master_epoch)
+    if with_set_epoch:
+        fields["syncStateSetEpoch"] = str(group.set_epoch)
+    return fields
+
+
+def _id(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= ID_MAX:
+        raise MalformedFrame(f"an id or epoch is {value!r:.40}, expected 0 to {ID_MAX}")
+    return value

@@ -1,0 +1,191 @@
+"""Settings of a controller; keys and defaults as ControllerConfig and NettyServerConfig (RocketMQ), and the quorum's times.
+
+A controller listens where its own entry in `controllerDLegerPeers` says, for brokers, tools and the other controllers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from aerobee.errors import ConfigError
+from aerobee.ha.raft.config import RaftConfig
+
+# Known to RocketMQ, without a counterpart here: one event loop serves everything. Accepted silently in files.
+IGNORED_KEYS = frozenset(
+    {
+        "bindAddressV6",
+        "controllerRequestThreadPoolQueueCapacity",
+        "controllerThreadPoolNums",
+        "enableShutdownGracefully",
+        "isProcessReadEvent",
+        "mappedFileSize",
+        "metricGrpcExporterIntervalInMills",
+        "metricGrpcExporterTimeOutInMills",
+        "metricLoggingExporterIntervalInMills",
+        "metricsExporterType",
+        "metricsGrpcExporterHeader",
+        "metricsGrpcExporterTarget",
+        "metricsInDelta",
+        "metricsLabel",
+        "metricsPromExporterHost",
+        "metricsPromExporterPort",
+        "rocketmqHome",
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverNettyWorkerGroupEnable",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverSocketBacklog",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "serverWorkerThreads",
+        "useEpollNativeSelector",
+        "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    }
+)
+# What may change while a controller runs; everything else has effect at start only.
+CHANGEABLE_KEYS = frozenset(
+    {
+        "electMasterMaxRetryCount",
+        "enableElectUncleanMaster",
+        "notifyBrokerRoleChanged",
+        "scanInactiveMasterInterval",
+        "scanNotActiveBrokerInterval",
+    }
+)
+_PEER = re.compile(r"([A-Za-z0-9_.]{1,64})-(.+):(\d{1,5})")
+PEERS_MAX = 31
+MASTER_LEASE_MS_DEFAULT = 800
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """One controller of a quorum. `controllerDLegerPeers` is the same at each: `n0-host:port;n1-host:port`."""
+
+    controller_type: str = "DLedger"  # RocketMQ's other one, jRaft, has other addresses and is refused
+    controller_d_leger_group: str = ""
+    controller_d_leger_peers: str = ""
+    controller_d_leger_self_id: str = ""
+    controller_store_path: str = ""  # "": controller/SELF_ID in the user's home
+    controller_joins_quorum: bool = (
+        False  # a new one of a quorum that is there: it waits until it is taken in
+    )
+    listen_port: int = 0  # one more listener for brokers and tools; 0: only the one in controllerDLegerPeers
+    bind_address: str = "0.0.0.0"
+    enable_elect_unclean_master: bool = False
+    elect_master_max_retry_count: int = 3
+    notify_broker_role_changed: bool = True
+    scan_not_active_broker_interval: int = 5_000  # ms
+    scan_inactive_master_interval: int = 5_000  # ms
+    master_lease_millis: int = (
+        MASTER_LEASE_MS_DEFAULT  # a master that asked for a lease is replaced after it, never before
+    )
+    raft_election_timeout_millis: int = 1_000
+    raft_heartbeat_interval_millis: int = 200
+    raft_snapshot_interval_entries: int = 10_000
+    config_store_path: str | None = (
+        None  # where UPDATE_CONTROLLER_CONFIG writes; None keeps changes in memory
+    )
+    config_black_list: str = "configBlackList;configStorePath"
+    server_channel_max_idle_time_seconds: int = 120
+    server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
+    shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
+
+    def __post_init__(self) -> None:
+        if self.controller_type.lower() != "dledger":
+            raise ConfigError(
+                f"controllerType is {self.controller_type}, only DLedger is there: its keys, addresses and calls are served "
+                "by a Raft of Aerobee's own"
+            )
+        for key, value in (
+            ("controllerDLegerGroup", self.controller_d_leger_group),
+            ("controllerDLegerPeers", self.controller_d_leger_peers),
+            ("controllerDLegerSelfId", self.controller_d_leger_self_id),
+        ):
+            if not value:
+                raise ConfigError(f"{key} is empty: every controller names its group, its peers and itself")
+        if len(self.controller_d_leger_group.encode()) > 255:
+            raise ConfigError("controllerDLegerGroup has more than 255 bytes")
+        peers = parse_peers(self.controller_d_leger_peers)
+        if self.controller_d_leger_self_id not in peers:
+            raise ConfigError(
+                f"controllerDLegerSelfId is {self.controller_d_leger_self_id}, and controllerDLegerPeers has "
+                f"{', '.join(peers)}"
+            )
+        for key, number in (
+            ("scanNotActiveBrokerInterval", self.scan_not_active_broker_interval),
+            ("scanInactiveMasterInterval", self.scan_inactive_master_interval),
+            ("masterLeaseMillis", self.master_lease_millis),
+            ("electMasterMaxRetryCount", self.elect_master_max_retry_count),
+            ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
+        ):
+            if number <= 0:
+                raise ConfigError(f"{key} is {number}, must be above 0")
+        if self.master_lease_millis > 60_000:
+            raise ConfigError(
+                f"masterLeaseMillis is {self.master_lease_millis}, at most 60000: a failover waits so long"
+            )
+        if not 0 <= self.listen_port <= 65_535:
+            raise ConfigError(f"listenPort is {self.listen_port}, must be 0 to 65535")
+        for key, number in (
+            ("serverConnectionsMax", self.server_connections_max),
+            ("shutdownWaitTimeSeconds", self.shutdown_wait_time_seconds),
+        ):
+            if number < 0:
+                raise ConfigError(f"{key} is {number}, must not be negative")
+        _ = self.raft  # its own checks
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """Id to "host:port", in the order of the setting."""
+        return parse_peers(self.controller_d_leger_peers)
+
+    @property
+    def own_port(self) -> int:
+        return int(self.peers[self.controller_d_leger_self_id].rpartition(":")[2])
+
+    @property
+    def directory(self) -> str:
+        """Where this controller keeps its vote, log and snapshot."""
+        base = self.controller_store_path or os.path.join(os.path.expanduser("~"), "controller")
+        return os.path.join(base, f"raft-{self.controller_d_leger_self_id}")
+
+    @property
+    def raft(self) -> RaftConfig:
+        return RaftConfig(
+            election_timeout_ms=self.raft_election_timeout_millis,
+            heartbeat_interval_ms=self.raft_heartbeat_interval_millis,
+            snapshot_interval_entries=self.raft_snapshot_interval_entries,
+        )
+
+
+class LiveControllerConfig:
+    """The settings in force. A change at run time replaces the whole object; readers take `value` anew each time."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: ControllerConfig) -> None:
+        self.value = value
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """Read `n0-host:port;n1-host:port`. Raises ConfigError naming the part that is wrong."""
+    peers: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        found = _PEER.fullmatch(part)
+        if found is None or not 0 < int(found[3]) <= 65_535:
+            raise ConfigError(
+                f"controllerDLegerPeers has {part!r}, expected ID-HOST:PORT as in n0-10.0.0.1:9878"
+            )
+        if found[1] in peers:
+            raise ConfigError(f"controllerDLegerPeers names {found[1]} twice")
+        peers[found[1]] = f"{found[2]}:{found[3]}"
+    if len(peers) > PEERS_MAX:
+        raise ConfigError(f"controllerDLegerPeers has {len(peers)} entries, at most {PEERS_MAX}")
+    if len(set(peers.values())) != len(peers):
+        raise ConfigError("controllerDLegerPeers has one address twice")
+    return peers

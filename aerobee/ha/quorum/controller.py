@@ -1,0 +1,201 @@
+"""A controller of a quorum: wires Raft, groups, calls and listeners. Source: ControllerManager, DLedgerController (RocketMQ).
+
+One listener serves brokers, tools and the other controllers, as DLedger's does. What the controllers agree on is on disk before
+anybody is told; who is alive is in memory. A controller whose disk fails ends: `failure` says why, `ended` is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+
+from aerobee.clock import Clock, SystemClock
+from aerobee.errors import MalformedFrame
+from aerobee.ha.controller.state import ControllerState
+from aerobee.ha.quorum.calls import ControllerCalls
+from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
+from aerobee.ha.quorum.config_calls import ControllerConfigCalls
+from aerobee.ha.quorum.masters import Masters
+from aerobee.ha.quorum.membership_calls import MembershipCalls
+from aerobee.ha.quorum.peer_links import PeerLinks
+from aerobee.ha.quorum.raft_service import RaftService, RaftStatus, Runner
+from aerobee.ha.raft.messages import decode_message
+from aerobee.network import AsyncioNetwork, Network
+from aerobee.remoting.body_limits import limit_bodies
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import ConnectionLimits
+from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.server import Listener, RemotingServer, connections_max
+from aerobee.remoting.tls import ServerTls
+from aerobee.remoting.unread_replies import UnreadReplies
+from aerobee.store.disk import Disk, RealDisk
+
+QUORUM_LISTENER = "quorum"
+EXTRA_LISTENER = "default"
+PENDING_REPLY_BYTES_MAX = 64 << 20  # answers that peers have not read yet, all connections
+UNREAD_LOOK_S = 1.0
+log = logging.getLogger("aerobee.controller")
+
+
+class Controller:
+    """One controller in the running event loop. `await start()`, and `await stop()` when done; not started twice."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        *,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        disk: Disk | None = None,
+        tls: ServerTls | None = None,
+        random_numbers: Callable[[], float] = random.random,
+        runner: Runner | None = None,
+    ) -> None:
+        """Without more arguments: the system's clock, network, disk. `runner` runs steps of Raft, a thread by default."""
+        self.failure: Exception | None = None
+        self.ended = asyncio.Event()
+        self.state = ControllerState()
+        self._live = LiveControllerConfig(config)
+        self._clock = clock or SystemClock()
+        network = network or AsyncioNetwork()
+        disk = disk or RealDisk()
+        own_id, peers = config.controller_d_leger_self_id, config.peers
+        self._client = RemotingClient(clock=self._clock, network=network)
+        self._links = PeerLinks(
+            group=config.controller_d_leger_group,
+            addresses={name: address for name, address in peers.items() if name != own_id},
+            client=self._client,
+            clock=self._clock,
+        )
+        self._raft = RaftService(
+            node_id=own_id,
+            members=() if config.controller_joins_quorum else tuple(peers),
+            config=config.raft,
+            directory=config.directory,
+            disk=disk,
+            machine=self.state,
+            clock=self._clock,
+            random=random_numbers,
+            send=self._links.send,
+            on_status=self._on_status,
+            on_failed=self._on_failed,
+            runner=runner,
+        )
+        self._masters = Masters(
+            config=self._live, state=self.state, raft=self._raft, client=self._client, clock=self._clock
+        )
+        self._handlers = self._make_handlers(disk)
+        self._server = RemotingServer(
+            clock=self._clock,
+            network=network,
+            handlers=self._handlers,
+            tls=tls,
+            limits=ConnectionLimits(idle_close_s=config.server_channel_max_idle_time_seconds),
+            admits=lambda: len(self._server.connections) < connections_max(config.server_connections_max),
+        )
+        self._unread = UnreadReplies(lambda: self._server.connections, limit_bytes=PENDING_REPLY_BYTES_MAX)
+        self._unread_task: asyncio.Task[None] | None = None
+
+    @property
+    def config(self) -> ControllerConfig:
+        """The settings in force."""
+        return self._live.value
+
+    @property
+    def status(self) -> RaftStatus:
+        """What this controller knows of the quorum."""
+        return self._raft.status
+
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code to handler: what this controller serves."""
+        return self._handlers
+
+    @property
+    def address(self) -> str:
+        """host:port at which the others know it."""
+        return self.config.peers[self.config.controller_d_leger_self_id]
+
+    async def start(self) -> None:
+        """Recover, listen, take part. Raises StoreLocked, StoreError, OSError when an address cannot be bound."""
+        config = self.config
+        await self._raft.start()
+        listeners = [Listener(QUORUM_LISTENER, config.bind_address, config.own_port)]
+        if config.listen_port not in (0, config.own_port):
+            listeners.append(Listener(EXTRA_LISTENER, config.bind_address, config.listen_port))
+        try:
+            await self._server.start(listeners)
+        except BaseException:
+            await self._raft.stop()
+            raise
+        self._links.start()
+        self._masters.start()
+        self._unread_task = asyncio.create_task(self._look_for_unread(), name="controller-unread")
+
+    async def stop(self) -> None:
+        """Take no further part and close everything. What was agreed on is on the disk already."""
+        await self._masters.stop()
+        await self._raft.stop()
+        await self._links.stop()
+        if self._unread_task is not None:
+            self._unread_task.cancel()
+            await asyncio.gather(self._unread_task, return_exceptions=True)
+        await self._server.stop(drain_s=self.config.shutdown_wait_time_seconds)
+        await self._client.close()
+
+    async def __aenter__(self) -> Controller:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    def _make_handlers(self, disk: Disk) -> Mapping[int, Handler]:
+        handlers: dict[int, Handler] = {
+            **ControllerCalls(
+                config=self._live, state=self.state, raft=self._raft, masters=self._masters
+            ).handlers(),
+            **ControllerConfigCalls(self._live, disk).handlers(),
+            **MembershipCalls(
+                config=self._live, state=self.state, raft=self._raft, masters=self._masters
+            ).handlers(),
+            RequestCode.AEROBEE_RAFT_MESSAGE: self._on_raft_message,
+        }
+        return limit_bodies(
+            handlers,
+            {
+                RequestCode.AEROBEE_RAFT_MESSAGE: self.config.raft.message_bytes_max,
+                RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: 1 << 20,
+            },
+        )
+
+    def _on_raft_message(self, peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
+        try:
+            message = decode_message(
+                request.body,
+                self.config.controller_d_leger_group,
+                bytes_max=self.config.raft.message_bytes_max,
+            )
+        except MalformedFrame as error:
+            log.warning("%s sent what is no message of this quorum: %s", peer.address, error)
+            peer.close("no message of this quorum")
+            return None
+        self._raft.deliver(message)
+        return request.reply()
+
+    def _on_status(self, status: RaftStatus) -> None:
+        self._masters.on_status(status)
+
+    def _on_failed(self, failure: Exception) -> None:
+        log.critical("this controller cannot go on: %s", failure)
+        self.failure = failure
+        self.ended.set()
+
+    async def _look_for_unread(self) -> None:
+        while True:
+            await self._clock.sleep(UNREAD_LOOK_S)
+            self._unread.look()

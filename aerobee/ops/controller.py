@@ -1,0 +1,86 @@
+"""`aerobee controller`: one controller of a quorum in this process, with RocketMQ's file keys."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import typer
+
+from aerobee.config import to_properties
+from aerobee.errors import ConfigError
+from aerobee.ha.quorum.controller import Controller
+from aerobee.ops.listening import require_directory, require_free_port
+from aerobee.ops.options import AsJson
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+from aerobee.ops.serving import (
+    Assignments,
+    ConfigPath,
+    LogLevel,
+    PrintConfig,
+    WithStdin,
+    force_on_second_signal,
+    set_log_level,
+    start_and_wait,
+    stopping_with_stdin,
+    write_config,
+)
+from aerobee.ops.settings import ControllerSettings, controller_settings
+from aerobee.remoting.tls import TlsMode
+from aerobee.store.descriptors import raise_limit
+
+
+def register(app: typer.Typer) -> None:
+    app.command("controller")(controller)
+
+
+def controller(
+    config: ConfigPath = None,
+    assignments: Assignments = None,
+    print_config: PrintConfig = False,
+    log_level: LogLevel = "info",
+    stop_with_stdin: WithStdin = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one controller of a quorum in this process: it elects masters of broker groups."""
+    out = Output(as_json)
+    settings = controller_settings(path=config, assignments=assignments or (), note=out.note)
+    if print_config:
+        write_config(out, to_properties(settings.controller, settings.tls))
+        return
+    set_log_level(log_level)
+    raise_limit()  # of open files: half of it is for connections
+
+    async def command(stop: Stop) -> None:
+        force_on_second_signal(stop, out)
+        server = make_controller(settings)
+        watch = asyncio.create_task(stop_when_ended(server, stop))
+        try:
+            with stopping_with_stdin(stop, stop_with_stdin):
+                await start_and_wait(server, stop, out, "controller", settings.controller.own_port)
+        finally:
+            watch.cancel()
+        if server.failure is not None:
+            raise server.failure
+
+    run(command)
+
+
+async def stop_when_ended(server: Controller, stop: Stop) -> None:
+    """A controller whose disk failed must not stay as a process that looks alive."""
+    await server.ended.wait()
+    stop.set()
+
+
+def make_controller(settings: ControllerSettings) -> Controller:
+    """Make a controller, not started yet. Raises ConfigError, PortTaken, LocalRefused."""
+    config = settings.controller
+    if settings.tls.mode is TlsMode.ENFORCING:
+        raise ConfigError(
+            "tls.server.mode is enforcing: controllers speak to each other without TLS in this version, so none would "
+            "be heard; use permissive, and keep their ports inside of a network that you trust"
+        )
+    require_free_port(config.bind_address, config.own_port, "the controller", "controllerDLegerPeers")
+    require_directory(Path(config.directory), "controllerStorePath")
+    return Controller(config, tls=settings.tls.server_tls())

@@ -1,0 +1,278 @@
+"""`aerobee ha`: what the controllers know of themselves and of the groups of brokers, and changes of both.
+
+Each command asks the controllers that it is given for their leader, then asks that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.clock import SystemClock
+from aerobee.errors import NotLeader, TransportError, UsageError
+from aerobee.network import AsyncioNetwork
+from aerobee.ops.options import AsJson, Yes, ask
+from aerobee.ops.output import Output
+from aerobee.ops.run import Stop, run
+from aerobee.remoting.client import RemotingClient, checked
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.fastjson import loads_object
+
+CALL_TIMEOUT_S = 10.0
+app = typer.Typer(
+    name="ha", help="Controllers and groups of brokers: state, elections, members.", no_args_is_help=True
+)
+Controllers = Annotated[
+    str,
+    typer.Option(
+        "--controller",
+        "-a",
+        envvar=["AEROBEE_CONTROLLER_ADDR"],
+        metavar="HOST:PORT[;…]",
+        help="Where the controllers listen.",
+    ),
+]
+GroupName = Annotated[
+    str, typer.Argument(metavar="BROKER_NAME", help="The name that a group of brokers shares.")
+]
+BrokerId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The broker's id at the controllers.")]
+Member = Annotated[str, typer.Argument(metavar="CONTROLLER", help="Its controllerDLegerSelfId.")]
+CONTROLLER_DEFAULT = "127.0.0.1:9878"
+
+
+@app.command("status")
+def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False) -> None:
+    """Show who leads the controllers, and each group: master, who is in sync, how far each has got."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with opened(controllers) as quorum:
+            seen = await quorum.status()
+        if as_json:
+            out.document(seen)
+            return
+        out.facts(
+            {
+                "group": seen["group"],
+                "leader": f"{seen['leaderId'] or 'none'} (term {seen['term']})",
+                "voters": ", ".join(seen["voters"]),
+                "learners": ", ".join(seen["learners"]) or "none",
+            },
+            title="controllers",
+        )
+        out.say("")
+        out.table(
+            [row for group in seen["brokerGroups"] for row in _rows(group)],
+            {
+                "broker": "broker",
+                "id": "id",
+                "address": "address",
+                "role": "role",
+                "epoch": "epoch",
+                "state": "state",
+                "max_offset": "log end",
+                "behind": "behind",
+            },
+            empty="no broker has registered with these controllers",
+        )
+
+    run(command)
+
+
+@app.command("elect")
+def elect(
+    name: GroupName,
+    broker_id: BrokerId,
+    controllers: Controllers = CONTROLLER_DEFAULT,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a broker that is in sync master of its group."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        ask(f"Take the mastership of {name} to broker {broker_id}? Writes pause until the lease ends.", yes)
+        async with opened(controllers) as quorum:
+            answer = await quorum.call(
+                RequestCode.CONTROLLER_ELECT_MASTER,
+                {"clusterName": "", "brokerName": name, "brokerId": str(broker_id), "designateElect": "true"},
+            )
+        ext = answer.ext or {}
+        out.document(
+            {"brokerName": name, **ext},
+            f"broker {ext.get('masterBrokerId')} at {ext.get('masterAddress')} is master of {name}, "
+            f"epoch {ext.get('masterEpoch')}",
+        )
+
+    run(command)
+
+
+@app.command("forget")
+def forget(
+    name: GroupName,
+    broker_id: BrokerId,
+    controllers: Controllers = CONTROLLER_DEFAULT,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have the controllers forget a broker that will not come back. A living one is refused."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        ask(f"Forget broker {broker_id} of {name}? It needs a new id when it comes back.", yes)
+        async with opened(controllers) as quorum:
+            await quorum.call(
+                RequestCode.CLEAN_BROKER_DATA,
+                {
+                    "clusterName": "",
+                    "brokerName": name,
+                    "brokerControllerIdsToClean": str(broker_id),
+                    "isCleanLivingBroker": "false",
+                },
+            )
+        out.document(
+            {"brokerName": name, "forgotten": broker_id}, f"broker {broker_id} of {name} is forgotten"
+        )
+
+    run(command)
+
+
+@app.command("add-controller")
+def add_controller(
+    member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Take in a controller that was started with controllerJoinsQuorum=true; it has no vote until it is promoted."""
+    _change(
+        "addLearner",
+        member,
+        f"{member} follows; give it a vote with `aerobee ha promote-controller`",
+        controllers,
+        as_json,
+    )
+
+
+@app.command("promote-controller")
+def promote_controller(
+    member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Give a controller that has caught up its vote."""
+    _change("promote", member, f"{member} has a vote", controllers, as_json)
+
+
+@app.command("remove-controller")
+def remove_controller(
+    member: Member, controllers: Controllers = CONTROLLER_DEFAULT, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Take a controller out of the quorum."""
+    _change(
+        "remove", member, f"{member} is no member any more", controllers, as_json, f"Remove {member}?", yes
+    )
+
+
+@app.command("hand-over")
+def hand_over(member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False) -> None:
+    """Have another controller lead, before the leading one is stopped."""
+    _change(
+        "transfer", member, f"{member} is told to lead as soon as it has everything", controllers, as_json
+    )
+
+
+def _change(
+    action: str, member: str, done: str, controllers: str, as_json: bool, question: str = "", yes: bool = True
+) -> None:
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        if question:
+            ask(question, yes)
+        async with opened(controllers) as quorum:
+            await quorum.call(RequestCode.AEROBEE_CHANGE_QUORUM, {"action": action, "member": member})
+        out.document({"action": action, "member": member}, done)
+
+    run(command)
+
+
+class QuorumAdmin:
+    """Asks the controller that leads."""
+
+    def __init__(self, client: RemotingClient, addresses: list[str]) -> None:
+        self._client = client
+        self._addresses = addresses
+
+    async def leader(self) -> str:
+        """host:port of the leader. Raises NotLeader when no controller names one, ConnectFailed when none is there."""
+        failure: TransportError | None = None
+        for address in self._addresses:
+            try:
+                answer = await self._ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            except TransportError as error:
+                failure = error
+                continue
+            found = (answer.ext or {}).get("controllerLeaderAddress")
+            if found:
+                return found
+            failure = None
+        if failure is not None:
+            raise failure
+        raise NotLeader(
+            "the controllers have no leader now: a majority of them must run and reach each other"
+        )
+
+    async def call(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
+        """Ask the leader. Raises RemoteError for its refusal."""
+        return await self._ask(await self.leader(), code, ext)
+
+    async def status(self) -> dict[str, Any]:
+        """The leader's view, or that of any controller when there is no leader."""
+        try:
+            address = await self.leader()
+        except NotLeader:
+            address = self._addresses[0]
+        answer = await self._ask(address, RequestCode.AEROBEE_QUORUM_STATUS)
+        return loads_object(answer.body, "the state of the quorum")
+
+    async def _ask(self, address: str, code: int, ext: Mapping[str, str] | None = None) -> RemotingCommand:
+        request = RemotingCommand(code, dict(ext) if ext is not None else None)
+        answer = await self._client.invoke(address, request, timeout_s=CALL_TIMEOUT_S)
+        return checked(answer, address=address, request=RequestCode(code).name)
+
+
+@asynccontextmanager
+async def opened(controllers: str) -> AsyncIterator[QuorumAdmin]:
+    """A QuorumAdmin for "host:port;host:port"."""
+    addresses = [part.strip() for part in controllers.split(";") if part.strip()]
+    if not addresses:
+        raise UsageError("no controller is named: give --controller HOST:PORT[;HOST:PORT]")
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    try:
+        yield QuorumAdmin(client, addresses)
+    finally:
+        await client.close()
+
+
+def _rows(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    ends = [each["maxOffset"] for each in group["brokers"] if each["brokerId"] == group["masterId"]]
+    rows = []
+    for each in group["brokers"]:
+        if not each["isAlive"]:
+            state = "disk takes no writes" if not each["isDiskSound"] else "gone"
+        else:
+            state = "in sync" if each["isInSync"] else "catching up"
+        is_known = bool(ends) and ends[0] >= 0 and each["maxOffset"] >= 0
+        rows.append(
+            {
+                "broker": group["brokerName"],
+                "id": each["brokerId"],
+                "address": each["address"],
+                "role": "master" if each["brokerId"] == group["masterId"] else "slave",
+                "epoch": group["masterEpoch"] if each["epoch"] < 0 else each["epoch"],
+                "state": state + ("" if each["isInSync"] or each["isAlive"] else ", not in sync"),
+                "max_offset": each["maxOffset"] if each["maxOffset"] >= 0 else None,
+                "behind": max(ends[0] - each["maxOffset"], 0) if is_known else None,
+            }
+        )
+    return rows

@@ -1,0 +1,462 @@
+"""Controllers behind real sockets: a quorum of three, what brokers ask of it, and what happens when the leader goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.clock import SystemClock
+from aerobee.errors import AerobeeError, StoreLocked
+from aerobee.ha.controller.codes import ControllerCode
+from aerobee.ha.quorum.config import ControllerConfig
+from aerobee.ha.quorum.controller import Controller
+from aerobee.network import AsyncioNetwork
+from aerobee.ops.listening import free_ports
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.fastjson import loads
+from tests.waiting import wait_until
+
+GROUP = "broker-a"
+ADDRESSES = {1: "127.0.0.1:1", 2: "127.0.0.1:2", 3: "127.0.0.1:3"}
+
+
+def configs(directory: Path, count: int, **settings: Any) -> list[ControllerConfig]:
+    ports = free_ports(count)
+    peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
+    return [
+        ControllerConfig(
+            controller_d_leger_group="quorum",
+            controller_d_leger_peers=peers,
+            controller_d_leger_self_id=f"n{number}",
+            controller_store_path=str(directory),
+            bind_address="127.0.0.1",
+            **settings,
+        )
+        for number in range(count)
+    ]
+
+
+class Tool:
+    """Asks controllers, as a broker or an administrator does."""
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+
+    async def call(self, address: str, code: int, body: bytes = b"", **ext: object) -> RemotingCommand:
+        texts = {key: str(value) for key, value in ext.items()}
+        return await self._client.invoke(address, RemotingCommand(code, texts or None, body), timeout_s=10)
+
+    async def beat(self, address: str, broker_id: int, **ext: object) -> RemotingCommand:
+        return await self.call(
+            address,
+            RequestCode.BROKER_HEARTBEAT,
+            clusterName="C",
+            brokerName=GROUP,
+            brokerAddr=ADDRESSES[broker_id],
+            brokerId=broker_id,
+            **{"epoch": -1, "maxOffset": 0, "confirmOffset": 0, "heartbeatTimeoutMills": 10_000, **ext},
+        )
+
+    async def join(self, address: str, broker_id: int) -> RemotingCommand:
+        """Take an id and register, as a broker does at its first start."""
+        common = {"clusterName": "C", "brokerName": GROUP}
+        taken = await self.call(
+            address,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID,
+            **common,
+            appliedBrokerId=broker_id,
+            registerCheckCode=f"{ADDRESSES[broker_id]};{broker_id}",
+        )
+        assert taken.code == 0, taken.remark
+        return await self.call(
+            address,
+            RequestCode.CONTROLLER_REGISTER_BROKER,
+            **common,
+            brokerId=broker_id,
+            brokerAddress=ADDRESSES[broker_id],
+        )
+
+    async def elect(self, address: str, broker_id: int, *, designate: bool = False) -> RemotingCommand:
+        return await self.call(
+            address,
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            clusterName="C",
+            brokerName=GROUP,
+            brokerId=broker_id,
+            designateElect="true" if designate else "false",
+        )
+
+    async def alter(
+        self, address: str, master: int, epoch: int, members: list[int], set_epoch: int
+    ) -> RemotingCommand:
+        body = json.dumps({"syncStateSet": members, "syncStateSetEpoch": set_epoch}).encode()
+        return await self.call(
+            address,
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+            body,
+            brokerName=GROUP,
+            masterBrokerId=master,
+            masterEpoch=epoch,
+        )
+
+    async def info(self, address: str) -> RemotingCommand:
+        return await self.call(address, RequestCode.CONTROLLER_GET_REPLICA_INFO, brokerName=GROUP)
+
+
+@asynccontextmanager
+async def tool() -> AsyncIterator[Tool]:
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    try:
+        yield Tool(client)
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def quorum(directory: Path, count: int = 3, **settings: Any) -> AsyncIterator[list[Controller]]:
+    async with AsyncExitStack() as stack:
+        controllers = [
+            await stack.enter_async_context(Controller(config))
+            for config in configs(directory, count, **settings)
+        ]
+        await leader_of(controllers)
+        yield controllers
+
+
+async def leader_of(controllers: list[Controller]) -> Controller:
+    def leading() -> list[Controller]:
+        return [each for each in controllers if each.status.is_serving]
+
+    await wait_until(lambda: bool(leading()), timeout_s=60)
+    return leading()[0]
+
+
+async def eventually(ask: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                if await ask():
+                    return
+            except AerobeeError:
+                pass  # a controller on its way down or up
+            await asyncio.sleep(0.02)
+
+
+async def test_three_controllers_elect_one_leader_and_all_name_it(tmp_path: Path) -> None:
+    async with quorum(tmp_path) as controllers, tool() as ask:
+        leader = await leader_of(controllers)
+        await wait_until(lambda: len({each.status.leader for each in controllers} - {""}) == 1, timeout_s=60)
+        for each in controllers:
+            found = await ask.call(each.address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            own = leader.config.controller_d_leger_self_id
+            assert found.ext is not None
+            assert found.ext["controllerLeaderId"] == own
+            assert found.ext["controllerLeaderAddress"] == leader.address
+            assert found.ext["isLeader"] == ("true" if each is leader else "false")
+            assert found.ext["peers"] == "".join(f"{i}:{a};" for i, a in leader.config.peers.items())
+
+
+async def test_a_follower_refuses_what_the_leader_answers(tmp_path: Path) -> None:
+    async with quorum(tmp_path) as controllers, tool() as ask:
+        leader = await leader_of(controllers)
+        follower = next(each for each in controllers if each is not leader)
+        for code in (1001, 1002, 1003, 1004, 1006, 1011, 1012, 1013):
+            answer = await ask.call(follower.address, code, brokerName=GROUP)
+            assert answer.code == ControllerCode.NOT_LEADER, code
+            assert answer.remark == "The controller is not in leader state"
+
+
+async def test_a_group_forms_and_its_first_broker_becomes_master(tmp_path: Path) -> None:
+    async with quorum(tmp_path) as controllers, tool() as ask:
+        at = (await leader_of(controllers)).address
+        common = {"clusterName": "C", "brokerName": GROUP}
+        first = await ask.call(at, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, **common)
+        assert first.ext == {**common, "nextBrokerId": "1"}
+        registered = await ask.join(at, 1)
+        assert registered.ext == common
+        assert registered.body == b'{"syncStateSet":[],"syncStateSetEpoch":0}'
+        elected = await ask.elect(at, 1)
+        assert elected.ext == {
+            "masterBrokerId": "1", "masterAddress": ADDRESSES[1], "masterEpoch": "1", "syncStateSetEpoch": "1",
+        }  # fmt: skip
+        assert elected.body == (
+            b'{"brokerMemberGroup":{"brokerAddrs":{1:"127.0.0.1:1"},"brokerName":"broker-a","cluster":"C"},'
+            b'"syncStateSet":[1]}'
+        )
+        await ask.beat(at, 1, epoch=1)
+        second = await ask.join(at, 2)
+        assert second.ext == {**common, **elected.ext}
+        await ask.beat(at, 2)
+        assert (await ask.elect(at, 2)).code == ControllerCode.MASTER_STILL_EXIST
+        altered = await ask.alter(at, 1, 1, [1, 2], 1)
+        assert altered.ext == {"newSyncStateSetEpoch": "2"}
+        assert altered.body == b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}'
+        assert (await ask.alter(at, 1, 1, [1], 1)).code == ControllerCode.FENCED_SYNC_STATE_SET_EPOCH
+        found = await ask.info(at)
+        assert found.ext == {"masterBrokerId": "1", "masterAddress": ADDRESSES[1], "masterEpoch": "1"}
+        data = await ask.call(at, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, b'["broker-a"]')
+        table = loads(data.body)["replicasInfoTable"][GROUP]
+        assert [each["brokerId"] for each in table["inSyncReplicas"]] == [1, 2]
+        assert table["masterEpoch"] == 1
+        assert table["notInSyncReplicas"] == []
+
+
+async def group_of_two(ask: Tool, at: str, **beat: object) -> None:
+    for broker_id in (1, 2):
+        await ask.join(at, broker_id)
+        if broker_id == 1:
+            await ask.elect(at, 1)
+        await ask.beat(at, broker_id, epoch=1, **beat)
+    assert (await ask.alter(at, 1, 1, [1, 2], 1)).code == 0
+
+
+async def test_a_master_whose_connection_ends_is_replaced(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        await group_of_two(ask, at)
+        async with tool() as master:
+            await master.beat(at, 1, epoch=1)
+
+        async def replaced() -> bool:
+            found = await ask.info(at)
+            return found.ext is not None and found.ext.get("masterBrokerId") == "2"
+
+        await eventually(replaced)
+        found = await ask.info(at)
+        assert found.ext is not None
+        assert found.ext["masterEpoch"] == "2"
+        assert loads(found.body) == {"syncStateSet": [2], "syncStateSetEpoch": 3}
+
+
+async def test_a_master_with_a_lease_is_replaced_after_it_and_never_before(tmp_path: Path) -> None:
+    clock = SystemClock()
+    async with quorum(tmp_path, 1, master_lease_millis=1_500) as controllers, tool() as ask:
+        at = controllers[0].address
+        await group_of_two(ask, at)
+        granted: list[float] = []
+
+        async def has_lease() -> bool:
+            async with tool() as master:  # it is closed right after the grant
+                sent = clock.monotonic()
+                answer = await master.beat(at, 1, epoch=1, leaseWanted="true")
+                assert answer.ext is not None
+                if answer.ext["leaseMillis"] == "0":
+                    return False
+                assert answer.ext["leaseMillis"] == "1500"
+                assert answer.ext["masterEpoch"] == "1"
+                granted.append(sent + 1.5)
+                return True
+
+        await eventually(has_lease)
+
+        async def replaced() -> bool:
+            found = await ask.info(at)
+            return found.ext is not None and found.ext.get("masterBrokerId") == "2"
+
+        await eventually(replaced)
+        assert clock.monotonic() > granted[-1]
+
+
+async def test_a_lease_is_for_the_master_alone(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        await group_of_two(ask, at)
+        for broker_id, epoch in ((2, 1), (1, 0), (1, 2)):
+            answer = await ask.beat(at, broker_id, epoch=epoch, leaseWanted="true")
+            assert (answer.ext or {})["leaseMillis"] == "0", (broker_id, epoch)
+
+
+async def test_a_master_whose_disk_takes_no_writes_is_replaced(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        await group_of_two(ask, at)
+        await ask.beat(at, 1, epoch=1, diskSound="false")
+
+        async def replaced() -> bool:
+            found = await ask.info(at)
+            return found.ext is not None and found.ext.get("masterBrokerId") == "2"
+
+        await eventually(replaced)
+
+
+async def test_nobody_outside_of_the_set_becomes_master(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        await ask.join(at, 1)
+        await ask.elect(at, 1)
+        await ask.join(at, 2)
+        await ask.beat(at, 2)
+        async with tool() as master:
+            await master.beat(at, 1, epoch=1)
+
+        async def masterless() -> bool:
+            found = await ask.info(at)
+            return found.ext == {"masterEpoch": "2"}
+
+        await eventually(masterless)
+        assert (await ask.elect(at, 2)).code == ControllerCode.ELECT_MASTER_FAILED
+        # The one in sync comes back and leads again, in a new epoch, without being asked.
+        await ask.beat(at, 1, epoch=1)
+
+        async def back() -> bool:
+            found = await ask.info(at)
+            return found.ext is not None and found.ext.get("masterBrokerId") == "1"
+
+        await eventually(back)
+
+
+async def test_groups_survive_the_death_of_the_leader_and_a_restart_of_all(tmp_path: Path) -> None:
+    settings = configs(tmp_path, 3)
+    async with tool() as ask:
+        controllers = [Controller(config) for config in settings]
+        for each in controllers:
+            await each.start()
+        leader = await leader_of(controllers)
+        await group_of_two(ask, leader.address)
+        await leader.stop()
+        rest = [each for each in controllers if each is not leader]
+        second = await leader_of(rest)
+        found = await ask.info(second.address)
+        assert loads(found.body) == {"syncStateSet": [1, 2], "syncStateSetEpoch": 2}
+        for each in rest:
+            await each.stop()
+        async with AsyncExitStack() as stack:
+            fresh = [await stack.enter_async_context(Controller(config)) for config in settings]
+            third = await leader_of(fresh)
+            found = await ask.info(third.address)
+            assert loads(found.body) == {"syncStateSet": [1, 2], "syncStateSetEpoch": 2}
+            assert found.ext is not None
+            assert found.ext["masterBrokerId"] == "1"
+
+
+async def test_a_leader_without_a_majority_answers_nothing_as_if_it_led(tmp_path: Path) -> None:
+    async with quorum(tmp_path) as controllers, tool() as ask:
+        leader = await leader_of(controllers)
+        await ask.join(leader.address, 1)
+        for each in controllers:
+            if each is not leader:
+                await each.stop()
+        answer = await ask.info(leader.address)
+        # Within its lease it may still know; afterwards never.
+        assert answer.code in (0, ControllerCode.NOT_LEADER, ResponseCode.SYSTEM_ERROR)
+        await wait_until(lambda: not leader.status.is_leader, timeout_s=60)
+        assert (await ask.info(leader.address)).code == ControllerCode.NOT_LEADER
+
+
+async def test_a_controller_is_taken_in_and_another_let_go(tmp_path: Path) -> None:
+    settings = configs(tmp_path, 4)
+    joining = settings.pop()
+    # The three know the fourth one's address, and are members by themselves.
+    first = [
+        ControllerConfig(
+            controller_d_leger_group="quorum",
+            controller_d_leger_peers=";".join(
+                part for part in each.controller_d_leger_peers.split(";") if not part.startswith("n3-")
+            ),
+            controller_d_leger_self_id=each.controller_d_leger_self_id,
+            controller_store_path=each.controller_store_path,
+            bind_address="127.0.0.1",
+        )
+        for each in settings
+    ]
+    async with tool() as ask, AsyncExitStack() as stack:
+        early = [Controller(config) for config in first]
+        for each in early:
+            await each.start()
+        await ask.join((await leader_of(early)).address, 1)
+        for each in early:
+            await each.stop()
+        controllers = [await stack.enter_async_context(Controller(config)) for config in settings]
+        fields = {name: getattr(joining, name) for name in ControllerConfig.__dataclass_fields__}
+        new = await stack.enter_async_context(
+            Controller(ControllerConfig(**{**fields, "controller_joins_quorum": True}))
+        )
+        leader = await leader_of(controllers)
+
+        async def change(action: str, member: str) -> bool:
+            answer = await ask.call(
+                (await leader_of(controllers)).address,
+                RequestCode.AEROBEE_CHANGE_QUORUM,
+                action=action,
+                member=member,
+            )
+            return answer.code == 0
+
+        assert leader.status.voters == ("n0", "n1", "n2")
+        await eventually(lambda: change("addLearner", "n3"))
+        await eventually(lambda: change("promote", "n3"))
+        gone = next(each for each in controllers if not each.status.is_leader)
+        await eventually(lambda: change("remove", gone.config.controller_d_leger_self_id))
+        await wait_until(lambda: "n3" in new.status.voters and len(new.status.voters) == 3, timeout_s=60)
+        await wait_until(lambda: GROUP in new.state.groups, timeout_s=60)
+
+
+async def test_settings_of_a_controller_are_shown_and_changed(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        shown = await ask.call(at, RequestCode.GET_CONTROLLER_CONFIG)
+        assert b"controllerDLegerSelfId=n0\n" in shown.body
+        assert b"enableElectUncleanMaster=false\n" in shown.body
+        assert (
+            await ask.call(at, RequestCode.UPDATE_CONTROLLER_CONFIG, b"enableElectUncleanMaster=true")
+        ).code == 0
+        assert controllers[0].config.enable_elect_unclean_master
+        for body, code in (
+            (b"configStorePath=/etc/passwd", ResponseCode.NO_PERMISSION),
+            (b"controllerStorePath=/tmp/x", ResponseCode.INVALID_PARAMETER),
+            (b"nonsense=1", ResponseCode.INVALID_PARAMETER),
+            (b"scanNotActiveBrokerInterval=0", ResponseCode.INVALID_PARAMETER),
+        ):
+            assert (await ask.call(at, RequestCode.UPDATE_CONTROLLER_CONFIG, body)).code == code, body
+
+
+async def test_metadata_of_living_brokers_is_not_cleaned(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        await group_of_two(ask, at)
+        refused = await ask.call(at, RequestCode.CLEAN_BROKER_DATA, clusterName="C", brokerName=GROUP)
+        assert refused.code == ControllerCode.INVALID_CLEAN_BROKER_METADATA
+        cleaned = await ask.call(
+            at,
+            RequestCode.CLEAN_BROKER_DATA,
+            clusterName="C",
+            brokerName=GROUP,
+            brokerControllerIdsToClean="2",
+            isCleanLivingBroker="true",
+        )
+        assert cleaned.code == 0
+        assert loads((await ask.info(at)).body) == {"syncStateSet": [1], "syncStateSetEpoch": 3}
+
+
+async def test_two_controllers_do_not_share_a_directory(tmp_path: Path) -> None:
+    config = configs(tmp_path, 1)[0]
+    async with Controller(config):
+        with pytest.raises(StoreLocked):
+            await Controller(config).start()
+
+
+async def test_damaged_requests_leave_the_controller_serving(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        for code, ext, body in (
+            (1001, {"brokerName": GROUP, "masterBrokerId": "x", "masterEpoch": "1"}, b"{}"),
+            (1001, {"brokerName": GROUP, "masterBrokerId": "1", "masterEpoch": "1"}, b"[1]"),
+            (1002, {"brokerName": GROUP, "brokerId": str(1 << 62)}, b""),
+            (1003, {"brokerName": "x" * 300}, b""),
+            (1006, {}, b'{"a":1}'),
+            (1011, {"brokerName": GROUP, "brokerControllerIdsToClean": "1;two"}, b""),
+            (1012, {}, b""),
+            (1013, {"clusterName": "C", "brokerName": GROUP, "appliedBrokerId": "1"}, b""),
+            (904, {"clusterName": "C", "brokerName": GROUP, "brokerId": "-5"}, b""),
+            (911_002, {"action": "explode", "member": "n0"}, b""),
+        ):
+            assert (await ask.call(at, code, body, **ext)).code != 0, code
+        assert (await ask.call(at, 1012, clusterName="C", brokerName=GROUP)).code == 0
