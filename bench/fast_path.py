@@ -142,15 +142,13 @@ async def measure(name: str, shapes: list[str], rounds: int, profile: bool) -> d
             replies.clear()
 
         steps: tuple[Callable[[bytes], object], ...] = (
-            lambda data: backend.burst(data, 0, host, now_ms, takes_sends=True, takes_pulls=True),
+            lambda data: backend.burst(data, 0, host, now_ms, True, True),
             serve_jointly,
             connection.data_received,
         )
         for shape in shapes:
             given, messages = bursts(shape)
-            _, used, is_slow, *_ = backend.burst(
-                given[0], 0, host, now_ms, takes_sends=True, takes_pulls=True
-            )
+            _, used, is_slow, *_ = backend.burst(given[0], 0, host, now_ms, True, True)
             if is_slow or used < len(given[0]):
                 raise SystemExit(f"{shape} is not served by the {name} fast path")
             if profile:

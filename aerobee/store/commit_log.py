@@ -64,6 +64,8 @@ class Segment:
     @property
     def file(self) -> MappedFile:
         """Raises StoreError when the file cannot be opened."""
+        if self._file is not None:  # nearly always, and asked with each read
+            return self._file
         try:
             return self.open_file()
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from aerobee.broker.fastpath.batch_layout import Layout, cut_batch
+from aerobee.broker.fastpath.families import Answer
 from aerobee.broker.fastpath.request import (
     NO_ROOM,
     ORDINARY_SYS_FLAG,
@@ -30,7 +31,7 @@ class Batches:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: Request) -> Answer:
         """As Family.serve."""
         shared = self._shared
         try:
@@ -76,10 +77,8 @@ class Batches:
             raise NotOrdinary from error
         shared.count(topic, count, end - offsets[0])
         topic.request_count += 1
-        shared.reply(request, queue, first, shared.message_ids(offsets), unique_key, waits_for_disk(outer))
-
-    def end(self) -> None:
-        """It tells nobody."""
+        waits = shared.holds_replies and waits_for_disk(outer)
+        return queue, first, shared.message_ids(offsets), unique_key, waits, ""
 
     def forget_topics(self) -> None:
         """It knows none."""

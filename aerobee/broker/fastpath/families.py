@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Protocol
 
 from aerobee.broker.fastpath.request import Request
+from aerobee.broker.fastpath.topic import FastQueue
+
+# What the reply to a send says: queue, queue offset, message ids, unique key; whether it leaves only when the disk has the
+# message; the recall handle of a timer message, else empty.
+Answer = tuple[FastQueue, int, str, str, bool, str]
 
 
 class Family(Protocol):
-    """A family takes what is ordinary and leaves the rest, before it has written a byte."""
+    """A family takes what is ordinary and leaves the rest, before it has written a byte.
+
+    One that still has something to do when a burst has ended adds it to Shared.at_end.
+    """
 
     @property
     def codes(self) -> tuple[int, ...]:
@@ -20,13 +28,11 @@ class Family(Protocol):
         """Whether its frames pass the gate of sends; else that of pulls."""
         ...
 
-    def serve(self, request: Request) -> None:
-        """Serve one frame. Raises NotOrdinary, and has changed nothing then; any other exception is a fault: the frame may
-        be written."""
-        ...
+    def serve(self, request: Request) -> Answer | None:
+        """Serve one frame; return the answer to a send, None when the family answers itself.
 
-    def end(self) -> None:
-        """A burst has ended: tell those who want to know once."""
+        Raises NotOrdinary, and has changed nothing then; any other exception is a fault: the frame may be written.
+        """
         ...
 
     def forget_topics(self) -> None: ...

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Any, NamedTuple
 
+from aerobee.broker.fastpath.families import Answer
 from aerobee.broker.fastpath.request import (
     NOT_BATCH,
     ORDINARY_SYS_FLAG,
@@ -85,16 +86,13 @@ class Later:
         self._timer_topic = FastTopic(settings.timer_topic)
         self._turn = _Turn(-1, False, None, set())
 
-    def end(self) -> None:
-        """It has told everybody."""
-
     def forget_topics(self) -> None:
         """Its queues are looked up each time."""
 
     def forget_authorizations(self) -> None:
         """It knows none."""
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: Request) -> Answer:
         """As Family.serve."""
         shared = self._shared
         if request.command is not None:
@@ -133,10 +131,8 @@ class Later:
         recall = ""
         if not due.level:
             recall = RecallHandle(topic.name, self._broker_name, due.out_ms + 1, unique_key).encode()
-        shared.reply(
-            request, queue, queue_offset, shared.message_id(offset), unique_key, waits_for_disk(pairs),
-            recall,
-        )  # fmt: skip
+        waits = shared.holds_replies and waits_for_disk(pairs)
+        return queue, queue_offset, shared.message_id(offset), unique_key, waits, recall
 
     def _turn_of_burst(self) -> _Turn:
         """What holds for this burst, asked once in it."""

@@ -47,9 +47,6 @@ class Pulls:
         self._find_authorization = settings.find_authorization
         self._authorizations: dict[AuthorizationKey, Authorization] = {}
 
-    def end(self) -> None:
-        """It tells nobody."""
-
     def forget_topics(self) -> None:
         """As forget_authorizations."""
         self._authorizations.clear()

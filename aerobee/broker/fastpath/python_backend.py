@@ -16,28 +16,38 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
 import orjson
 
 from aerobee.broker.fastpath.batch import Batches
-from aerobee.broker.fastpath.families import Family
+from aerobee.broker.fastpath.families import Answer, Family
 from aerobee.broker.fastpath.later import Later
 from aerobee.broker.fastpath.pull import Pulls
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request
-from aerobee.broker.fastpath.seam import BackendSettings, BurstResult, LaterSettings, TransactionSettings
+from aerobee.broker.fastpath.seam import (
+    Appended,
+    BackendSettings,
+    BurstResult,
+    LaterSettings,
+    PullResult,
+    TransactionSettings,
+)
 from aerobee.broker.fastpath.send import Sends
-from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.fastpath.shared import PREFIXES, Shared, frame_prefix
 from aerobee.broker.fastpath.transaction import Transactions
 from aerobee.remoting.binary_header import decode_binary_header
-from aerobee.remoting.command import FLAG_ONEWAY, SerializeType
+from aerobee.remoting.command import FLAG_ONEWAY, VERSION, SerializeType
 
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _BINARY = SerializeType.ROCKETMQ.value
 _LOG = logging.getLogger("aerobee.broker.fastpath")
+
+Serve = Callable[[Request], Answer | None]
 
 
 class PythonBackend:
@@ -53,7 +63,8 @@ class PythonBackend:
         self._shared = shared = Shared(settings)
         self._request = Request()
         self._families: list[Family] = []
-        self._by_code: dict[Any, tuple[Family, ...]] = {}
+        # By which gates are open (1 sends, 2 pulls): by request code, how its families serve.
+        self._serves: dict[int, dict[Any, tuple[Serve, ...]]] = {gates: {} for gates in range(4)}
         special = settings.special_properties
         self._register(Sends(shared, special))
         self._register(Batches(shared))
@@ -65,8 +76,10 @@ class PythonBackend:
 
     def _register(self, family: Family) -> None:
         self._families.append(family)
-        for code in family.codes:
-            self._by_code[code] = (*self._by_code.get(code, ()), family)
+        for gates, serves in self._serves.items():
+            if gates & (1 if family.is_send else 2):
+                for code in family.codes:
+                    serves[code] = (*serves.get(code, ()), family.serve)
 
     def forget_topics(self) -> None:
         """As Backend.forget_topics."""
@@ -90,10 +103,12 @@ class PythonBackend:
     ) -> BurstResult:
         """As Backend.burst."""
         shared, request = self._shared, self._request
+        replies, held = shared.replies, shared.held
         shared.begin(born_host, now_ms)
         request.data = data
         at, size = position, len(data)
-        unpack, loads, header_of, families_of = _WORDS.unpack_from, orjson.loads, _HEADER, self._by_code.get
+        unpack, loads, header_of = _WORDS.unpack_from, orjson.loads, _HEADER
+        serves_of = self._serves[takes_sends + 2 * takes_pulls].get
         is_slow = False
         fault: Exception | None = None
         try:
@@ -111,12 +126,8 @@ class PythonBackend:
                         if word >> 24 != _BINARY:
                             break
                         command = decode_binary_header(data[at + 8 : body_at], b"")
-                        code, flag, opaque, ext = (
-                            command.code,
-                            command.flag,
-                            command.opaque,
-                            command.ext or {},
-                        )
+                        code, flag, opaque = command.code, command.flag, command.opaque
+                        ext = command.ext or {}
                     else:
                         command = None
                         code, flag, opaque, ext = header_of(loads(data[at + 8 : body_at]))
@@ -131,17 +142,29 @@ class PythonBackend:
                 request.start, request.body_at, request.end = at, body_at, end
                 request.code, request.flag, request.opaque, request.ext = code, flag, opaque, ext
                 request.command, request.parts = command, None
-                for family in families_of(code, ()):
-                    if not (takes_sends if family.is_send else takes_pulls):
-                        continue
+                for serve in serves_of(code, ()):
                     try:
-                        family.serve(request)
+                        answer = serve(request)
                     except NotOrdinary:
                         continue
                     is_slow = False
                     break
                 if is_slow:
                     break
+                if answer is not None and not flag:
+                    queue, queue_offset, message_ids, unique_key, waits, recall_handle = answer
+                    if command is None:
+                        recall = f'","recallHandle":"{recall_handle}' if recall_handle else ""
+                        text = (
+                            f'{queue.reply_start}{unique_key}","msgId":"{message_ids}{shared.reply_fields}'
+                            f'"{queue_offset}{recall}"}},"flag":1,"language":"PYTHON","opaque":{opaque},'
+                            f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+                        )
+                        length = len(text)
+                        text = (PREFIXES[length] if length < 4096 else frame_prefix(length)) + text
+                    else:
+                        text = shared.binary_reply(command, queue, queue_offset, message_ids, unique_key)
+                    (held if waits else replies).append(text)
                 at = end
         except Exception as error:
             at, is_slow, fault = end, False, error
@@ -150,14 +173,32 @@ class PythonBackend:
     def _end(self, used: int, is_slow: bool, fault: Exception | None) -> BurstResult:
         """Write and tell what a burst leaves to its end."""
         shared, self._request.data = self._shared, b""
-        replies, held = shared.take_replies()
-        pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
+        replies, held, parts = shared.replies, shared.held, shared.parts
+        if replies:
+            parts.append("".join(replies).encode("latin-1"))
+            replies.clear()
+        frames = parts[0] if len(parts) == 1 else b"".join(parts)  # one part alone is not copied
+        parts.clear()
+        held_frames = b""
+        if held:
+            held_frames = "".join(held).encode("latin-1")
+            held.clear()
+        pulled: Sequence[PullResult] = ()
+        if shared.pulled:
+            pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
+        appended: Sequence[Appended] = ()
         try:
-            appended = shared.end()
+            if shared.touched:
+                appended = shared.end()
         finally:
-            for family in self._families:
-                try:
-                    family.end()
-                except Exception:
-                    _LOG.exception("the end of a burst failed after its messages were stored")
-        return replies, used, is_slow, held, appended, pulled, fault
+            if shared.at_end:
+                self._tell_end()
+        return frames, used, is_slow, held_frames, appended, pulled, fault
+
+    def _tell_end(self) -> None:
+        at_end, self._shared.at_end = self._shared.at_end, []
+        for end in at_end:
+            try:
+                end()
+            except Exception:
+                _LOG.exception("the end of a burst failed after its messages were stored")

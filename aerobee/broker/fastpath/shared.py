@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, Request, number
+from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number
 from aerobee.broker.fastpath.seam import Appended, BackendSettings, PullResult
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
-from aerobee.remoting.command import VERSION, RemotingCommand
+from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.record_layout import Origin
 
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, length of its JSON header
-_PREFIXES = [
+# frame_prefix() of the usual lengths.
+PREFIXES = [
     f"\0\0{chr((n + 4) >> 8)}{chr((n + 4) & 255)}\0\0{chr(n >> 8)}{chr(n & 255)}" for n in range(4096)
 ]
 
@@ -31,81 +32,70 @@ class Shared:
         self.own_properties = settings.own_properties
         self.store_host_hex = settings.store_host.hex().upper()
         self._find_topic = settings.find_topic
-        self._waiting = settings.waiting
-        self._reply_fields = settings.reply_fields
+        self.waiting = settings.waiting
+        self.reply_fields = settings.reply_fields
         self._reply_ext = settings.reply_ext
-        self._topics: dict[str, FastTopic] = {}
+        self.topics: dict[str, FastTopic] = {}  # those that are known
+        # Senders that want to wait for the disk do so; the store is made for it or not.
+        self.holds_replies = store.config.is_sync_flush
         # Of the burst.
         self.now_ms = 0
         self.number = 0  # tells bursts apart: what a family has looked up for one is not good for the next
-        self.is_sync = False  # messages are shown when the disk has them
         self.born_host = b""
         self.replies: list[str] = []  # to sends, as Latin-1 text
         self.parts: list[bytes] = []  # replies to pulls, and to the sends before them
         self.held: list[str] = []
         self.pulled: list[PullResult] = []
         self.pulled_bytes = 0
-        self._touched: list[FastTopic] = []
+        self.touched: list[FastTopic] = []  # those in which something was stored
+        self.at_end: list[Callable[[], None]] = []  # what families still do when it has ended
 
     def forget_topics(self) -> None:
         """Topics have changed: look everything up again."""
-        self._topics.clear()
+        self.topics.clear()
 
     def begin(self, born_host: bytes, now_ms: int) -> None:
         """Begin a burst: set what its records share."""
         self.number += 1
         self.now_ms = now_ms
         self.born_host = born_host
-        self.is_sync = self.store.config.is_sync_flush
         self.appender.begin_burst(self.origin, born_host, now_ms)
 
     def end(self) -> list[Appended]:
-        """Write what a burst leaves to its end; return what was stored, by topic."""
-        if not self._touched:
-            return []
+        """Write what a burst that stored something leaves to its end; return what was stored, by topic."""
         self.appender.end_burst(self.now_ms)
         appended = []
-        for topic in self._touched:
+        for topic in self.touched:
             if topic.count:
                 appended.append((topic.name, topic.count, topic.byte_count, topic.request_count))
             topic.count = topic.byte_count = topic.request_count = 0
-        self._touched.clear()
+        self.touched.clear()
         return appended
-
-    def take_replies(self) -> tuple[bytes, bytes]:
-        """The burst's replies: those for now, and those for when the log is durable."""
-        parts, replies, held = self.parts, self.replies, self.held
-        if replies:
-            parts.append("".join(replies).encode("latin-1"))
-            self.replies = []
-        found = parts[0] if len(parts) == 1 else b"".join(parts)  # one part alone is not copied
-        if parts:
-            self.parts = []
-        if not held:
-            return found, b""
-        self.held = []
-        return found, "".join(held).encode("latin-1")
 
     # --- what is looked up once
 
     def find(self, name: str, queue_text: object) -> tuple[FastTopic, FastQueue]:
         """The topic and the queue that a send names. Raises one of UNREADABLE for what is not ordinary."""
-        topic = self._topics.get(name) or self._admit(name)
-        if type(queue_text) is not str:
-            queue_text = str(number(queue_text))
-        return topic, topic.queues.get(queue_text) or self.admit_queue(topic, queue_text)
+        topic = self.topics.get(name) or self.admit(name)
+        queue = topic.queues.get(queue_text) if type(queue_text) is str else None
+        return topic, queue or self.admit_queue(topic, queue_text)
 
-    def _admit(self, name: str) -> FastTopic:
+    def admit(self, name: str) -> FastTopic:
+        """Look up a topic, new here. Raises one of UNREADABLE for what is not ordinary."""
         if type(name) is not str:
             raise ValueError
         config = self._find_topic(name)
         if config is None:
             raise KeyError(name)
-        topic = self._topics[name] = FastTopic(config)
+        topic = self.topics[name] = FastTopic(config)
         return topic
 
-    def admit_queue(self, topic: FastTopic, queue_text: str) -> FastQueue:
-        """Look up a queue of a topic that is known, new here."""
+    def admit_queue(self, topic: FastTopic, queue_text: object) -> FastQueue:
+        """Look up a queue of a topic that is known, new here or named by a number instead of text."""
+        if type(queue_text) is not str:
+            queue_text = str(number(queue_text))
+            if (known := topic.queues.get(queue_text)) is not None:
+                return known
         queue_id = number(queue_text)
         if not 0 <= queue_id < topic.queue_count or str(queue_id) != queue_text:
             raise ValueError
@@ -140,7 +130,7 @@ class Shared:
         try:
             offset = self.appender.append_parts(
                 self.origin, target, topic.field, body, properties, hashes, tag_code, flag, sys_flag,
-                born_timestamp, reconsume_times, prepared_offset, queue.key in self._waiting,
+                born_timestamp, reconsume_times, prepared_offset, queue.key in self.waiting,
             )  # fmt: skip
         except NO_ROOM as error:
             raise NotOrdinary from error
@@ -149,12 +139,12 @@ class Shared:
 
     def is_awaited(self, queue: FastQueue) -> bool:
         """Whether somebody waits at the queue."""
-        return queue.key in self._waiting
+        return queue.key in self.waiting
 
     def count(self, topic: FastTopic, message_count: int, byte_count: int) -> None:
         """Note what was stored in a topic."""
         if not topic.count:
-            self._touched.append(topic)
+            self.touched.append(topic)
         topic.count += message_count
         topic.byte_count += byte_count
 
@@ -163,7 +153,7 @@ class Shared:
         stored.count -= 1
         stored.byte_count -= size
         if not topic.count:
-            self._touched.append(topic)
+            self.touched.append(topic)
         topic.count += 1
         topic.byte_count += size
         topic.request_count += 1
@@ -192,38 +182,10 @@ class Shared:
 
     # --- the reply to a send
 
-    def reply(
-        self,
-        request: Request,
-        queue: FastQueue,
-        queue_offset: int,
-        message_ids: str,
-        unique_key: str,
-        waits: bool,
-        recall_handle: str = "",
-    ) -> None:
-        """Add it, unless none is wanted. `waits`: its sender waits for the disk, if there is something to wait for."""
-        if request.flag:
-            return
-        if request.command is None:
-            recall = f'","recallHandle":"{recall_handle}' if recall_handle else ""
-            text = (
-                f'{queue.reply_start}{unique_key}","msgId":"{message_ids}{self._reply_fields}'
-                f'"{queue_offset}{recall}"}},"flag":1,"language":"PYTHON","opaque":{request.opaque},'
-                f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
-            )
-            length = len(text)
-            text = (_PREFIXES[length] if length < 4096 else _prefix(length)) + text
-        else:
-            text = self._binary_reply(request.command, queue, queue_offset, message_ids, unique_key)
-        if waits and self.is_sync:
-            self.held.append(text)
-        else:
-            self.replies.append(text)
-
-    def _binary_reply(
+    def binary_reply(
         self, command: RemotingCommand, queue: FastQueue, queue_offset: int, message_ids: str, unique_key: str
     ) -> str:
+        """One in the binary header, as Latin-1 text."""
         ext = {
             "queueId": str(queue.queue_id),
             "transactionId": unique_key,
@@ -234,5 +196,6 @@ class Shared:
         return encode_frame(command.reply(ext=ext)).decode("latin-1")
 
 
-def _prefix(length: int) -> str:
+def frame_prefix(length: int) -> str:
+    """The eight bytes in front of a JSON header of that length, which has no body behind it."""
     return _WORDS.pack(length + 4, length).decode("latin-1")

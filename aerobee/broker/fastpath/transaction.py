@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from aerobee.broker.fastpath.families import Answer
 from aerobee.broker.fastpath.request import (
     NOT_BATCH,
     ORDINARY_SYS_FLAG,
@@ -103,11 +104,15 @@ class Transactions:
         self._turn = _Turn(-1, False, None, {})
         self._is_changed = False
 
-    def end(self) -> None:
-        """As Family.end."""
-        if self._is_changed:
-            self._is_changed = False
-            self._hooks.burst_done()
+    def _end(self) -> None:
+        """A burst has ended: tell it once."""
+        self._is_changed = False
+        self._hooks.burst_done()
+
+    def _changed(self) -> None:
+        if not self._is_changed:
+            self._is_changed = True
+            self._shared.at_end.append(self._end)
 
     def forget_topics(self) -> None:
         """The half queue is looked up for each burst."""
@@ -115,14 +120,14 @@ class Transactions:
     def forget_authorizations(self) -> None:
         """It knows none."""
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: Request) -> Answer | None:
         """As Family.serve."""
         if request.command is not None:
             raise NotOrdinary
         if request.code == _END_TRANSACTION:
             self._end_one(request)
-        else:
-            self._prepare(request)
+            return None
+        return self._prepare(request)
 
     def _turn_of_burst(self) -> _Turn:
         """What holds for this burst, asked once in it."""
@@ -139,7 +144,7 @@ class Transactions:
 
     # --- a half message
 
-    def _prepare(self, request: Request) -> None:
+    def _prepare(self, request: Request) -> Answer:
         shared, half = self._shared, self._half_topic
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
@@ -177,7 +182,7 @@ class Transactions:
             raise NotOrdinary from error
         queue_offset, offset = shared.append(half, half_queue, body, stored, hashes, code, *numbers, 0)
         half.request_count += 1
-        self._is_changed = True
+        self._changed()
         self._hooks.began(
             group,
             unique_key,
@@ -189,9 +194,8 @@ class Transactions:
             keys,
             tag,
         )
-        shared.reply(
-            request, queue, queue_offset, shared.message_id(offset), unique_key, waits_for_disk(pairs)
-        )
+        waits = shared.holds_replies and waits_for_disk(pairs)
+        return queue, queue_offset, shared.message_id(offset), unique_key, waits, ""
 
     # --- its end
 
@@ -215,7 +219,7 @@ class Transactions:
             raise NotOrdinary from error
         if decision == TRANSACTION_COMMIT:
             self._commit(transaction, ext["transactionId"])
-        self._is_changed = True
+        self._changed()
         if decision == TRANSACTION_COMMIT:
             self._hooks.committed(transaction)
         else:
