@@ -17,7 +17,6 @@ import pstats
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -130,7 +129,7 @@ async def measure(name: str, size: int, messages: int, rounds: int, profile: boo
         broker_config={"wait_time_mills_in_send_queue": 1 << 30, "broker_name": "broker-a"},
     ) as cluster:
         broker = cluster.broker()
-        endpoint = Endpoint(cast(Any, broker)._handlers, burst=cast(Any, broker)._fast_path.burst)
+        endpoint = Endpoint(broker.handlers, burst=broker.fast_path.burst)
         replies, connection = Replies(), Connection(endpoint)
         connection.connection_made(replies)
         assert replies.get_extra_info("peername") == PEER

@@ -37,7 +37,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE), run_blocking=parts.run_blocking),
         _filters(parts),
         BatchQueues(topics=parts.topics, mark=parts.store.set_batch_topic),
-        LightQueues(store=parts.store, topics=parts.topics, writer=parts.writer),
+        LightQueues(parts.light),
         Pop(parts, timer=timers),
     )
 

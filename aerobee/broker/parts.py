@@ -23,6 +23,7 @@ from aerobee.broker.overload import Overload
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.role import RoleState
+from aerobee.broker.send.light_queue import LightQueueEntries
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.send.unique_key import UniqueKeys
@@ -41,6 +42,7 @@ class BrokerParts:
     store: MessageStore
     bounds: Bounds  # what peers may ask and occupy
     writer: MessageWriter
+    light: LightQueueEntries | None  # None: no light queues here
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets

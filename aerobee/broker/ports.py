@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Protocol
 
 from aerobee.broker.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.host_address import advertised_ip, packable_ip
@@ -17,8 +18,10 @@ from aerobee.message import pack_host
 from aerobee.network import Network
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Burst, Connection, ConnectionLimits
+from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.direct import DirectNetwork, Event
 from aerobee.remoting.loop_watch import LoopWatch
+from aerobee.remoting.native_loop import NativeSockets
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import ServerTls
@@ -27,6 +30,14 @@ log = logging.getLogger(__name__)
 
 VIP_OFFSET = -2
 HA_OFFSET = 1
+
+
+class Bursts(Protocol):
+    """What is needed of the fast path."""
+
+    def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int: ...
+
+    def receive(self, sockets: NativeSockets) -> list[Event]: ...
 
 
 class Ports:
@@ -38,18 +49,21 @@ class Ports:
         live: LiveConfig,
         clock: Clock,
         network: Network,
-        handlers: Mapping[int, Handler],
-        watch: LoopWatch,
+        direct: DirectNetwork | None,
         tls: ServerTls | None,
     ) -> None:
+        """`direct`: where native code reads the sockets, the network in which the ports are opened instead."""
         self._live = live
+        self._direct = direct
         self._is_serving = False
-        config = live.value
+        self._handlers: dict[int, Handler] = {}
+        self._watch = watch = LoopWatch(clock.monotonic)
+        config, handlers = live.value, self._handlers
 
         def make() -> RemotingServer:
             return RemotingServer(
                 clock=clock,
-                network=network,
+                network=direct or network,
                 handlers=handlers,
                 default=self._unknown,
                 tls=tls,
@@ -77,10 +91,13 @@ class Ports:
         await self._open_vip(config)
         return identity
 
-    def serve(self, burst: Burst) -> None:
-        """From now on requests have their handlers, and reads go to `burst` first."""
+    def serve(self, handlers: Mapping[int, Handler], fast_path: Bursts) -> None:
+        """From now on requests have their handlers, and what arrives goes to the fast path first."""
+        self._handlers.update(handlers)
         for server in (self.main, self.vip):
-            server.use_burst(burst)
+            server.use_burst(fast_path.burst)
+        if self._direct is not None:
+            self._direct.serve(fast_path.receive)
         self._is_serving = True
 
     async def close(self) -> None:
@@ -97,6 +114,7 @@ class Ports:
         """Keys for GET_BROKER_RUNTIME_INFO (28)."""
         return {
             "refusedConnections": str(self.main.refused_count + self.vip.refused_count),
+            **self._watch.runtime_info(),
             "slowPeersClosed": str(self.main.too_slow_count + self.vip.too_slow_count),
         }
 

@@ -84,15 +84,24 @@ class TopicTable:
     told to the watchers (registration, the fast path) with the configs that changed.
     """
 
-    def __init__(self, *, file: ConfigFile | None, clock: Clock, bounds: Bounds | None = None) -> None:
-        """`bounds` say how many topics requests may make; without them as many as they like."""
+    def __init__(
+        self,
+        *,
+        file: ConfigFile | None,
+        clock: Clock,
+        bounds: Bounds | None = None,
+        fallback: Callable[[str], TopicConfig | None] | None = None,
+    ) -> None:
+        """`bounds` say how many topics requests may make; without them as many as they like. `fallback` is asked for
+        topics that are not in the table: those that need no creation.
+        """
         self._bounds = bounds
         self._file = file
         self._clock = clock
         self._watchers: list[ChangeCallback] = []
         self._system: set[str] = set(_ALWAYS_SYSTEM)
         self.topics: dict[str, TopicConfig] = {}
-        self._fallback: Callable[[str], TopicConfig | None] | None = None
+        self._fallback = fallback
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self._file_lock = threading.Lock()  # around what decides on a write, and the write
         self._turn = asyncio.Lock()  # one write beside the event loop at a time
@@ -103,12 +112,9 @@ class TopicTable:
     # --- reading
 
     def get(self, topic: str) -> TopicConfig | None:
+        """The topic's settings; None when there is no such topic."""
         config = self.topics.get(topic)
         return config if config is not None or self._fallback is None else self._fallback(topic)
-
-    def set_fallback(self, find: Callable[[str], TopicConfig | None]) -> None:
-        """Ask this for topics that are not in the table: those that need no creation."""
-        self._fallback = find
 
     def is_system(self, topic: str) -> bool:
         """True for topics that the broker makes for itself and that nobody may delete."""

@@ -44,15 +44,19 @@ Event = tuple["DirectTransport", int, Any]
 
 
 class DirectNetwork(AsyncioNetwork):
-    """A network whose servers' connections are read by native code. `receive` is the fast path's: set before they are used."""
+    """A network whose servers' connections are read by native code, and served by the fast path from serve() on."""
 
     def __init__(self, make_sockets: Callable[[], NativeSockets]) -> None:
-        self.receive: Callable[[NativeSockets], list[Event]] = _give_all
+        self._receive: Callable[[NativeSockets], list[Event]] = _give_all
         self._make_sockets = make_sockets
         self._sockets: NativeSockets | None = None
         self._users = 0  # listeners and transports: the last one leaving gives the sockets back
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lender: NativeEventLoop | None = None  # None: these have an epoll of their own
+
+    def serve(self, receive: Callable[[NativeSockets], list[Event]]) -> None:
+        """Let `receive` serve what arrives from now on (FastPath.receive); before, everything goes to the connections."""
+        self._receive = receive
 
     async def create_server(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
@@ -97,7 +101,7 @@ class DirectNetwork(AsyncioNetwork):
         if self._sockets is None:
             return
         try:
-            events = self.receive(self._sockets)
+            events = self._receive(self._sockets)
         except Exception:
             _LOG.exception("serving the connections that have something failed")
             return

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class UnreadReplies:
-    """`connections` returns the open ones; look() is called about once a second. `limit_bytes` may change at any time."""
+    """`connections` returns the open ones; look() is called about once a second."""
 
     def __init__(self, connections: Callable[[], Iterable[Connection]], *, limit_bytes: int) -> None:
         self._connections = connections
@@ -32,6 +32,10 @@ class UnreadReplies:
         self._stalled: dict[
             Connection, tuple[int, int]
         ] = {}  # unsent bytes, looks since they last became fewer
+
+    def set_limit(self, limit_bytes: int) -> None:
+        """Let so many bytes wait from the next look on."""
+        self.limit_bytes = limit_bytes
 
     def look(self) -> int:
         """Disconnect whom the rule says; return the bytes that wait for the others."""

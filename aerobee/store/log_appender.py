@@ -87,17 +87,17 @@ class LogAppender:
         index: KeyIndex,
         *,
         clock: Clock,
-        store_host: bytes,
+        store_host: Callable[[], bytes],
         check_writable: Callable[[], None],
         check_open: Callable[[], None],
         on_broken: Callable[[StoreError], None],
     ) -> None:
-        """`store_host` is packed. `check_writable` raises while no message can be taken, `check_open` while not even
+        """`store_host` gives the address that records name, packed. `check_writable` raises while no message can be taken, `check_open` while not even
         what a master sends can. `on_broken` is told when a record could not be finished: nothing may follow it."""
         self.config = config
         self.log = log
         self.index = index
-        self.store_host = store_host  # the broker sets it when its port is known
+        self._store_host = store_host
         self.holds = config.is_sync_flush  # consumers see a record when the disk has it
         self.last_store_timestamp = 0  # of the youngest record
         self.last_record_offset = -1  # where the youngest record begins
@@ -114,6 +114,19 @@ class LogAppender:
         # Of a burst: index entries (hash, physical offset) to be written at its end, and the room that is left.
         self._index_entries: list[tuple[int, int]] = []
         self._index_room = 0
+
+    @property
+    def store_host(self) -> bytes:
+        """The address that records name, packed."""
+        return self._store_host()
+
+    def follow(self, store_timestamp: int, record_offset: int) -> None:
+        """After recovery: the newest record of the log was stored at this time, ms, and begins there (-1: there is none)."""
+        self.last_store_timestamp, self.last_record_offset = store_timestamp, record_offset
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other limits."""
+        self.config = config
 
     def store_time_now(self) -> int:
         """The store time for the next record, ms: the clock's, but never before the record before it."""

@@ -12,6 +12,7 @@ not always the end of the log:
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from aerobee.store.queue_rebuild import QueueRebuild
 from aerobee.store.queue_table import QueueTable
 from aerobee.store.zeros import is_zero
 
+_logger = logging.getLogger(__name__)
 SECTOR_BYTES = 512
 _SIZE_BYTES = 4  # a record begins with its size
 _TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
@@ -67,6 +69,12 @@ class RecoveryReport:
             f"scanned from {self.scanned_from}, {self.bytes_cut} bytes cut; queue entries: "
             f"{self.queue_entries_cut} cut, {self.queue_entries_added} added, {self.queue_entries_mended} mended"
         )
+
+    def tell(self, directory: str) -> None:
+        """Write it to the log."""
+        for note in self.notes:
+            _logger.warning("%s: %s", directory, note)
+        _logger.info("%s: %s", directory, self.summary())
 
 
 class Recovery:

@@ -103,7 +103,7 @@ class Base:
 
     def make(self, root: Path, disk: RealDisk | None = None, **changes: Any) -> MessageStore:
         config = StoreConfig(store_path_root_dir=str(root), **{**self.config, **changes})
-        return MessageStore(config, disk=disk or RealDisk(), clock=ManualClock(), store_host=HOST)
+        return MessageStore(config, disk=disk or RealDisk(), clock=ManualClock(), store_host=lambda: HOST)
 
 
 # -- the base stores

@@ -56,7 +56,7 @@ def make_store(path: Path) -> MessageStore:
         max_index_num=256,
         commit_log_reserve_bytes=65_536,
     )
-    store = MessageStore(config, disk=RealDisk(), clock=SystemClock(), store_host=HOST)
+    store = MessageStore(config, disk=RealDisk(), clock=SystemClock(), store_host=lambda: HOST)
     store.load()
     return store
 

@@ -38,7 +38,7 @@ def make():
     config = StoreConfig(store_path_root_dir=os.path.join(ROOT, "store"), mapped_file_size_commit_log=1 << 20,
         mapped_file_size_consume_queue=20 * 20_000, max_hash_slot_num=5_000, max_index_num=600,
         commit_log_reserve_bytes=65_536)
-    return MessageStore(config, disk=RealDisk(), clock=SystemClock(), store_host=HOST)
+    return MessageStore(config, disk=RealDisk(), clock=SystemClock(), store_host=lambda: HOST)
 
 def send(store, number):
     store.append(StoredMessage(topic="T", queue_id=number % 3, body=b"x" * 100, born_timestamp=1, born_host=HOST,

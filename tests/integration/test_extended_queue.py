@@ -62,7 +62,7 @@ def open_store(directory: Path, **changes) -> MessageStore:
     config = StoreConfig(
         store_path_root_dir=str(directory), **{**SIZES, "enable_consume_queue_ext": True, **changes}
     )
-    store = MessageStore(config, disk=RealDisk(), clock=SystemClock(), store_host=HOST)
+    store = MessageStore(config, disk=RealDisk(), clock=SystemClock(), store_host=lambda: HOST)
     store.load()
     return store
 

@@ -52,13 +52,12 @@ class Way:
     """One way into a broker, with a group of its own."""
 
     def __init__(self, broker: Broker, group: str, *, is_fast: bool) -> None:
-        inner = cast(Any, broker)
         self.group = group
         self.broker = broker
         self.handled: list[int] = []
-        handlers = {code: self._noted(code, handler) for code, handler in inner._handlers.items()}
+        handlers = {code: self._noted(code, handler) for code, handler in broker.handlers.items()}
         self.wire = Wire(4_000 + is_fast)
-        self.connection = Connection(Endpoint(handlers, burst=inner._fast_path.burst if is_fast else None))
+        self.connection = Connection(Endpoint(handlers, burst=broker.fast_path.burst if is_fast else None))
         self.connection.connection_made(self.wire)
 
     def _noted(self, code: int, handler: Any) -> Any:
@@ -132,7 +131,7 @@ def out_of(broker: Broker, group: str) -> list[tuple[int, int, tuple[int, ...], 
 
 
 def _pop(broker: Broker) -> Any:
-    return next(each for each in cast(Any, broker)._features if each.name == "pop")
+    return next(each for each in cast(Any, broker).features if each.name == "pop")
 
 
 async def test_ordinary_acknowledgements_do_not_come_to_the_handler(cluster: LocalCluster) -> None:

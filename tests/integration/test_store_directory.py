@@ -34,7 +34,9 @@ def new_store(
             **changes,
         }
     )
-    return MessageStore(config, disk=disk or RealDisk(), clock=clock or SystemClock(), store_host=HOST)  # type: ignore[arg-type]
+    return MessageStore(
+        config, disk=disk or RealDisk(), clock=clock or SystemClock(), store_host=lambda: HOST
+    )  # type: ignore[arg-type]
 
 
 def message(number: int, size: int = 100, topic: str = "T", **changes: object) -> StoredMessage:

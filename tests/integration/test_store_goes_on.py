@@ -79,7 +79,7 @@ async def test_level_is_delivered_once_and_nothing_that_was_settled_comes_again(
         assert [
             record for record in stored(broker, "TopicTrans") if record.properties.get("PGROUP")
         ] == committed
-        (transactions,) = [feature for feature in broker._features if feature.name == "transactions"]
+        (transactions,) = [feature for feature in broker.features if feature.name == "transactions"]
         assert transactions.runtime_info()["openTransactions"] == "0"
 
 

@@ -59,7 +59,9 @@ class Archive:
         return StoreConfig(store_path_root_dir=str(self.root), **{**sizes, **changes})
 
     def open(self, **changes: Any) -> MessageStore:
-        store = MessageStore(self.config(**changes), disk=RealDisk(), clock=SystemClock(), store_host=HOST)
+        store = MessageStore(
+            self.config(**changes), disk=RealDisk(), clock=SystemClock(), store_host=lambda: HOST
+        )
         self.report = store.load()
         return store
 

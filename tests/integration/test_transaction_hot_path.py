@@ -122,7 +122,7 @@ async def life(separators: tuple[str, str], flush: str) -> tuple[list[Any], list
         await wire.replies(1)
         broker = cluster.broker()
         broker.store.flush_now()  # with sync flush nothing is found by key before
-        (part,) = [feature for feature in broker._features if feature.name == "transactions"]
+        (part,) = [feature for feature in broker.features if feature.name == "transactions"]
         book = part.ledger.book  # type: ignore[attr-defined]
         open_now = sorted(transaction.queue_offset for transaction in book.by_key.values())
         counters = {name: text for name, text in part.runtime_info().items() if "Ms" not in name}

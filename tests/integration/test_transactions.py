@@ -40,7 +40,7 @@ async def bodies(cluster: LocalCluster, topic: str = "orders") -> list[bytes]:
 def info(cluster: LocalCluster) -> dict[str, int]:
     """The broker's own figures about transactions."""
     figures: dict[str, int] = {}
-    for feature in cluster.broker()._features:
+    for feature in cluster.broker().features:
         if feature.name == "transactions":
             figures = {name: int(text) for name, text in feature.runtime_info().items()}
     return figures

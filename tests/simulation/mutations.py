@@ -22,12 +22,12 @@ from typing import Any
 from unittest import mock
 
 from aerobee.errors import StoreFull
-from aerobee.store import dispatch, log_scanner, message_store, queue_upkeep
+from aerobee.store import checkpointing, dispatch, log_scanner, queue_upkeep, store_files
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.durability import Durability
 from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile, KeyIndex
 from aerobee.store.log_appender import LogAppender
-from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_files import FilePool
 from aerobee.testing import simulated_disk
 
@@ -79,10 +79,10 @@ def what_a_failed_fsync_left_is_taken_for_durable() -> Iterator[None]:
 
 
 def acknowledged_before_the_flush() -> Mutation:
-    def mutated(self: MessageStore, offset: int, callback: Callable[[bool], None]) -> None:
+    def mutated(self: Durability, offset: int, callback: Callable[[bool], None]) -> None:
         callback(True)
 
-    return mock.patch.object(MessageStore, "wait_durable", mutated)
+    return mock.patch.object(Durability, "wait", mutated)
 
 
 def queue_entry_before_the_log_record() -> Mutation:
@@ -130,14 +130,14 @@ def old_bytes_stay_behind_the_log() -> Mutation:
 
 
 def checkpoint_ahead_of_the_data() -> Mutation:
-    original = message_store.next_checkpoint
+    original = checkpointing.next_checkpoint
 
     def mutated(current: Any, *, log_end: int, **kwargs: Any) -> Any:
         return original(
             current, **{**kwargs, "log_end": log_end, "log_flushed": log_end, "queues_bound": log_end}
         )
 
-    return mock.patch.object(message_store, "next_checkpoint", mutated)
+    return mock.patch.object(checkpointing, "next_checkpoint", mutated)
 
 
 def checkpoint_before_the_queues_sync() -> Mutation:
@@ -149,7 +149,7 @@ def checkpoint_before_the_queues_sync() -> Mutation:
 
 
 def abort_file_is_not_written() -> Mutation:
-    return mock.patch.object(message_store, "write_abort_file", nothing)
+    return mock.patch.object(store_files, "write_abort_file", nothing)
 
 
 def rename_without_fsync() -> Mutation:

@@ -161,7 +161,7 @@ class World:
         self.clock = ManualClock(self.clock.now_ms() + round(down_s * 1000))
         self.soon = []
         self.store = store = MessageStore(
-            self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=HOST
+            self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=lambda: HOST
         )
         store.load()
         self.consumer = Consumer()
@@ -169,6 +169,7 @@ class World:
             clock=self.clock,
             file=self._file("consumerOffset.json"),
             log_end_now=lambda: self.store.appended,
+            has_pop_buffer=self.uses_buffer,
         )
         self.offsets.load()
         topics = TopicTable(file=self._file("topics.json"), clock=self.clock)

@@ -70,7 +70,7 @@ class World:
 
     def new_store(self) -> MessageStore:
         return MessageStore(
-            self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=HOST
+            self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=lambda: HOST
         )
 
     def start(self) -> None:

@@ -154,7 +154,7 @@ def test_a_flipped_bit_in_a_synced_record_is_reported_and_never_cuts_silently() 
             world.append_some(world.rng.randint(1, 20))
             world.store.flush_now()
         synced = world.store.log.end
-        start = world.store._checkpoints.current.queues_flushed
+        start = world.store._files.checkpoints.current.queues_flushed
         if start >= synced:
             continue
         world.append_some(world.rng.randint(0, 5))

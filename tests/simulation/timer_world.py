@@ -109,7 +109,7 @@ class World:
         """Open everything after some time without a broker."""
         self.clock = ManualClock(self.clock.now_ms() + round(down_s * 1000))
         self.store = MessageStore(
-            self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=HOST
+            self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=lambda: HOST
         )
         self.store.load()
         stats = BrokerStats(clock=self.clock, cluster="c")

@@ -137,7 +137,7 @@ class World:
     def start(self) -> None:
         self.clock = ManualClock(self.clock.now_ms())  # timers of a life that ended are gone with it
         self.store = MessageStore(
-            self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=HOST
+            self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=lambda: HOST
         )
         self.store.load()
         self.offsets = ConsumerOffsets(clock=self.clock, file=self.file("consumerOffset.json"))

@@ -108,6 +108,7 @@ BROKER_ORDER = (
     "timer",
     "transaction",
     "pop",
+    "replication",
     "registration",
     "topic_queues",
     "heartbeat",
@@ -118,6 +119,8 @@ BROKER_ORDER = (
     "background",  # what the broker itself is made of
     "config_files",
     "ports",
+    "foundation",  # what stands before the address is known
+    "serving",  # what is made from it then
     "broker",
 )
 IO_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading", "subprocess", "os", "select"}

@@ -55,9 +55,11 @@ class ConsumerOffsets:
         end_of: Callable[[str, int], int] | None = None,
         bounds: Bounds | None = None,
         log_end_now: Callable[[], int] = lambda: -1,
+        has_pop_buffer: bool = False,
     ) -> None:
         """`end_of(topic, queue id)` is the offset that the queue's next message gets, `bounds` say how many offsets
         there may be; without them nothing is bounded. `log_end_now` is what the file says of the log's end; -1: nothing.
+        `has_pop_buffer`: check points may wait in memory, which the file says, too.
         """
         self._end_of = end_of
         self._bounds = bounds
@@ -73,7 +75,7 @@ class ConsumerOffsets:
         self._dirty = False
         self.log_end = -1  # of the file that was read; -1: it does not say, or RocketMQ wrote it
         self.had_pop_buffer = False  # in the run that wrote the file
-        self.has_pop_buffer = False
+        self.has_pop_buffer = has_pop_buffer
         self._log_end_now = log_end_now
         self.has_resets = False  # the hot path's test; take_reset() is called only when it is true
         self.data_version = DataVersion(timestamp=clock.now_ms())

@@ -85,7 +85,6 @@ class Pop(Feature):
             host=identity.store_host,
             buffer=MergeBuffer() if config.enable_pop_buffer_merge else None,
         )
-        parts.offsets.has_pop_buffer = self.engine.buffer is not None
         self.waiting = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
         self.notified = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
         self._make_calls(parts, pick, call_soon)

@@ -37,7 +37,8 @@ CODES = frozenset(map(tags_code, (CK_TAG, ACK_TAG, BATCH_ACK_TAG)))
 class RecoveryStore(Protocol):
     """What reading back needs of the store."""
 
-    last_store_timestamp: int
+    @property
+    def last_store_timestamp(self) -> int: ...
 
     def get_messages(
         self,

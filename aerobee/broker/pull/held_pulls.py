@@ -190,6 +190,11 @@ class HeldPulls:
             if pull.group == group:
                 self._release(pull)
 
+    def end(self) -> None:
+        """The broker stops: nothing is held any more, and what is held is answered now."""
+        self.accepting = False
+        self.release_all()
+
     def release_all(self) -> None:
         """Answer everything that is held, now."""
         for release in self._others:

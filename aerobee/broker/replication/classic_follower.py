@@ -214,7 +214,7 @@ class ClassicFollower:
 
         self._store.wait_durable(self._store.log.end, done)
         if not await future:
-            raise StoreError(self._store.not_writable_reason or "the store failed")
+            raise StoreError(self._store.writability.reason or "the store failed")
 
     # --- where to begin
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aerobee.broker.feature import Feature
-from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import RemoteError
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX, decode_properties, encode_properties
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -28,23 +26,14 @@ from aerobee.store.stored_message import StoredMessage
 QUEUES_OF_A_MESSAGE_MAX = 1_000
 
 
-class LightQueues(Feature):
-    """Writes the entries of light queues, and lets clients read them as topics."""
+class LightQueueEntries:
+    """Chooses the light queues of a message: what a MessageWriter asks (LightDispatch)."""
 
-    name = "light queues"
-
-    def __init__(self, *, store: MessageStore, topics: TopicTable, writer: MessageWriter) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
-        if store.config.dispatches_light_queues:
-            writer.set_light(self)
-            topics.set_fallback(light_topic)
 
-    def runtime_info(self) -> Mapping[str, str]:
-        if not self._store.config.dispatches_light_queues:
-            return {}
-        return {"lmqNum": str(self._count())}
-
-    def _count(self) -> int:
+    def count(self) -> int:
+        """How many light queues there are."""
         return sum(1 for topic, _ in self._store.queues if topic.startswith(LIGHT_PREFIX))
 
     def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]:
@@ -65,10 +54,10 @@ class LightQueues(Feature):
                 )
         new = sum(1 for name in names if (name, LIGHT_QUEUE_ID) not in self._store.queues)
         limit = self._store.config.max_lmq_consume_queue_num
-        if new and self._count() + new > limit:
+        if new and self.count() + new > limit:
             raise RemoteError(
                 ResponseCode.LMQ_QUOTA_EXCEEDED,
-                f"there are {self._count()} light queues, maxLmqConsumeQueueNum allows {limit}",
+                f"there are {self.count()} light queues, maxLmqConsumeQueueNum allows {limit}",
             )
         queues = []
         for name in names:
@@ -79,6 +68,24 @@ class LightQueues(Feature):
         properties[MULTI_OFFSET] = ",".join(str(queue.max_offset) for queue in queues)
         message.properties = encode_properties(properties).encode(errors="surrogateescape")
         return message, queues
+
+
+class LightQueues(Feature):
+    """Tells how many there are."""
+
+    name = "light queues"
+
+    def __init__(self, entries: LightQueueEntries | None) -> None:
+        """None: this broker has none."""
+        self._entries = entries
+
+    def runtime_info(self) -> Mapping[str, str]:
+        return {} if self._entries is None else {"lmqNum": str(self._entries.count())}
+
+
+def light_entries(store: MessageStore) -> LightQueueEntries | None:
+    """Who chooses light queues at this store's broker; None where it has none."""
+    return LightQueueEntries(store) if store.config.dispatches_light_queues else None
 
 
 def light_topic(name: str) -> TopicConfig | None:

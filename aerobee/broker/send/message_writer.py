@@ -42,18 +42,16 @@ class LightDispatch(Protocol):
 class MessageWriter:
     """Stores messages through the hooks. Batches and deliveries of what lay in a system topic go to the store itself."""
 
-    def __init__(self, store: MessageLog) -> None:
+    def __init__(self, store: MessageLog, *, light: LightDispatch | None = None) -> None:
+        """`light` lets messages with INNER_MULTI_DISPATCH be read from light queues, too."""
         self._store = store
         self._hooks: list[PutHook] = []
         self._watchers: dict[str, StoredCallback] = {}
-        self._light: LightDispatch | None = None
+        self._light = light
 
     def add_hook(self, hook: PutHook) -> None:
+        """Let the hook look at every message from now on, after those that were added before."""
         self._hooks.append(hook)
-
-    def set_light(self, light: LightDispatch) -> None:
-        """Let messages with INNER_MULTI_DISPATCH be read from light queues, too."""
-        self._light = light
 
     def on_stored(self, topic: str, callback: StoredCallback) -> None:
         """Call back with what is stored in `topic` through this writer, its properties and where it is. One a topic."""

@@ -80,7 +80,9 @@ class Sending:
         self.clock = ManualClock()
         self.store_config = StoreConfig(store_path_root_dir=str(path), **{**SMALL, **store_settings})
         host = pack_host("127.0.0.2", 20_911)
-        self.store = MessageStore(self.store_config, disk=RealDisk(), clock=self.clock, store_host=host)
+        self.store = MessageStore(
+            self.store_config, disk=RealDisk(), clock=self.clock, store_host=lambda: host
+        )
         self.store.load()
         self.config = config or BrokerConfig(broker_name="broker-a")
         self.live = LiveConfig(self.config)

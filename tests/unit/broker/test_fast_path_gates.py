@@ -46,7 +46,7 @@ def overload(pulling: Pulling) -> None:
 
 
 def fill_the_disk(pulling: Pulling) -> None:
-    pulling.store._refusal = StoreFull("the disk is full", path="x")
+    pulling.store.writability.note_disk(StoreFull("the disk is full", path="x"))
 
 
 def close_until_later(pulling: Pulling) -> None:

@@ -264,7 +264,7 @@ def test_a_reset_reaches_a_held_pull_at_once(pulling: Pulling) -> None:
 def test_everything_held_is_answered_when_the_broker_stops(pulling: Pulling) -> None:
     connection = FakePeer()
     pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION))
-    pulling.held.accepting = False
+    pulling.held.end()
     pulling.held.release_all()
     assert [reply.code for reply in connection.replies()] == [19]
     assert pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION)) is not None

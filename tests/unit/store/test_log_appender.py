@@ -43,7 +43,7 @@ def open_store(seed: int = 1, **settings: Any) -> MessageStore:
         disk=SimulatedDisk(random.Random(seed)),
         clock=ManualClock(1_000),
         executor=InlineExecutor(),
-        store_host=HOST,
+        store_host=lambda: HOST,
     )
     store.load()
     return store
@@ -325,7 +325,7 @@ def test_a_copy_on_a_full_disk_changes_nothing() -> None:
         master.append(message(number, body=bytes(500)))
     copy = open_store(2)
     rng = random.Random(1)
-    disk = copy._disk
+    disk = copy._files._disk
     assert isinstance(disk, SimulatedDisk)
     given = list(pieces(master, rng))
     disk.total_bytes = disk.used_bytes + 25_000

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from aerobee.clock import ManualClock
-from aerobee.errors import StoreError, StoreNotWritable
+from aerobee.errors import StoreError
 from aerobee.message import decode_records, tags_code
 from aerobee.store.config import StoreConfig
 from aerobee.store.message_store import MessageStore
@@ -35,7 +35,7 @@ def open_store(flush: str = "ASYNC_FLUSH") -> MessageStore:
         disk=SimulatedDisk(random.Random(1)),
         clock=ManualClock(1_000),
         executor=InlineExecutor(),
-        store_host=HOST,
+        store_host=lambda: HOST,
     )
     store.load()
     return store
@@ -110,7 +110,7 @@ def test_a_store_that_refuses_is_left_as_it_is() -> None:
     own = own_records(store, set(), [])
     store.append_batch(messages(RECORDS[:1]))
     end = store.log.end
-    store._refusal = StoreNotWritable("the disk failed")
+    store.writability.close("the disk failed")
     with pytest.raises(StoreError, match="the disk failed"):
         own.append(7, RECORDS)
     assert store.log.end == end

@@ -35,7 +35,9 @@ def store(request: pytest.FixtureRequest) -> MessageStore:
         max_hash_slot_num=10,
         max_index_num=1_000,
     )
-    store = MessageStore(config, disk=SimulatedDisk(random.Random(1)), clock=ManualClock(), store_host=HOST)
+    store = MessageStore(
+        config, disk=SimulatedDisk(random.Random(1)), clock=ManualClock(), store_host=lambda: HOST
+    )
     store.load()
     layout, number = LAYOUTS[request.param], 0
     while store.max_offset("T", 0) < COUNT:

@@ -1,0 +1,143 @@
+"""What a broker has before it knows its address: settings, clock, files, the store, the tables of topics, groups and clients.
+
+Made without opening anything; load() reads what an earlier run left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from aerobee.broker.background import Background
+from aerobee.broker.bounds import Bounds
+from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.config_files import ConfigFiles
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.replication.wiring import check_roles
+from aerobee.broker.send.light_queue import light_entries, light_topic
+from aerobee.broker.send.send_duplicates import SendDuplicates
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import Clock
+from aerobee.network import Network
+from aerobee.remoting.client import RemotingClient
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import Disk
+from aerobee.store.message_store import MessageStore
+
+SCAN_INTERVAL_S = 10.0  # for clients that fell silent
+
+
+class Foundation:
+    """The parts that stand on nothing but settings and a disk. Belongs to the event loop, but load_store()."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        *,
+        clock: Clock,
+        network: Network,
+        disk: Disk,
+        executor: Executor | None,
+        settings_path: str | None,
+        config_writer: Executor | None,
+        identity: Callable[[], BrokerIdentity],
+    ) -> None:
+        """Raises ConfigError for settings that contradict each other. `identity` is asked when records are written, which is after the ports are bound; else as Broker."""
+        check_roles(config, store_config)
+        self.live = LiveConfig(config)
+        self.store_config = store_config
+        self.clock = clock
+        self.disk = disk
+        self.files = ConfigFiles(
+            disk=disk,
+            path_of=lambda name: store_config.path("config", name),
+            settings_path=settings_path,
+            writer=config_writer,
+        )
+        self.store = MessageStore(
+            store_config, disk=disk, clock=clock, executor=executor, store_host=lambda: identity().store_host
+        )
+        self.bounds = Bounds(self.live, clock)
+        self.light = light_entries(self.store)
+        self.topics = TopicTable(
+            file=self.files.file("topics.json"),
+            clock=clock,
+            bounds=self.bounds,
+            fallback=light_topic if self.light is not None else None,
+        )
+        self.groups = GroupTable(
+            clock=clock,
+            live=self.live,
+            file=self.files.file("subscriptionGroup.json"),
+            run_beside=self.files.run_blocking,
+            bounds=self.bounds,
+        )
+        self.offsets = ConsumerOffsets(
+            clock=clock,
+            file=self.files.file("consumerOffset.json"),
+            end_of=self.store.max_offset,
+            bounds=self.bounds,
+            log_end_now=lambda: self.store.appended,
+            has_pop_buffer=config.enable_pop_buffer_merge,
+        )
+        self.stats = BrokerStats(clock=clock, cluster=config.broker_cluster_name)
+        self.locks = LockTable(clock=clock, bounds=self.bounds)
+        self.consumers = ConsumerRegistry(clock=clock, may_notify=self._may_notify)
+        self.producers = ProducerRegistry(clock=clock)
+        self.duplicates = SendDuplicates(live=self.live, clock=clock)
+        self.network = network
+        self.client = RemotingClient(clock=clock, network=network)  # towards nameservers and other brokers
+        self.background = Background(clock)
+        self._saves_offsets = False
+
+    async def load_store(self) -> None:
+        """Open the store. Raises StoreLocked, StoreError, ConfigError; nothing is open then."""
+        await asyncio.get_running_loop().run_in_executor(None, self.store.load)
+
+    def load_tables(self) -> None:
+        """Read topics, groups and offsets. Raises ConfigError, StoreError."""
+        for part in (self.topics, self.groups, self.offsets):
+            part.load()
+        self.topics.create_system_topics(self.live.value)
+
+    def start(self) -> None:
+        """Begin with what is done now and then: silent clients go, offsets are saved."""
+        self._saves_offsets = True
+        config = self.live
+        self.background.every("scan", lambda: SCAN_INTERVAL_S, self._scan)
+        self.background.every(
+            "save", lambda: config.value.flush_consumer_offset_interval / 1000, self._save_offsets
+        )
+
+    def stop(self) -> None:
+        """End what start() began."""
+        self._saves_offsets = False
+        self.background.stop()
+
+    def _may_notify(self, group: str) -> bool:
+        config = self.groups.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
+
+    def _scan(self) -> None:
+        expiry_s = self.live.value.channel_expired_timeout / 1000
+        self.consumers.scan(expiry_s)
+        self.producers.scan(expiry_s)
+
+    def _save_offsets(self) -> None:
+        self.groups.save_again()
+        write = self.offsets.prepare_save()
+        if write is not None:
+            # The file must not say that a message was taken whose check point a power loss can take back.
+            save = write
+            self.store.flushed.when(
+                self.store.appended,
+                lambda ok: self.files.run_blocking(save) if ok and self._saves_offsets else None,
+            )

@@ -1,0 +1,303 @@
+"""What a broker serves with once it knows its address: role, held requests, features, the dispatch, the fast path.
+
+The dispatch is one dict from request code to handler, put together from the parts. A part gets what it needs, never the
+broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Mapping
+
+from aerobee.broker.ack import AckPolicy
+from aerobee.broker.admin.runtime_info import RuntimeInfo
+from aerobee.broker.call_parts import CallPart, admin_calls, client_calls, pull_calls, send_calls
+from aerobee.broker.config import BrokerConfig
+from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.fastpath.choice import BackendChoice
+from aerobee.broker.fastpath.fast_path import FastPath
+from aerobee.broker.features import fast_path_kinds, make_features
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.filter_table import FilterTable
+from aerobee.broker.foundation import Foundation
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.overload import Overload
+from aerobee.broker.parts import BrokerParts
+from aerobee.broker.ports import Ports
+from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.registration import Registration
+from aerobee.broker.replication.ha_listener import HaListener
+from aerobee.broker.replication.wiring import make_replication
+from aerobee.broker.role import configured_role
+from aerobee.broker.send.delay_level import delay_level_hook
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.unique_key import UniqueKeys
+from aerobee.errors import AerobeeError, StoreError
+from aerobee.remoting.body_limits import BROKER_BODIES, limit_bodies
+from aerobee.remoting.peer import Handler
+from aerobee.remoting.unread_replies import UnreadReplies
+from aerobee.store.reader import record_reader
+
+log = logging.getLogger(__name__)
+
+
+class Serving:
+    """The second half of a broker's parts, made in its event loop. `handlers` is the dispatch."""
+
+    def __init__(
+        self,
+        base: Foundation,
+        identity: BrokerIdentity,
+        *,
+        ports: Ports,
+        ha_listener: HaListener,
+        choice: BackendChoice,
+    ) -> None:
+        """Loads what the features left. Raises ConfigError, StoreError."""
+        loop = asyncio.get_running_loop()
+        config, store = base.live.value, base.store
+        self._base = base
+        self._ports = ports
+        self._choice = choice
+        self.role = configured_role(identity, base.store_config.broker_role)
+        self.held = HeldPulls(
+            bounds=base.bounds,
+            clock=base.clock,
+            call_soon=loop.call_soon,
+            record_at=record_reader(store.queues, store.log),
+        )
+        store.on_arrival(self.held.on_appended)
+        base.offsets.on_reset(self.held.reset)
+        self.unread = UnreadReplies(lambda: ports.connections, limit_bytes=config.pending_reply_bytes_max)
+        self.overload = Overload(
+            wait_limit_ms=config.send_wait_limit_ms,
+            pending_limit_bytes=config.pending_reply_bytes_max,
+            pending_bytes=self.unread.look,
+        )
+        base.live.on_change(self._limits_changed)
+        self.registration = Registration(
+            client=base.client,
+            topics=base.topics,
+            identity=identity,
+            role=self.role,
+            live=base.live,
+            clock=base.clock,
+            on_master=self._master_found,
+        )
+        base.duplicates.load(store.log)
+        self._deliveries = Deliveries(
+            store=store,
+            topics=base.topics,
+            stats=base.stats,
+            waiting=self.held.by_queue,
+            choice=choice,
+        )
+        self.schedule = Schedule(
+            store=store,
+            deliveries=self._deliveries,
+            file=base.files.file("delayOffset.json"),
+            clock=base.clock,
+            stats=base.stats,
+            run_blocking=base.files.run_blocking,
+        )
+        self.schedule.load()
+        store.on_arrival(self.schedule.arrived)
+        self.parts = self._make_parts(identity)
+        self.replication = make_replication(
+            store=store,
+            role=self.role,
+            ack=self.parts.ack,
+            live=base.live,
+            listener=ha_listener,
+            network=base.network,
+            client=base.client,
+            clock=base.clock,
+        )
+        self.features = make_features(self.parts)
+        for feature in self.features:
+            feature.load()
+            if feature.put_hook is not None:
+                self.parts.writer.add_hook(feature.put_hook)
+        self.parts.writer.add_hook(delay_level_hook(len(base.store_config.delay_levels_ms())))
+        self._pulls = pull_calls(self.parts)
+        self.handlers: Mapping[int, Handler] = self._make_handlers()
+        self.fast_path = self._make_fast_path()
+
+    # --- life
+
+    def start(self) -> None:
+        """Begin with timers and tasks; what writes messages begins at a broker that takes them."""
+        self.replication.start()
+        if not self.role.is_master and self._base.store_config.ha_master_address:
+            self._master_found("", "")
+        self._base.stats.start()
+        self.overload.start()
+        if self.role.takes_writes:
+            self.schedule.start()
+            for feature in self.features:
+                feature.start()
+
+    def stop(self) -> None:
+        """Cancel timers and tasks; nothing is written."""
+        for part in (self._base.stats, self.overload, self.schedule):
+            part.stop()
+        for feature in self.features:
+            feature.stop()
+
+    def close(self) -> None:
+        """Close files and let go of native code, as the very last thing; nothing is written any more."""
+        for feature in self.features:
+            feature.close()
+        self.fast_path.close()
+        self._deliveries.close()
+
+    def save(self) -> None:
+        """As Broker.save."""
+        base = self._base
+        try:
+            base.store.flush_now()
+        except StoreError as error:
+            log.error("the config files are left as they are: %s", error)
+            return
+        parts = (base.offsets, base.groups, base.topics, self.schedule)
+        for save in (*(part.save for part in parts), *(feature.save for feature in self.features)):
+            try:
+                save()
+            except AerobeeError as error:
+                log.error("a config file cannot be written: %s", error)
+
+    # --- made once
+
+    def _make_parts(self, identity: BrokerIdentity) -> BrokerParts:
+        """What handlers and features share."""
+        base, expressions = self._base, Expressions()
+        return BrokerParts(
+            store=base.store,
+            bounds=base.bounds,
+            writer=MessageWriter(base.store, light=base.light),
+            light=base.light,
+            duplicates=base.duplicates,
+            topics=base.topics,
+            groups=base.groups,
+            offsets=base.offsets,
+            consumers=base.consumers,
+            producers=base.producers,
+            locks=base.locks,
+            stats=base.stats,
+            schedule=self.schedule,
+            deliveries=self._deliveries,
+            held=self.held,
+            ack=AckPolicy(
+                store=base.store, clock=base.clock, timeout_ms=base.store_config.sync_flush_timeout
+            ),
+            overload=self.overload,
+            unique_keys=UniqueKeys(
+                ip=identity.store_host[:4], process_id=os.getpid(), salt=random.getrandbits(32)
+            ),
+            expressions=expressions,
+            filters=FilterTable(
+                expressions=expressions,
+                live=base.live,
+                clock=base.clock,
+                file=base.files.file("consumerFilter.json"),
+            ),
+            live=base.live,
+            identity=identity,
+            role=self.role,
+            client=base.client,
+            clock=base.clock,
+            disk=base.disk,
+            config_file=base.files.file,
+            run_blocking=base.files.run_blocking,
+            save_settings=base.files.save_settings,
+            spawn=base.background.spawn,
+        )
+
+    def _make_handlers(self) -> dict[int, Handler]:
+        """The dispatch: what serves which request."""
+        base, parts = self._base, self.parts
+        info = RuntimeInfo(
+            stats=base.stats,
+            store=base.store,
+            disk_usage=base.disk.usage,
+            wait_ms=lambda: self.overload.wait_ms,
+            accepts_sends_from_ms=lambda: base.live.value.start_accept_send_request_time_stamp,
+            delivered=lambda: self.schedule.offsets,
+            extra=self._runtime_extra,
+        )
+        calls: tuple[CallPart, ...] = (
+            self._pulls,
+            *send_calls(parts),
+            *client_calls(parts, self.registration),
+            *admin_calls(parts, self.registration, info),
+            *self.features,
+        )
+        handlers: dict[int, Handler] = {}
+        for part in calls:
+            handlers.update(limit_bodies(part.handlers(), BROKER_BODIES))
+        return handlers
+
+    def _make_fast_path(self) -> FastPath:
+        """What serves ordinary frames before the handlers do."""
+        base, parts = self._base, self.parts
+        later, transactions, pops = fast_path_kinds(self.features)
+        return FastPath(
+            store=base.store,
+            topics=base.topics,
+            groups=base.groups,
+            consumers=base.consumers,
+            offsets=base.offsets,
+            stats=base.stats,
+            ack=parts.ack,
+            overload=self.overload,
+            held=self.held,
+            resume_pull=self._pulls.resume,
+            live=base.live,
+            identity=parts.identity,
+            role=self.role,
+            clock=base.clock,
+            choice=self._choice,
+            later=later,
+            transactions=transactions,
+            pops=pops,
+            expressions=parts.expressions,
+        )
+
+    def _master_found(self, address: str, ha_address: str) -> None:
+        """A NameServer says who the master is. What haMasterAddress names counts more."""
+        named = self._base.store_config.ha_master_address
+        if named and not address:
+            host, _, port = named.rpartition(":")
+            address = f"{host}:{int(port) - 1}"  # where RocketMQ's masters answer requests, until it is known better
+        ha_address = named or ha_address
+        if not self.role.is_master and ha_address:
+            self.replication.become_slave(ha_address, master_address=address)
+
+    def _limits_changed(self, config: BrokerConfig) -> None:
+        self.unread.set_limit(config.pending_reply_bytes_max)
+        self.overload.set_limits(
+            wait_limit_ms=config.send_wait_limit_ms, pending_limit_bytes=config.pending_reply_bytes_max
+        )
+
+    def _runtime_extra(self) -> dict[str, str]:
+        """Keys of brokerStatus beyond those of the store and the counters."""
+        base, registered = self._base, self.registration.registered_at_ms
+        return {
+            "fastPath": self._choice.name,
+            "lane": self._choice.name,  # its name of before
+            "loopWaitMaxMs": str(self.overload.wait_max_ms),
+            "refusedSends": str(self.overload.refused_count),
+            **self._ports.runtime_info(),
+            "boundsReached": str(base.bounds.reached_count),
+            "dedupKeys": str(len(base.duplicates)),
+            "dedupDroppedSends": str(base.duplicates.dropped_count),
+            "dedupForgottenKeys": str(base.duplicates.forgotten_count),
+            **{
+                f"registeredAt_{name}": str(registered.get(name, 0)) for name in self.registration.nameservers
+            },
+            **{key: text for feature in self.features for key, text in feature.runtime_info().items()},
+        }

@@ -1,0 +1,119 @@
+"""What of the log is on the disk, who waits for that, and what consumers may see until it is.
+
+With SYNC_FLUSH consumers see a record when the disk has it, and senders are answered then; with ASYNC_FLUSH both at once.
+Follows CommitLog.handleDiskFlush and getMaxReadableOffset; the flush itself is in flush.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from aerobee.clock import Clock
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.config import StoreConfig
+from aerobee.store.flush import LogFlusher, Watermark
+from aerobee.store.log_appender import LogAppender
+from aerobee.store.writability import Writability
+
+
+class Durability:
+    """One log's. Belongs to the event loop's thread, but finish()."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        appender: LogAppender,
+        writability: Writability,
+        *,
+        clock: Clock,
+        executor: Executor | None,
+    ) -> None:
+        """`appender` is told what has become durable, `writability` of a sync that failed."""
+        self.flushed = Watermark()  # the log is durable below it
+        self._is_sync = config.is_sync_flush
+        self._log = log
+        self._appender = appender
+        self._writability = writability
+        self._flusher = LogFlusher(
+            log,
+            self.flushed,
+            config,
+            clock=clock,
+            executor=executor,
+            on_flushed=self._show,
+            on_failed=writability.fail,
+        )
+        self._on_burst: Callable[[], None] | None = None
+        self.want_flush = self._flusher.want  # begin to flush now, with async flush too
+
+    @property
+    def holds_answers(self) -> bool:
+        """Whether appends are answered when the disk has them (SYNC_FLUSH)."""
+        return self._is_sync
+
+    @property
+    def readable_offset(self) -> int:
+        """Consumers see records that end at or before it: with sync flush what is durable, else all."""
+        return self.flushed.value if self._is_sync else self._log.end
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes of the log that are not durable yet (remainHowManyDataToFlush)."""
+        return self._log.end - self.flushed.value
+
+    def burst_done(self) -> None:
+        """After the last append of a burst: with sync flush, begin the group commit; tell who sends the log on."""
+        if self._is_sync:
+            self._flusher.want()
+        if self._on_burst is not None:
+            self._on_burst()
+
+    def on_burst(self, callback: Callable[[], None] | None) -> None:
+        """Call back after each burst of appends, before its answers leave. One callback, cheap, which never raises."""
+        self._on_burst = callback
+
+    def wait(self, offset: int, callback: Callable[[bool], None]) -> None:
+        """With sync flush call back when the log is durable up to `offset`; with async flush at once.
+
+        callback(False): a sync failed, nothing is known about the record. The time limit is the caller's.
+        """
+        if self._is_sync:
+            self.flushed.when(offset, callback)
+        else:
+            callback(self._writability.failure is None)
+
+    def flush_now(self) -> None:
+        """Sync the log in this thread and release who waits. Raises StoreError, also for a sync that failed before."""
+        if self._writability.failure is not None:
+            raise self._writability.failure
+        self._flusher.sync_now()
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other intervals."""
+        self._flusher.reconfigure(config)
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to flush in the running event loop."""
+        self._flusher.start()
+        if self.unflushed_bytes:
+            self._flusher.want()
+
+    async def stop(self) -> None:
+        """End the flushes by interval and wait for the one under way."""
+        await self._flusher.stop()
+
+    def finish(self) -> None:
+        """The last flush, in the calling thread; nobody is told yet. Raises OSError."""
+        self._log.sync(self.flushed.value, self._log.end)
+        self.flushed.value = max(self.flushed.value, self._log.end)
+
+    def show_finished(self) -> None:
+        """After finish(), in the loop's thread: show what it made durable."""
+        self._show()
+
+    def _show(self) -> None:
+        self._appender.show_durable(self.flushed.value)

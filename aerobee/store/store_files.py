@@ -1,0 +1,112 @@
+"""The files of one store together: the log, the queues, the key index, the checkpoint, `abort` and the lock.
+
+They are opened with recovery and closed in order. Follows DefaultMessageStore.load, recover and shutdown.
+"""
+
+from __future__ import annotations
+
+import os
+
+from aerobee.store.abort_file import remove_abort_file, was_aborted, write_abort_file
+from aerobee.store.checkpoint import CheckpointFile, without_queues
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.config import StoreConfig
+from aerobee.store.disk import Disk
+from aerobee.store.index_file import KeyIndex
+from aerobee.store.log_cut import LogCut, cut_log
+from aerobee.store.queue_bounds import written_sizes
+from aerobee.store.queue_files import FilePool
+from aerobee.store.queue_flush import QueueFlusher
+from aerobee.store.queue_table import QueueTable
+from aerobee.store.recovery import Recovery, RecoveryReport
+from aerobee.store.store_lock import StoreLock
+
+
+class StoreFiles:
+    """What a store has on the disk. lock() and recover() block and run before anything else."""
+
+    def __init__(self, config: StoreConfig, disk: Disk) -> None:
+        self.log = CommitLog(config, disk)
+        self.pool = FilePool(disk, config.mapped_queue_files_max)
+        self.index = KeyIndex(config, disk)
+        self.table = QueueTable(config, self.pool)
+        self.checkpoints = CheckpointFile(disk, config.path("checkpoint"))
+        self.queue_flusher = QueueFlusher(self.pool, self.index, disk)
+        self._config = config
+        self._disk = disk
+        self._root = config.store_path_root_dir
+        self._lock = StoreLock(config, disk)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process holds the directories."""
+        return self._lock.is_held
+
+    def lock(self) -> None:
+        """Make the directories and lock them. Raises StoreLocked, StoreError."""
+        self._lock.take()
+
+    def recover(self) -> RecoveryReport:
+        """Read what is there and mend it, as a process that was killed left it or one that ended in order. Blocking.
+
+        Raises ConfigError for files of other lengths, StoreError for a log whose acknowledged records are damaged, OSError.
+        From here on `abort` stands.
+        """
+        was_clean = not was_aborted(self._disk, self._root)
+        checkpoint = self.checkpoints.read()
+        sizes = written_sizes(checkpoint.queue_bounds)
+        notes = self.log.load(written_size=sizes[0], mend=self._config.truncate_corrupt_log)
+        self.table.load(sizes[1:3])
+        self.index.load(sizes[3])
+        report = Recovery(
+            self._config,
+            self.log,
+            self.table,
+            self.index,
+            checkpoint,
+            disk=self._disk,
+            was_clean=was_clean,
+            before_rebuild=self._distrust_queues,
+            keep_bounds=self.checkpoints.keep_bounds,
+        ).run()
+        report.notes[:0] = notes
+        write_abort_file(self._disk, self._root, os.getpid())
+        # What a killed process left may be in the system's cache only: from here on it counts as durable.
+        start = max(self.log.min_offset, min(checkpoint.log_flushed, self.log.end))
+        if not report.was_clean:
+            self.log.rewrite(start, self.log.end)
+            self.pool.rewrite_dirty()
+            self.index.rewrite_dirty()
+        self.log.sync(start, self.log.end)
+        self._disk.sync_dir(self.log.directory)
+        return report
+
+    def _distrust_queues(self) -> None:
+        """Recovery is about to delete queues or index files: should it not get to its end, the next one starts over."""
+        write_abort_file(self._disk, self._root, os.getpid())
+        self.checkpoints.must_write(without_queues(self.checkpoints.current, self.log.min_offset))
+
+    def cut(self, start: int) -> LogCut:
+        """Cut the log's end off from `start` on, a record's begin, with what points into it; log_cut.py keeps it."""
+        return cut_log(
+            self.log, self.table, self.index, self.checkpoints, disk=self._disk, root=self._root, start=start
+        )
+
+    def remove_abort(self) -> None:
+        """Say that everything is on the disk. Raises OSError."""
+        remove_abort_file(self._disk, self._root)
+
+    def close(self) -> None:
+        """Close everything and release the lock, whatever is open."""
+        self.log.close()
+        self.pool.close()
+        self.index.close()
+        self._lock.release()
+
+    def disk_ratios(self) -> tuple[float, float]:
+        """Used share (0..1) of the disks of the commit log and of the queues."""
+        ratios = []
+        for path in (self.log.directory, self._root):
+            used, total = self._disk.usage(path)
+            ratios.append(used / total if total else 0.0)
+        return ratios[0], ratios[1]
