@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -97,3 +98,10 @@ class MemoryFile:
             raise self.failure
         self.value = dict(value)
         self.write_count += 1
+
+    def write_soon(self, write: Callable[[], None]) -> None:
+        write()
+
+    async def run(self, work: Callable[[], None]) -> None:
+        await asyncio.sleep(0)
+        work()

@@ -181,7 +181,7 @@ class Broker:
         base = self._base
         await base.load_store()
         try:
-            base.load_tables()
+            await base.load_tables()
             ha_port = await open_ha_port(self._ha_listener, self.config, base.store_config)
             self.identity = await self.ports.open(ha_port)
             serving = self._serving = Serving(
@@ -228,6 +228,7 @@ class Broker:
         finally:
             self._stop_timers()
             await self.replication.stop()
+            await self._base.settled()
             self._base.files.close(wait=True)
             self.save()
             self._serving.close()
@@ -244,6 +245,7 @@ class Broker:
             connection.abort("the broker was killed")
         await self.replication.stop()
         await self.ports.abandon()
+        self._base.abandon()
         self._base.files.close(wait=True)
         self._serving.close()
         await self.store.abandon()

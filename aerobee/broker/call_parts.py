@@ -62,6 +62,7 @@ def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
     return (
         SendCalls(
             service=send_service(parts),
+            topics=parts.topics,
             store=parts.store,
             live=parts.live,
             identity=parts.identity,

@@ -7,14 +7,19 @@ in one step and its old content kept as `.bak` (store/json_file.py).
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from aerobee.errors import MalformedFrame
+from aerobee.broker.state_writer import StateWriter
+from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting import fastjson
 from aerobee.store.disk import Disk
 from aerobee.store.json_file import load_config_file, save_config_file
+
+log = logging.getLogger(__name__)
 
 # What a file must hold to be the one of this name: another's content would pass for an empty table.
 REQUIRED_KEYS = {
@@ -26,11 +31,15 @@ REQUIRED_KEYS = {
 
 
 class ConfigFile:
-    """One config file. Blocking calls; the files are small."""
+    """One config file. read() and write() block; the files are small."""
 
-    def __init__(self, path: str | os.PathLike[str], *, disk: Disk) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, disk: Disk, writer: StateWriter | None = None
+    ) -> None:
+        """Without a `writer` nothing is left to another thread: all calls block."""
         self.path = os.fspath(path)
         self._disk = disk
+        self._writer = writer
         self._required = REQUIRED_KEYS.get(os.path.basename(self.path), "")
 
     def read(self) -> dict[str, Any] | None:
@@ -43,6 +52,26 @@ class ConfigFile:
     def write(self, value: Mapping[str, Any]) -> None:
         """Replace the file. Raises StoreError when the disk refuses; the old content is there then."""
         save_config_file(self._disk, self.path, fastjson.dumps_pretty(value))
+
+    def write_soon(self, write: Callable[[], None]) -> None:
+        """Run `write`, which writes this file, in the writer's thread; it replaces what waits there for this file.
+
+        A failure is logged and tried again. Without a writer it is done, or has failed, on return.
+        """
+        if self._writer is not None:
+            self._writer.write_soon(self.path, write)
+            return
+        try:
+            write()
+        except StoreError as error:
+            log.error("%s", error)
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """Run `work`, which writes this file, beside the event loop, in its turn. Raises StoreError."""
+        if self._writer is None:
+            await asyncio.to_thread(work)
+        else:
+            await self._writer.write(work)
 
     def _parse(self, data: bytes) -> dict[str, Any]:
         try:

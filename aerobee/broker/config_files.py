@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
 
 from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.state_writer import StateWriter
 from aerobee.config import merge_properties
-from aerobee.errors import AerobeeError
+from aerobee.errors import StoreError
 from aerobee.store.disk import Disk
-
-log = logging.getLogger(__name__)
 
 
 class ConfigFiles:
@@ -29,29 +27,32 @@ class ConfigFiles:
         self._disk = disk
         self._path_of = path_of
         self._settings_path = settings_path
-        self._writer = writer or ThreadPoolExecutor(1, "aerobee-config")
+        self._writer = StateWriter(writer)
 
     def file(self, name: str) -> ConfigFile:
         """The file of this name in the store's config directory, whether it is there or not."""
-        return ConfigFile(path=self._path_of(name), disk=self._disk)
+        return ConfigFile(path=self._path_of(name), disk=self._disk, writer=self._writer)
 
     def run_blocking(self, work: Callable[[], None]) -> None:
-        """Run what may wait for the disk in a thread of its own, one after the other. Failures are logged."""
+        """Run what may wait for the disk in the writer's thread, in its turn. Failures are logged."""
+        self._writer.run(work)
 
-        def run() -> None:
-            try:
-                work()
-            except AerobeeError as error:
-                log.error("a config file cannot be written: %s; it is tried again", error)
+    def retry(self) -> None:
+        """Try again what the disk refused."""
+        self._writer.retry()
 
-        self._writer.submit(run)
+    def close(self, *, wait: bool) -> None:
+        """Take no more work; with `wait` what was given is done on return."""
+        self._writer.close(wait=wait)
+
+    # --- the settings
 
     @property
-    def save_settings(self) -> Callable[[Mapping[str, str]], None] | None:
+    def save_settings(self) -> Callable[[Mapping[str, str]], Awaitable[None]] | None:
         """Writes settings that were changed at run time into the configuration file; None without one."""
         return None if self._settings_path is None else self._save_settings
 
-    def _save_settings(self, changes: Mapping[str, str]) -> None:
+    async def _save_settings(self, changes: Mapping[str, str]) -> None:
         path, disk = str(self._settings_path), self._disk
 
         def write() -> None:
@@ -59,10 +60,6 @@ class ConfigFiles:
                 text = disk.read_file(path).decode()
                 disk.replace_file(path, merge_properties(text, changes).encode())
             except (OSError, UnicodeDecodeError) as error:
-                log.error("%s does not have the new settings %s, write them: %s", path, dict(changes), error)
+                raise StoreError(f"{path} could not be written: {error}", path=path) from error
 
-        self.run_blocking(write)
-
-    def close(self, *, wait: bool) -> None:
-        """Take no more work; with `wait` what was given is done on return."""
-        self._writer.shutdown(wait=wait)
+        await self._writer.write(write)

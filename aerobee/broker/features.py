@@ -62,4 +62,4 @@ def _filters(parts: BrokerParts) -> FilterFeature:
     parts.consumers.on_subscriptions(parts.filters.subscribed)
     if parts.live.value.enable_calc_filter_bit_map and parts.store.config.enable_consume_queue_ext:
         parts.store.set_bitmap(parts.filters.bitmap)
-    return FilterFeature(table=parts.filters, clock=parts.clock, run_blocking=parts.run_blocking)
+    return FilterFeature(table=parts.filters, clock=parts.clock)

@@ -6,6 +6,7 @@ Made without opening anything; load() reads what an earlier run left.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -30,6 +31,8 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk
 from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 SCAN_INTERVAL_S = 10.0  # for clients that fell silent
 
@@ -77,12 +80,12 @@ class Foundation:
             clock=clock,
             live=self.live,
             file=self.files.file("subscriptionGroup.json"),
-            run_beside=self.files.run_blocking,
             bounds=self.bounds,
         )
+        self._offsets_file = self.files.file("consumerOffset.json")
         self.offsets = ConsumerOffsets(
             clock=clock,
-            file=self.files.file("consumerOffset.json"),
+            file=self._offsets_file,
             end_of=self.store.max_offset,
             bounds=self.bounds,
             log_end_now=lambda: self.store.appended,
@@ -102,10 +105,16 @@ class Foundation:
         """Open the store. Raises StoreLocked, StoreError, ConfigError; nothing is open then."""
         await asyncio.get_running_loop().run_in_executor(None, self.store.load)
 
-    def load_tables(self) -> None:
-        """Read topics, groups and offsets. Raises ConfigError, StoreError."""
+    async def load_tables(self) -> None:
+        """Read topics, groups and offsets, and make what must be there. Raises ConfigError, StoreError."""
+        await asyncio.get_running_loop().run_in_executor(None, self._load_tables)
+
+    def _load_tables(self) -> None:
         for part in (self.topics, self.groups, self.offsets):
             part.load()
+        adopted = self.topics.adopt(key for key, queue in self.store.queues.items() if queue.max_offset)
+        if adopted:
+            log.warning("topics.json was behind: %s have messages and are made again", ", ".join(adopted))
         self.topics.create_system_topics(self.live.value)
 
     def start(self) -> None:
@@ -122,6 +131,16 @@ class Foundation:
         self._saves_offsets = False
         self.background.stop()
 
+    async def settled(self) -> None:
+        """Return when every change of topics and groups that was asked for is in its file, or refused."""
+        for table in (self.topics, self.groups):
+            await table.settled()
+
+    def abandon(self) -> None:
+        """Change no file of topics and groups any more, as after a kill."""
+        for table in (self.topics, self.groups):
+            table.abandon()
+
     def _may_notify(self, group: str) -> bool:
         config = self.groups.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
@@ -132,12 +151,13 @@ class Foundation:
         self.producers.scan(expiry_s)
 
     def _save_offsets(self) -> None:
-        self.groups.save_again()
+        for part in (self.topics, self.groups, self.files):
+            part.retry()
         write = self.offsets.prepare_save()
         if write is not None:
             # The file must not say that a message was taken whose check point a power loss can take back.
             save = write
             self.store.flushed.when(
                 self.store.appended,
-                lambda ok: self.files.run_blocking(save) if ok and self._saves_offsets else None,
+                lambda ok: self._offsets_file.write_soon(save) if ok and self._saves_offsets else None,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,6 @@ class BrokerParts:
         [Callable[[], None]], None
     ]  # in a thread, one after the other, failures are logged
     save_settings: (
-        Callable[[Mapping[str, str]], None] | None
+        Callable[[Mapping[str, str]], Awaitable[None]] | None
     )  # into the configuration file, where there is one
     spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker

@@ -102,7 +102,6 @@ class Serving:
             file=base.files.file("delayOffset.json"),
             clock=base.clock,
             stats=base.stats,
-            run_blocking=base.files.run_blocking,
         )
         self.schedule.load()
         store.on_arrival(self.schedule.arrived)

@@ -5,21 +5,22 @@ Follows TopicConfigManager of RocketMQ. The file is RocketMQ's, so either produc
     {"dataVersion": {counter, stateVersion, timestamp}, "topicConfigTable": {name: TopicConfig}}
 
 What always holds: the data version grows with every change, for a nameserver ignores a registration whose version
-it has already; a change is on disk before anybody is told of it.
+it has already; the file is written beside the event loop (table_changes.py). What somebody asks for, an administrator or
+the first send to a new topic, is on disk before anybody is told of it. A topic that the broker makes for itself is there
+at once and its file follows; a start makes it again when it finds messages of it (adopt).
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import PERM_INHERIT, PERM_READ, PERM_WRITE, BrokerConfig
 from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.table_changes import TableChanges, Told
 from aerobee.clock import Clock
 from aerobee.errors import StoreError, UsageError, WireError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
@@ -75,13 +76,14 @@ def takes_client_sends(topic: str) -> bool:
 
 
 ChangeCallback = Callable[[tuple[TopicConfig, ...]], None]
+_Value = tuple[dict[str, TopicConfig], DataVersion]
 
 
 class TopicTable:
-    """Topic name -> TopicConfig. Belongs to the event loop; every method but `put_beside` blocks for the file's write.
+    """Topic name -> TopicConfig. Belongs to the event loop; no method but save(), load() and create_system_topics() blocks.
 
-    `topics` may be read directly and is never assigned to from outside. Changes are written to the file first, then
-    told to the watchers (registration, the fast path) with the configs that changed.
+    `topics` may be read directly and is never assigned to from outside. The watchers (registration, the fast path) are
+    told of each change with the configs that changed.
     """
 
     def __init__(
@@ -103,11 +105,9 @@ class TopicTable:
         self.topics: dict[str, TopicConfig] = {}
         self._fallback = fallback
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
-        self._file_lock = threading.Lock()  # around what decides on a write, and the write
-        self._turn = asyncio.Lock()  # one write beside the event loop at a time
-        self._queued: dict[str, TopicConfig] = {}  # what the next of them takes
-        self._queued_count = 0
-        self._taken_count = 0  # how many of those queued are on disk, or replaced by what is
+        self._changes: TableChanges[_Value, tuple[TopicConfig, ...]] = TableChanges(
+            self, run=None if file is None else file.run, what="topics"
+        )
 
     # --- reading
 
@@ -134,107 +134,86 @@ class TopicTable:
 
     # --- changing
 
-    def put(self, config: TopicConfig) -> TopicConfig:
-        """Create or replace a topic. Raises UsageError for an illegal name, StoreError when it cannot be saved."""
-        check_topic_name(config.topic_name)
-        self._require_room((config.topic_name,))
-        return self._change((config,))[0]
-
-    def put_all(self, configs: Iterable[TopicConfig]) -> None:
-        """Create or replace several topics with one write and one notice."""
-        batch = tuple(configs)
-        for config in batch:
-            check_topic_name(config.topic_name)
-        self._require_room(config.topic_name for config in batch)
-        if batch:
-            self._change(batch)
-
     async def put_beside(self, configs: Iterable[TopicConfig], *, must_save: bool = True) -> None:
-        """Create or replace topics; the file is written by a thread, once for all that ask meanwhile.
-
-        For what comes by the thousand, a script that makes topics or groups that are new: writes in the event loop
-        would keep everybody waiting for the disk. In the table, and durable, on return. Raises UsageError, StoreError;
-        none of `configs` is taken then. Without `must_save` they live in memory when the disk refuses.
+        """Create or replace topics. In the table, and durable, on return. Raises UsageError, RemoteError (too many topics),
+        StoreError; none of `configs` is taken then. Without `must_save` they live in memory when the disk refuses.
         """
-        batch = {config.topic_name: config for config in configs}
-        for topic in batch:
-            check_topic_name(topic)
-        self._require_room(batch, len(self._queued))
-        self._queued.update(batch)
-        self._queued_count += 1
-        number = self._queued_count
+        batch = tuple(configs)
         try:
-            async with self._turn:
-                if self._taken_count < number:
-                    await self._take_queued()
-        except StoreError as error:
+            await self._changes.change(self._putting(batch), batch)
+        except StoreError:
             if must_save:
                 raise
-            log.warning("topics that the broker made for itself are not saved yet: %s", error)
-            self.topics, self.data_version = {**self.topics, **batch}, self._next_version()
-            self._tell(tuple(batch.values()))
-        finally:
-            for topic, config in batch.items():
-                if self._queued.get(topic) is config:
-                    del self._queued[topic]
+            self.put_all(batch)
 
-    async def _take_queued(self) -> None:
-        """Write the table with what is queued, then have it. Anew when the table changed during the write."""
-        while True:
-            queued, count = dict(self._queued), self._queued_count
-            before, version = self.topics, self.data_version
-            topics, next_version = {**before, **queued}, self._next_version()
-            if self._file is not None:
-                await asyncio.to_thread(self._write_unless_changed, before, version, topics, next_version)
-            if self.topics is before and self.data_version is version:
-                break
-        self.topics, self.data_version = topics, next_version
-        self._taken_count = count
-        for topic, config in queued.items():
-            if self._queued.get(topic) is config:
-                del self._queued[topic]
-        self._tell(tuple(queued.values()))
+    def create_then(self, config: TopicConfig, told: Told) -> None:
+        """Create a topic, unless it is there by then, and call `told`: with None when it is there and durable, otherwise
+        with the UsageError, RemoteError or StoreError. Calls come in the order of the creations, and at once after the
+        table has the topic, so that whoever asked first sends first.
+        """
+        put = self._putting((config,), key="autoCreateTopicNumsMax")
 
-    def _write_unless_changed(
-        self,
-        before: dict[str, TopicConfig],
-        version: DataVersion,
-        topics: dict[str, TopicConfig],
-        next_version: DataVersion,
-    ) -> None:
-        """In a thread. A table that changed before this write has been saved: older content must not replace it."""
-        with self._file_lock:
-            if self.topics is before and self.data_version is version:
-                assert self._file is not None
-                self._file.write(_file_content(topics, next_version))
+        def create(value: _Value) -> _Value:
+            return value if config.topic_name in value[0] else put(value)
 
-    def _require_room(self, names: Iterable[str], others: int = 0, key: str = "topicNumsMax") -> None:
-        """Raise RemoteError when the new ones of `names` would be too many; `others` are on the way."""
-        new = sum(name not in self.topics for name in names)
-        if new and self._bounds is not None:
-            self._bounds.require(key, len(self.topics) + new + others, "topics of this broker")
+        self._changes.change_then(create, (config,), told)
+
+    def put(self, config: TopicConfig) -> TopicConfig:
+        """Create or replace a topic, in memory at once; the file follows. Raises UsageError for an illegal name."""
+        self.put_all((config,))
+        return config
+
+    def put_all(self, configs: Iterable[TopicConfig]) -> None:
+        """Create or replace several topics with one notice. Raises UsageError, RemoteError (too many topics)."""
+        batch = tuple(configs)
+        if batch:
+            self._take_now(self._putting(batch)((self.topics, self.data_version))[0], batch)
+
+    def _putting(
+        self, batch: tuple[TopicConfig, ...], key: str = "topicNumsMax"
+    ) -> Callable[[_Value], _Value]:
+        """The change that puts `batch`. Raises UsageError for an illegal name."""
+        for config in batch:
+            check_topic_name(config.topic_name)
+
+        def put(value: _Value) -> _Value:
+            topics, version = value
+            new = sum(config.topic_name not in topics for config in batch)
+            if new and self._bounds is not None:
+                self._bounds.require(key, len(topics) + new, "topics of this broker")
+            return {**topics, **{config.topic_name: config for config in batch}}, version
+
+        return put
+
+    async def delete_beside(self, topics: Iterable[str]) -> list[str]:
+        """Forget topics, durable on return; their messages are the store's business. Returns those that existed.
+
+        Raises StoreError; all of them are kept then.
+        """
+        doomed = [topic for topic in topics if topic in self.topics]
+
+        def delete(value: _Value) -> _Value:
+            left = {name: config for name, config in value[0].items() if name not in doomed}
+            return value if len(left) == len(value[0]) else (left, value[1])
+
+        await self._changes.change(delete, ())
+        return doomed
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; its messages are the store's business. Returns whether it existed."""
+        """Forget a topic, in memory at once; the file follows. Returns whether it existed."""
         if topic not in self.topics:
             return False
-        before = self.topics
-        self.topics = {name: config for name, config in before.items() if name != topic}
-        try:
-            self._commit(())
-        except StoreError:
-            self.topics = before
-            raise
+        self._take_now({name: config for name, config in self.topics.items() if name != topic}, ())
         return True
 
     def touch(self) -> None:
         """Give the unchanged table a new version, so that nameservers take it in again."""
-        self._commit(())
+        self._take_now(self.topics, ())
 
-    def create_from_template(
+    def from_template(
         self, topic: str, *, template: str, queue_nums: int, unit_flag: int = 0, allow: bool = True
     ) -> TopicConfig | None:
-        """Create `topic` as a sender wants it, if its template exists and may be inherited from; else None.
+        """The topic as a sender wants it made, if its template exists and may be inherited from; else None.
 
         `allow` is autoCreateTopicEnable: when off, none of the broker's own topics is a template; one that an operator
         made with the inherit bit still is. Source: TopicConfigManager.createTopicInSendMessageMethod, which looks at
@@ -243,25 +222,22 @@ class TopicTable:
         model = self.topics.get(template)
         if model is None or not model.perm & PERM_INHERIT or (self.is_own(template) and not allow):
             return None
-        self._require_room((topic,), key="autoCreateTopicNumsMax")
         queues = max(0, min(queue_nums, model.write_queue_nums))
-        return self.put(
-            TopicConfig(
-                topic_name=topic,
-                read_queue_nums=queues,
-                write_queue_nums=queues,
-                perm=model.perm & ~PERM_INHERIT,
-                topic_filter_type=model.topic_filter_type,
-                topic_sys_flag=unit_flag,
-            )
+        return TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=model.perm & ~PERM_INHERIT,
+            topic_filter_type=model.topic_filter_type,
+            topic_sys_flag=unit_flag,
         )
 
     def create_internal(
         self, topic: str, *, queue_nums: int = 1, perm: int = RETRY_QUEUE_PERM, unit_flag: int = 0
     ) -> TopicConfig:
-        """Return the topic, created if it is not there. For topics that the broker itself needs.
+        """Return the topic, created if it is not there. For topics that the broker itself needs; no bound is asked.
 
-        One that the disk does not take lives in memory, as groups do (group_table.py).
+        The file follows; one that the disk does not take lives in memory, as groups do (group_table.py).
         """
         config = self.topics.get(topic)
         if config is None:
@@ -273,7 +249,7 @@ class TopicTable:
                 perm=perm,
                 topic_sys_flag=unit_flag,
             )
-            self._change((config,), must_save=False)
+            self._take_now({**self.topics, topic: config}, (config,))
         return config
 
     def grow_internal(self, topic: str, queue_nums: int) -> TopicConfig:
@@ -281,8 +257,13 @@ class TopicTable:
         config = self.create_internal(topic, queue_nums=queue_nums)
         if config.write_queue_nums < queue_nums or config.read_queue_nums < queue_nums:
             config = dataclasses.replace(config, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
-            self._change((config,), must_save=False)
+            self._take_now({**self.topics, topic: config}, (config,))
         return config
+
+    def retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
+        """What %RETRY%group is made as."""
+        flag = SYS_FLAG_UNIT_SUBSCRIPTION if unit else 0
+        return TopicConfig(RETRY_PREFIX + group, queue_nums, queue_nums, topic_sys_flag=flag)
 
     def create_retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
         """%RETRY%group, created if it is not there."""
@@ -309,7 +290,10 @@ class TopicTable:
             self.topics = {**self.topics, **marked}
 
     def create_system_topics(self, config: BrokerConfig) -> None:
-        """Make what must exist at every start, with one write. Topics already there are left as they are."""
+        """Make what must exist at every start, with one write that blocks. Topics already there are left as they are.
+
+        Raises StoreError.
+        """
         rw = PERM_READ | PERM_WRITE
         wanted = {
             SELF_TEST_TOPIC: (1, rw),
@@ -341,7 +325,25 @@ class TopicTable:
             if name not in self.topics
         ]
         if missing:
-            self._change(tuple(missing))
+            self.topics = {**self.topics, **{config.topic_name: config for config in missing}}
+            self.data_version = self.data_version.next(self._clock.now_ms())
+            self.save()
+
+    def adopt(self, queues: Iterable[tuple[str, int]]) -> list[str]:
+        """Make again the retry and dead letter topics of which there are (topic, queue id) with messages, but no config.
+
+        They are the broker's own, and their file may have been behind when the broker was killed. Returns their names.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and topic not in self.topics:
+                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, queue_nums in counts.items():
+            self.topics = {
+                **self.topics,
+                topic: TopicConfig(topic, queue_nums, queue_nums, RETRY_QUEUE_PERM),
+            }
+        return list(counts)
 
     # --- the file
 
@@ -359,47 +361,51 @@ class TopicTable:
             raise StoreError(f"config/topics.json is not a topic table: {error}") from error
 
     def save(self) -> None:
-        """Write the file. Raises StoreError."""
+        """Write the file, blocking. Raises StoreError."""
         if self._file is not None:
-            with self._file_lock:
-                self._file.write(self.to_json())
+            self.write(self.current())
+
+    def retry(self) -> None:
+        """Write again what the disk did not take, if there is such a thing."""
+        self._changes.retry()
+
+    async def settled(self) -> None:
+        """Return when everything that was asked for is in the file, or refused."""
+        await self._changes.settled()
+
+    def abandon(self) -> None:
+        """Write nothing more, as after a kill."""
+        self._changes.abandon()
 
     def to_json(self) -> dict[str, Any]:
         """The file's content; also what slaves fetch, without the mapping tables."""
         return _file_content(self.topics, self.data_version)
 
-    def _next_version(self) -> DataVersion:
-        version = self.data_version
-        return DataVersion(
-            state_version=version.state_version, timestamp=self._clock.now_ms(), counter=version.counter + 1
-        )
+    # --- for table_changes.py
+
+    def current(self) -> _Value:
+        return self.topics, self.data_version
+
+    def sealed(self, value: _Value) -> _Value:
+        topics, version = value
+        return topics, version.next(self._clock.now_ms())
+
+    def take(self, value: _Value, notes: Sequence[tuple[TopicConfig, ...]]) -> None:
+        self.topics, self.data_version = value
+        self._tell(tuple(config for configs in notes for config in configs))
+
+    def write(self, value: _Value) -> None:
+        assert self._file is not None
+        self._file.write(_file_content(*value))
+
+    def _take_now(self, topics: dict[str, TopicConfig], configs: tuple[TopicConfig, ...]) -> None:
+        self.topics, self.data_version = topics, self.data_version.next(self._clock.now_ms())
+        self._tell(configs)
+        self._changes.write_soon()
 
     def _tell(self, configs: tuple[TopicConfig, ...]) -> None:
         for watcher in self._watchers:
             watcher(configs)
-
-    def _change(self, configs: tuple[TopicConfig, ...], *, must_save: bool = True) -> tuple[TopicConfig, ...]:
-        before = self.topics
-        self.topics = {**before, **{config.topic_name: config for config in configs}}
-        try:
-            self._commit(configs, must_save=must_save)
-        except StoreError:
-            self.topics = before
-            raise
-        return configs
-
-    def _commit(self, configs: tuple[TopicConfig, ...], *, must_save: bool = True) -> None:
-        """New version, file, notice, in this order. Without `must_save` a disk that refuses is only logged."""
-        version = self.data_version
-        self.data_version = self._next_version()
-        try:
-            self.save()
-        except StoreError as error:
-            if must_save:
-                self.data_version = version
-                raise
-            log.warning("topics that the broker made for itself are not saved yet: %s", error)
-        self._tell(configs)
 
 
 def _file_content(topics: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:

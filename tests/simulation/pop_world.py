@@ -172,8 +172,9 @@ class World:
             has_pop_buffer=self.uses_buffer,
         )
         self.offsets.load()
-        topics = TopicTable(file=self._file("topics.json"), clock=self.clock)
-        topics.load()
+        # The file of topics may be behind by any number of them: here nothing of it is left at each start.
+        topics = TopicTable(file=None, clock=self.clock)
+        topics.adopt(key for key, queue in store.queues.items() if queue.max_offset)
         for topic in (PLAIN, ORDERED):
             topics.topics.setdefault(topic, TopicConfig(topic, QUEUES, QUEUES))
         stats = BrokerStats(clock=self.clock, cluster="c")

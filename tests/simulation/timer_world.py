@@ -132,7 +132,6 @@ class World:
             file=ConfigFile("/store/config/delayOffset.json", disk=self.disk),
             clock=self.clock,
             stats=stats,
-            run_blocking=self._run_blocking,
         )
         self.schedule.load()
         parts = SimpleNamespace(

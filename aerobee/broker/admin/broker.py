@@ -8,7 +8,7 @@ ignored, as RocketMQ ignores them, but named as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aerobee.broker.admin.runtime_info import RuntimeInfo
@@ -24,7 +24,7 @@ from aerobee.config import (
     properties_text,
     to_properties,
 )
-from aerobee.errors import ConfigError
+from aerobee.errors import ConfigError, StoreError
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.kv_table import KVTable
@@ -74,11 +74,11 @@ class AdminBrokerCalls:
         role: RoleState,
         clock: Clock,
         other_settings: Callable[[], Mapping[str, str]] = dict,
-        save: Callable[[Mapping[str, str]], None] | None = None,
+        save: Callable[[Mapping[str, str]], Awaitable[None]] | None = None,
     ) -> None:
         """`other_settings` gives key -> text of settings that are neither the broker's nor the store's.
 
-        `save` keeps changes for the next start, None where there is no configuration file.
+        `save` keeps changes for the next start (raises StoreError), None where there is no configuration file.
         """
         self._live = live
         self._store = store
@@ -111,10 +111,11 @@ class AdminBrokerCalls:
         body = properties_text(settings).encode()
         return request.reply(ext={"version": self._version.encode().decode()}, body=body)
 
-    def update_config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def update_config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """25: change settings given as a properties text. Either all values are valid or nothing changes.
 
-        In force on return; written to the broker's configuration file, if it was started with one, soon after.
+        In force, and in the broker's configuration file, if it was started with one, on return. A file that cannot be
+        written is an error that says so; the settings are in force then, until a restart.
         """
         if len(request.body) > CONFIG_BYTES_MAX:
             return request.reply(
@@ -139,14 +140,23 @@ class AdminBrokerCalls:
             )
         try:
             check_wire_settings(changes)
-            remark = self._apply(changes)
+            taken, remark = self._apply(changes)
         except ConfigError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+        if taken and self._save is not None:
+            try:
+                await self._save(taken)
+            except StoreError as error:
+                log.error("settings %s of %s are in force, not in the file: %s", taken, peer.address, error)
+                return request.reply(
+                    ResponseCode.SYSTEM_ERROR,
+                    remark=f"{', '.join(sorted(taken))}: in force until a restart, not kept for the next start: {error}",
+                )
         log.info("settings were changed by %s: %s. %s", peer.address, changes, remark or "")
         return request.reply(remark=remark)
 
-    def _apply(self, changes: Mapping[str, str]) -> str | None:
-        """Change what can be changed; return what could not, or None. Raises ConfigError and changes nothing."""
+    def _apply(self, changes: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+        """Change what can be changed; return it, and what could not, or None. Raises ConfigError and changes nothing."""
         broker_keys, store_keys = set(known_keys([BrokerConfig])), set(known_keys([StoreConfig]))
         broker = {k: v for k, v in changes.items() if k in broker_keys and k not in RESTART_KEYS}
         store = {k: v for k, v in changes.items() if k in LIVE_STORE_KEYS}
@@ -163,8 +173,6 @@ class AdminBrokerCalls:
             self._store.reconfigure(new_store)
         if broker or store:
             self._version = self._version.next(self._clock.now_ms())
-            if self._save is not None:
-                self._save({**broker, **store})
         remarks = []
         if settled:
             remarks.append(
@@ -172,7 +180,7 @@ class AdminBrokerCalls:
             )
         if unknown:
             remarks.append(f"ignored, this broker has no such settings: {', '.join(sorted(unknown))}")
-        return "; ".join(remarks) or None
+        return {**broker, **store}, "; ".join(remarks) or None
 
     def delete_expired(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """306 and 329: run retention now; queue files go with the log files that they point into."""

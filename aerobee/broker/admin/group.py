@@ -73,17 +73,17 @@ class AdminGroupCalls:
 
     # --- settings
 
-    def update(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def update(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """200: create a group or change it."""
         try:
             config = self._checked(SubscriptionGroupConfig.decode(request.body))
-            self._groups.put(config)
+            await self._groups.put_beside((config,))
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         log.info("group %s was set by %s", config.group_name, peer.address)
         return request.reply()
 
-    def update_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def update_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """225: the same for a list of groups; either all are taken or none."""
         fields = fastjson.loads_object(
             request.body, "SubscriptionGroupList", fastjson.REQUEST_DIALECT_BYTES_MAX
@@ -97,7 +97,7 @@ class AdminGroupCalls:
                 remark=f"groupConfigList has {len(wanted)} groups, must have 1 to {GROUPS_PER_REQUEST_MAX}",
             )
         try:
-            self._groups.put_all([self._checked(config) for config in wanted])
+            await self._groups.put_beside([self._checked(config) for config in wanted])
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         return request.reply()
@@ -113,7 +113,7 @@ class AdminGroupCalls:
         )
         return dataclasses.replace(wanted, attributes=attributes)
 
-    def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """207: forget a group; its offsets too with `cleanOffset`. One that does not exist is deleted already."""
         group = request.text("groupName", "")
         if not group.strip():
@@ -122,7 +122,7 @@ class AdminGroupCalls:
             return request.reply(
                 ResponseCode.INVALID_PARAMETER, remark=f"group {group} belongs to the broker itself and stays"
             )
-        self._groups.delete(group)
+        await self._groups.delete_beside(group)
         if request.boolean("cleanOffset", False):
             self._offsets.remove_group(group)
         self._stats.remove_group(group)
@@ -151,7 +151,7 @@ class AdminGroupCalls:
         )
         return request.reply(ext={"totalGroupNum": str(len(groups))}, body=body)
 
-    def forbidden(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def forbidden(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """353: read, and with `readable` change, whether a group may read a topic."""
         group, topic = request.text("group"), request.text("topic")
         if request.field("readable"):
@@ -166,7 +166,7 @@ class AdminGroupCalls:
                     ResponseCode.SYSTEM_ERROR,
                     remark=f"{FORBIDDEN_MAX} pairs of group and topic are forbidden already",
                 )
-            self._groups.set_readable(group, topic, request.boolean("readable"))
+            await self._groups.set_readable_beside(group, topic, request.boolean("readable"))
         body = {"group": group, "readable": self._groups.is_readable(group, topic), "topic": topic}
         return request.reply(body=fastjson.dumps(body))
 

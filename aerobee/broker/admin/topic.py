@@ -164,7 +164,7 @@ class AdminTopicCalls:
             attributes,
         )
 
-    def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """215: delete a topic with its queues and offsets. One that does not exist is deleted already."""
         topic = request.text("topic", "")
         if not topic.strip():
@@ -179,9 +179,9 @@ class AdminTopicCalls:
             # Retry topics of pop consumers belong to one topic of the group: both ways of naming them.
             for group in self._offsets.groups_of(topic):
                 doomed += [f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"]
-        for name in doomed:
-            if self._topics.delete(name) or name == topic:
-                self._forget(name)
+        # Once the file has it: queues that are gone cannot come back when the file cannot be written.
+        for name in {topic, *await self._topics.delete_beside(doomed)}:
+            self._forget(name)
         log.info("topic %s was deleted by %s", topic, peer.address)
         return request.reply()
 

@@ -84,7 +84,7 @@ class AssignmentCalls:
         found = [{"messageQueue": queue_to_dict(queue), "mode": request_mode.mode} for queue in queues]
         return request.reply(body=fastjson.dumps({"messageQueueAssignments": found}))
 
-    def set_mode(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def set_mode(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """401: choose between pulling and popping, for one group and topic. On the disk when it is answered."""
         fields = fastjson.loads_object(request.body, "SetMessageRequestModeRequestBody")
         mode = RequestMode.from_dict(fields)
@@ -104,7 +104,7 @@ class AssignmentCalls:
                 ResponseCode.NO_PERMISSION,
                 remark="retry topic is not allowed to set mode: it is always pulled",
             )
-        self._modes.put(mode)
+        await self._modes.put_beside(mode)
         return request.reply()
 
     def modes(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:

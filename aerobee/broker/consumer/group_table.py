@@ -5,22 +5,23 @@ Source: SubscriptionGroupManager (RocketMQ). The file is RocketMQ's:
     {"dataVersion":{...}, "forbiddenTable":{group:{topic:bits}}, "subscriptionGroupTable":{name:SubscriptionGroupConfig}}
 
 A bit of the forbidden table takes a permission of one group on one topic away (4: reading). What always holds: the
-data version grows with every change, and a change is on disk before it takes effect. A group that came to be by itself
-is the exception: it counts at once and is written by a thread soon after, for it would come to be again.
+data version grows with every change, the file is written beside the event loop (table_changes.py), and a change that
+somebody asked for is on disk before it takes effect. A group that came to be by itself is the exception: it counts at
+once and its file follows, for it would come to be again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import PERM_READ, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
+from aerobee.broker.table_changes import TableChanges
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, RemoteError, StoreError, UsageError
 from aerobee.message import check_group_name
@@ -54,10 +55,15 @@ def check_client_group(group: str) -> None:
         raise RemoteError(ResponseCode.NO_PERMISSION, f"group {group[:80]} belongs to the broker itself")
 
 
-class GroupTable:
-    """Group name -> SubscriptionGroupConfig. Belongs to the event loop; administrators' changes block for the file's write.
+_Forbidden = dict[str, dict[str, int]]
+_Value = tuple[dict[str, SubscriptionGroupConfig], _Forbidden, DataVersion]
+_Change = Callable[[_Value], _Value]
 
-    `run_beside` runs a blocking call in a thread; without it nothing is left to threads.
+
+class GroupTable:
+    """Group name -> SubscriptionGroupConfig. Belongs to the event loop; only save() and load() block.
+
+    What requests ask for ends in _beside: durable on return. The plain forms change memory at once; their file follows.
     """
 
     def __init__(
@@ -66,23 +72,21 @@ class GroupTable:
         clock: Clock,
         live: LiveConfig,
         file: ConfigFile | None = None,
-        run_beside: Callable[[Callable[[], None]], None] | None = None,
         bounds: Bounds | None = None,
     ) -> None:
         self._clock = clock
         self._live = live
         self._bounds = bounds or Bounds(live, clock)
         self._file = file
-        self._run_beside = run_beside
-        self._file_lock = threading.Lock()  # what is written later is never older
-        self._is_save_due = False
-        self._is_unsaved = False
         self.groups: dict[str, SubscriptionGroupConfig] = {
             name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS
         }
-        self.forbidden: dict[str, dict[str, int]] = {}
+        self.forbidden: _Forbidden = {}
         self._watchers: list[Callable[[], None]] = []
         self.data_version = DataVersion(timestamp=clock.now_ms())
+        self._changes: TableChanges[_Value, None] = TableChanges(
+            self, run=None if file is None else file.run, what="consumer groups"
+        )
 
     # --- reading
 
@@ -110,11 +114,8 @@ class GroupTable:
             if name not in self.groups and self._may_create(name)
         }
         if new:
-            self._require_room(len(new))
-            self.groups = {**self.groups, **new}
-            self.data_version = self.data_version.next(self._clock.now_ms())
-            self._save_soon()
-            self._tell()
+            self._require_room(len(self.groups) + len(new))
+            self._take_now(lambda value: ({**value[0], **new}, value[1], value[2]))
             log.info(
                 "%d groups were created with defaults: %s", len(new), ", ".join(islice(new, NAMES_SAID_MAX))
             )
@@ -135,28 +136,27 @@ class GroupTable:
 
     # --- changing
 
-    def put(self, config: SubscriptionGroupConfig) -> None:
-        """Create or replace a group. Raises UsageError for an illegal name or value, StoreError."""
-        self.put_all((config,))
+    async def put_beside(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        """Create or replace groups with one write. Raises UsageError for an illegal name or value, RemoteError (too many
+        groups), StoreError; nothing is changed then.
+        """
+        await self._changes.change(self._putting(configs), None)
 
-    def put_all(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
-        """Create or replace several groups with one write."""
-        batch = {config.group_name: config for config in configs}
-        for config in batch.values():
-            _check(config, self._live.value.topic_queue_nums_max)
-        self._require_room(sum(name not in self.groups for name in batch))
-        if any(self.groups.get(name) != config for name, config in batch.items()):
-            self._change({**self.groups, **batch}, self.forbidden)
+    async def delete_beside(self, group: str) -> None:
+        """Forget a group, if it is there, and what it is forbidden. Raises StoreError."""
+        await self._changes.change(_deleting(group), None)
+
+    async def set_readable_beside(self, group: str, topic: str, readable: bool) -> None:
+        """Forbid a group to read a topic, or allow it again. Raises StoreError."""
+        await self._changes.change(_setting_readable(group, topic, readable), None)
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create or replace a group. Raises UsageError for an illegal name or value."""
+        self._take_now(self._putting((config,)))
 
     def delete(self, group: str) -> bool:
         """Forget a group and what it is forbidden. Returns whether it existed."""
-        if group not in self.groups:
-            return False
-        self._change(
-            {name: config for name, config in self.groups.items() if name != group},
-            {name: bits for name, bits in self.forbidden.items() if name != group},
-        )
-        return True
+        return self._take_now(_deleting(group))
 
     def disable(self, group: str) -> bool:
         """Let the group consume nothing any more. Returns whether it existed."""
@@ -167,16 +167,24 @@ class GroupTable:
         return True
 
     def set_readable(self, group: str, topic: str, readable: bool) -> None:
-        """Forbid a group to read a topic, or allow it again. Raises StoreError."""
-        bits = dict(self.forbidden.get(group, {}))
-        bits[topic] = bits.get(topic, 0) & ~PERM_READ if readable else bits.get(topic, 0) | PERM_READ
-        if not bits[topic]:
-            del bits[topic]
-        forbidden = {**self.forbidden, group: bits}
-        if not bits:
-            del forbidden[group]
-        if forbidden != self.forbidden:
-            self._change(self.groups, forbidden)
+        """Forbid a group to read a topic, or allow it again."""
+        self._take_now(_setting_readable(group, topic, readable))
+
+    def _putting(self, configs: Iterable[SubscriptionGroupConfig]) -> _Change:
+        batch = {config.group_name: config for config in configs}
+        for config in batch.values():
+            _check(config, self._live.value.topic_queue_nums_max)
+
+        def put(value: _Value) -> _Value:
+            groups, forbidden, version = value
+            if all(groups.get(name) == config for name, config in batch.items()):
+                return value
+            new = sum(name not in groups for name in batch)
+            if new:
+                self._require_room(len(groups) + new)
+            return {**groups, **batch}, forbidden, version
+
+        return put
 
     # --- the file
 
@@ -194,36 +202,56 @@ class GroupTable:
         self.data_version = wrapper.data_version
 
     def save(self) -> None:
-        """Write the file. Raises StoreError. Any thread: tables are replaced, never changed."""
+        """Write the file, blocking. Raises StoreError."""
         if self._file is not None:
-            with self._file_lock:
-                self._is_save_due = False
-                self._file.write(self.wrapper().to_dict())
-                self._is_unsaved = False
+            self.write(self.current())
 
-    def save_again(self) -> None:
-        """Write soon what the disk did not take, if there is such a thing."""
-        if self._is_unsaved:
-            self._save_soon()
+    def retry(self) -> None:
+        """Write again what the disk did not take, if there is such a thing."""
+        self._changes.retry()
 
-    def _save_soon(self) -> None:
-        self._is_unsaved = True
-        if self._run_beside is not None:
-            if not self._is_save_due:
-                self._is_save_due = True
-                self._run_beside(self.save)
-            return
-        try:
-            self.save()
-        except StoreError as error:
-            log.warning("groups that were created by themselves are not saved yet: %s", error)
+    async def settled(self) -> None:
+        """Return when everything that was asked for is in the file, or refused."""
+        await self._changes.settled()
 
-    def _require_room(self, new_count: int) -> None:
-        """Raise RemoteError when there would be too many groups."""
-        if new_count:
-            self._bounds.require(
-                "subscriptionGroupNumsMax", len(self.groups) + new_count, "groups of this broker"
-            )
+    def abandon(self) -> None:
+        """Write nothing more, as after a kill."""
+        self._changes.abandon()
+
+    # --- for table_changes.py
+
+    def current(self) -> _Value:
+        return self.groups, self.forbidden, self.data_version
+
+    def sealed(self, value: _Value) -> _Value:
+        groups, forbidden, version = value
+        return groups, forbidden, version.next(self._clock.now_ms())
+
+    def take(self, value: _Value, notes: Sequence[None]) -> None:
+        self.groups, self.forbidden, self.data_version = value
+        for watcher in self._watchers:
+            watcher()
+
+    def write(self, value: _Value) -> None:
+        assert self._file is not None
+        groups, forbidden, version = value
+        self._file.write(SubscriptionGroupWrapper(groups, version, forbidden).to_dict())
+
+    # --- helpers
+
+    def _take_now(self, change: _Change) -> bool:
+        """Change memory and let the file follow. Returns whether anything changed."""
+        before = self.current()
+        value = change(before)
+        if value is before:
+            return False
+        self.take(self.sealed(value), ())
+        self._changes.write_soon()
+        return True
+
+    def _require_room(self, count: int) -> None:
+        """Raise RemoteError when so many groups are too many."""
+        self._bounds.require("subscriptionGroupNumsMax", count, "groups of this broker")
 
     def _may_create(self, group: str) -> bool:
         # Those of the broker itself are there from the start; nobody makes more of them.
@@ -236,23 +264,34 @@ class GroupTable:
             return False
         return True
 
-    def _change(
-        self, groups: dict[str, SubscriptionGroupConfig], forbidden: dict[str, dict[str, int]]
-    ) -> None:
-        """New table, new version, file, in this order; all back when the file cannot be written."""
-        before = self.groups, self.forbidden, self.data_version
-        self.groups, self.forbidden = groups, forbidden
-        self.data_version = self.data_version.next(self._clock.now_ms())
-        try:
-            self.save()
-        except BaseException:
-            self.groups, self.forbidden, self.data_version = before
-            raise
-        self._tell()
 
-    def _tell(self) -> None:
-        for watcher in self._watchers:
-            watcher()
+def _deleting(group: str) -> _Change:
+    def delete(value: _Value) -> _Value:
+        groups, forbidden, version = value
+        if group not in groups:
+            return value
+        return (
+            {name: config for name, config in groups.items() if name != group},
+            {name: bits for name, bits in forbidden.items() if name != group},
+            version,
+        )
+
+    return delete
+
+
+def _setting_readable(group: str, topic: str, readable: bool) -> _Change:
+    def change(value: _Value) -> _Value:
+        groups, before, version = value
+        bits = dict(before.get(group, {}))
+        bits[topic] = bits.get(topic, 0) & ~PERM_READ if readable else bits.get(topic, 0) | PERM_READ
+        if not bits[topic]:
+            del bits[topic]
+        forbidden = {**before, group: bits}
+        if not bits:
+            del forbidden[group]
+        return value if forbidden == before else (groups, forbidden, version)
+
+    return change
 
 
 def _check(config: SubscriptionGroupConfig, queue_nums_max: int) -> None:

@@ -8,11 +8,13 @@ pulled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.table_changes import TableChanges
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting.body import json_fields
@@ -50,13 +52,20 @@ class RequestMode:
         )
 
 
+_Table = dict[str, dict[str, RequestMode]]
+_Value = tuple[_Table]
+
+
 class RequestModes:
-    """The table. A change is on the disk before it is answered."""
+    """The table. A change is on the disk before it takes effect."""
 
     def __init__(self, *, live: LiveConfig, file: ConfigFile | None = None) -> None:
         self._live = live
         self._file = file
-        self._table: dict[str, dict[str, RequestMode]] = {}
+        self._table: _Table = {}
+        self._changes: TableChanges[_Value, None] = TableChanges(
+            self, run=None if file is None else file.run, what="request modes"
+        )
 
     def get(self, topic: str, group: str) -> RequestMode:
         if topic.startswith(RETRY_PREFIX):
@@ -76,16 +85,35 @@ class RequestModes:
     def has(self, topic: str, group: str) -> bool:
         return group in self._table.get(topic, ())
 
-    def put(self, mode: RequestMode) -> None:
-        """Raises StoreError; nothing is changed then."""
-        before = self._table
-        self._table = {**before, mode.topic: {**before.get(mode.topic, {}), mode.group: mode}}
-        try:
-            if self._file is not None:
-                self._file.write(self.to_dict())
-        except StoreError:
-            self._table = before
-            raise
+    async def put_beside(self, mode: RequestMode) -> None:
+        """Durable on return. Raises StoreError; nothing is changed then."""
+
+        def put(value: _Value) -> _Value:
+            (table,) = value
+            return ({**table, mode.topic: {**table.get(mode.topic, {}), mode.group: mode}},)
+
+        await self._changes.change(put, None)
+
+    async def settled(self) -> None:
+        """Return when everything that was asked for is in the file, or refused."""
+        await self._changes.settled()
+
+    # --- for table_changes.py
+
+    def current(self) -> _Value:
+        return (self._table,)
+
+    def sealed(self, value: _Value) -> _Value:
+        return value
+
+    def take(self, value: _Value, notes: Sequence[None]) -> None:
+        (self._table,) = value
+
+    def write(self, value: _Value) -> None:
+        assert self._file is not None
+        self._file.write(_content(value[0]))
+
+    # --- the file
 
     def load(self) -> None:
         """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
@@ -103,9 +131,13 @@ class RequestModes:
 
     def to_dict(self) -> dict[str, Any]:
         """The file's content; also the body of GET_ALL_MESSAGE_REQUEST_MODE (402)."""
-        return {
-            "messageRequestModeMap": {
-                topic: {group: mode.to_dict() for group, mode in groups.items()}
-                for topic, groups in self._table.items()
-            }
+        return _content(self._table)
+
+
+def _content(table: _Table) -> dict[str, Any]:
+    return {
+        "messageRequestModeMap": {
+            topic: {group: mode.to_dict() for group, mode in groups.items()}
+            for topic, groups in table.items()
         }
+    }

@@ -91,16 +91,14 @@ class Schedule:
         file: ConfigFile | None,
         clock: Clock,
         stats: BrokerStats,
-        run_blocking: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`deliveries` stores runs of due messages; without it they are delivered one by one. `run_blocking` runs a function in a thread where it may block, one after the other, and logs its failure."""
+        """`deliveries` stores runs of due messages; without it they are delivered one by one."""
         self._store = store
         self._redelivery = Redelivery(store)
         self._deliveries = deliveries
         self._file = file
         self._clock = clock
         self._stats = stats
-        self._run_blocking = run_blocking
         self._delays_ms = store.config.delay_levels_ms()
         self._timers: dict[int, Timer] = {}
         self._due_ms: dict[int, int] = {}  # level -> for when its timer stands
@@ -303,4 +301,4 @@ class Schedule:
     def _write(self, tree: dict[str, object]) -> None:
         file = self._file
         if file is not None and self._running:
-            self._run_blocking(lambda: file.write(tree))
+            file.write_soon(lambda: file.write(tree))

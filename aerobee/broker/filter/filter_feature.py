@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from aerobee.broker.feature import Feature
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.clock import Clock, Timer
@@ -16,12 +14,9 @@ class FilterFeature(Feature):
 
     name = "filter"
 
-    def __init__(
-        self, *, table: FilterTable, clock: Clock, run_blocking: Callable[[Callable[[], None]], object]
-    ) -> None:
+    def __init__(self, *, table: FilterTable, clock: Clock) -> None:
         self.table = table
         self._clock = clock
-        self._run_blocking = run_blocking
         self._timer: Timer | None = None
 
     def load(self) -> None:
@@ -40,6 +35,4 @@ class FilterFeature(Feature):
     def _tick(self) -> None:
         self._timer = self._clock.call_later(SAVE_INTERVAL_S, self._tick)
         self.table.clean()
-        write = self.table.prepare_save()
-        if write is not None:
-            self._run_blocking(write)
+        self.table.save_soon()

@@ -227,6 +227,12 @@ class FilterTable:
         self._dirty = False
         return lambda: self._file.write(content)
 
+    def save_soon(self) -> None:
+        """Write the file beside the event loop when something changed."""
+        write = self.prepare_save()
+        if write is not None:
+            self._file.write_soon(write)
+
     def save(self) -> None:
         """Write the file when something changed, or when there is none yet. Raises StoreError."""
         write = self.prepare_save()

@@ -229,7 +229,7 @@ class Pop(Feature):
         if orders.dirty:
             orders.dirty = False
             content = orders.to_dict()
-            self._parts.run_blocking(lambda: self._file.write(content))
+            self._file.write_soon(lambda: self._file.write(content))
 
     def _every(self, name: str, seconds: float, work: Callable[[], None]) -> None:
         clock = self._parts.clock

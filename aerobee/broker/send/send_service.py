@@ -120,7 +120,8 @@ class SendService:
     def store(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
         """Store one message or batch, readable on return. Raises RemoteError (a refusal) and StoreError; both are counted.
 
-        `header` is changed on the way: topic and queue become those where the message lies.
+        `header` is changed on the way: topic and queue become those where the message lies. Its topic exists, or is one
+        that cannot be made: topic_to_make() is asked before.
         """
         config = self._live.value
         started = self._clock.monotonic()
@@ -144,9 +145,13 @@ class SendService:
         self._stats.put_took(self._clock.monotonic() - started)
         return outcome
 
+    def refused(self) -> None:
+        """Count a send whose topic could not be made."""
+        self._stats.put_failed()
+
     # --- checks
 
-    def _check_open(self, config: BrokerConfig) -> None:
+    def _check_open(self, config: BrokerConfig, *, is_counted: bool = True) -> None:
         opens_ms = config.start_accept_send_request_time_stamp
         if self._clock.now_ms() < opens_ms:
             when = datetime.fromtimestamp(opens_ms / 1000, UTC).isoformat(sep=" ")
@@ -160,7 +165,7 @@ class SendService:
         if shortage := self._shortage():
             raise RemoteError(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {shortage}")
         if self._overload.reason:
-            self._overload.refused_count += 1
+            self._overload.refused_count += is_counted
             raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)
 
     def _find_topic(self, header: SendHeader, sender: Peer, config: BrokerConfig) -> TopicConfig:
@@ -175,7 +180,9 @@ class SendService:
                 ResponseCode.NO_PERMISSION,
                 f"Sending message to topic[{name}] is forbidden: it is the broker's own",
             )
-        topic = self._topics.get(name) or self._create_topic(header, config)
+        topic = self._topics.get(name)
+        if topic is None:
+            raise self._topic_unknown(header, config)
         if not config.broker_permission & PERM_WRITE and topic.order:
             raise RemoteError(
                 ResponseCode.NO_PERMISSION,
@@ -193,30 +200,43 @@ class SendService:
             header.queue_id = self._pick_queue(max(1, topic.write_queue_nums))
         return topic
 
-    def _create_topic(self, header: SendHeader, config: BrokerConfig) -> TopicConfig:
+    def topic_to_make(self, header: SendHeader) -> TopicConfig | None:
+        """The topic that has to be made before store() can take this message; None when there is nothing to make.
+
+        None, too, when the send is refused: store() says why.
+        """
         name = header.topic
-        created: TopicConfig | None
+        if self._topics.get(name) is not None or not takes_client_sends(name):
+            return None
+        config = self._live.value
+        try:
+            check_topic_name(name)
+            self._check_open(config, is_counted=False)
+        except (UsageError, RemoteError):
+            return None
         if name.startswith(RETRY_PREFIX):
-            group = name[len(RETRY_PREFIX) :]
-            if self._groups.find_or_create(group) is None:
-                raise self._group_unknown(group)
-            created = self._topics.create_retry_topic(group, unit=header.unit_mode)
-        else:
-            created = self._topics.create_from_template(
-                name,
-                template=header.default_topic,
-                queue_nums=header.default_topic_queue_nums,
-                unit_flag=SYS_FLAG_UNIT if header.unit_mode else 0,
-                allow=config.auto_create_topic_enable,
+            group = self._groups.find_or_create(name[len(RETRY_PREFIX) :])
+            return (
+                None if group is None else self._topics.retry_topic(group.group_name, unit=header.unit_mode)
             )
-        if created is None:
-            raise RemoteError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{name}] not exist, apply first please! It cannot be created from "
-                f"{header.default_topic or 'no template'} (autoCreateTopicEnable="
-                f"{boolean_text(config.auto_create_topic_enable)}).\n{FAQ}",
-            )
-        return created
+        return self._topics.from_template(
+            name,
+            template=header.default_topic,
+            queue_nums=header.default_topic_queue_nums,
+            unit_flag=SYS_FLAG_UNIT if header.unit_mode else 0,
+            allow=config.auto_create_topic_enable,
+        )
+
+    def _topic_unknown(self, header: SendHeader, config: BrokerConfig) -> RemoteError:
+        name = header.topic
+        if name.startswith(RETRY_PREFIX):
+            return self._group_unknown(name[len(RETRY_PREFIX) :])
+        return RemoteError(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic[{name}] not exist, apply first please! It cannot be created from "
+            f"{header.default_topic or 'no template'} (autoCreateTopicEnable="
+            f"{boolean_text(config.auto_create_topic_enable)}).\n{FAQ}",
+        )
 
     def _group_unknown(self, group: str) -> RemoteError:
         return RemoteError(

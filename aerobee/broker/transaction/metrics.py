@@ -51,6 +51,11 @@ class TransactionMetrics:
             count and not counts.get(topic) for topic, count in written.items()
         )
 
+    def write_soon(self, counts: Mapping[str, int]) -> None:
+        """Replace the file, beside the event loop."""
+        if self._file is not None:
+            self._file.write_soon(lambda: self.write(counts))
+
     def write(self, counts: Mapping[str, int]) -> None:
         """Replace the file. Topics that it named stay, with 0 when nothing of them is open. Raises StoreError."""
         if self._file is None or not self.changed(counts):

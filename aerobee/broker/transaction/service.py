@@ -66,7 +66,6 @@ class Transactions(Feature):
         self._role: RoleState = parts.role
         self._clock: Clock = parts.clock
         self._schedule = parts.schedule
-        self._run_blocking = parts.run_blocking
         self._settled_file: ConfigFile = parts.config_file("transactionSettled.json")
         self._metrics = TransactionMetrics(file=parts.config_file("transactionMetrics"), clock=parts.clock)
         self._settled_offset = 0
@@ -269,7 +268,7 @@ class Transactions(Feature):
             self._store.flushed.when(settled, lambda ok: self._write_settled(settled) if ok else None)
         if self._metrics.changed(self.ledger.book.counts):
             counts = dict(self.ledger.book.counts)
-            self._run_blocking(lambda: self._metrics.write(counts))
+            self._metrics.write_soon(counts)
 
     def _commit_progress(self, half_offset: int, op_offset: int) -> None:
         if not half_offset and not op_offset:
@@ -282,4 +281,4 @@ class Transactions(Feature):
             return
         self._settled_offset = offset
         content: dict[str, Any] = {"settledOffset": offset}
-        self._run_blocking(lambda: self._settled_file.write(content))
+        self._settled_file.write_soon(lambda: self._settled_file.write(content))

@@ -134,6 +134,7 @@ class Sending:
         )
         self.sends = SendCalls(
             service=service,
+            topics=self.topics,
             store=self.store,
             live=self.live,
             identity=self.identity,

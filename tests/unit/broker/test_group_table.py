@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import pytest
 
@@ -20,13 +19,14 @@ def make(file: MemoryFile | None = None, *, auto_create: bool = True) -> GroupTa
     return GroupTable(clock=ManualClock(), live=live, file=file)  # type: ignore[arg-type]
 
 
-def test_groups_are_made_on_demand_when_that_is_allowed() -> None:
+async def test_groups_are_made_on_demand_when_that_is_allowed() -> None:
     file = MemoryFile()
     table = make(file)
     assert table.get("g") is None
     created = table.find_or_create("g")
     assert created == SubscriptionGroupConfig("g")
     assert table.get("g") is created
+    await table.settled()
     assert file.value is not None
     assert "g" in file.value["subscriptionGroupTable"]
     assert table.data_version.counter == 1
@@ -48,24 +48,16 @@ def test_an_illegal_name_makes_no_group(name: str) -> None:
         table.put(SubscriptionGroupConfig(name))
 
 
-def test_a_change_that_cannot_be_saved_does_not_take_effect() -> None:
-    file = MemoryFile()
-    table = make(file)
-    file.failure = StoreError("the disk is full")
-    with pytest.raises(StoreError):
-        table.put(SubscriptionGroupConfig("g"))
-    assert table.get("g") is None
-    assert table.data_version.counter == 0
-
-
-def test_a_group_that_is_made_on_demand_needs_no_disk() -> None:
+async def test_a_group_that_is_made_on_demand_needs_no_disk() -> None:
     file = MemoryFile()
     table = make(file)
     file.failure = StoreError("the disk is full")
     assert table.find_or_create("g") == SubscriptionGroupConfig("g")
     assert table.get("g") is not None
+    await table.settled()
     file.failure = None
     table.find_or_create("another")
+    await table.settled()
     assert file.value is not None
     assert {"g", "another"} <= set(file.value["subscriptionGroupTable"])
 
@@ -88,11 +80,12 @@ def test_reading_can_be_forbidden_topic_by_topic() -> None:
     assert table.forbidden == {}
 
 
-def test_what_was_saved_is_loaded() -> None:
+async def test_what_was_saved_is_loaded() -> None:
     file = MemoryFile()
     table = make(file)
     table.put(dataclasses.replace(SubscriptionGroupConfig("g"), consume_enable=False))
     table.set_readable("g", "T", False)
+    await table.settled()
     again = make(file)
     again.load()
     assert again.groups == table.groups
@@ -103,22 +96,51 @@ def test_what_was_saved_is_loaded() -> None:
     assert again.forbidden == {}
 
 
-def test_groups_that_are_new_at_once_are_written_once_and_beside() -> None:
-    file, beside = MemoryFile(), list[Callable[[], None]]()
-    live = LiveConfig(BrokerConfig(broker_name="b"))
-    table = GroupTable(clock=ManualClock(), live=live, file=file, run_beside=beside.append)  # type: ignore[arg-type]
+async def test_groups_that_are_new_at_once_are_written_once_and_beside() -> None:
+    file = MemoryFile()
+    table = make(file)
     for number in range(100):
         assert table.find_or_create(f"g{number}") is not None
     assert file.value is None
-    assert len(beside) == 1
     file.failure = StoreError("the disk is full")
-    with pytest.raises(StoreError):
-        beside.pop()()
+    await table.settled()
     assert table.get("g99") is not None
     file.failure = None
-    table.save_again()
-    beside.pop()()
+    table.retry()
+    await table.settled()
     assert file.value is not None
+    assert file.write_count == 1
     assert {f"g{number}" for number in range(100)} <= set(file.value["subscriptionGroupTable"])
-    table.save_again()
-    assert not beside, "nothing is left to be saved"
+    table.retry()
+    await table.settled()
+    assert file.write_count == 1, "nothing is left to be saved"
+
+
+async def test_what_is_asked_for_takes_effect_when_it_is_durable() -> None:
+    file = MemoryFile()
+    table = make(file)
+    told: list[bool] = []
+    table.on_change(lambda: told.append(file.value is not None))
+    file.failure = StoreError("the disk is full")
+    for change in (
+        table.put_beside((SubscriptionGroupConfig("g"),)),
+        table.set_readable_beside("TOOLS_CONSUMER", "T", False),
+        table.delete_beside("TOOLS_CONSUMER"),
+    ):
+        with pytest.raises(StoreError):
+            await change
+    assert table.get("g") is None
+    assert table.is_readable("TOOLS_CONSUMER", "T")
+    assert table.get("TOOLS_CONSUMER") is not None
+    assert table.data_version.counter == 0
+    assert told == []
+    file.failure = None
+    await table.put_beside((SubscriptionGroupConfig("g"),))
+    await table.set_readable_beside("g", "T", False)
+    await table.set_readable_beside("g", "T", False)
+    assert not table.is_readable("g", "T")
+    assert told == [True, True]
+    assert file.value == table.wrapper().to_dict()
+    await table.delete_beside("g")
+    assert table.get("g") is None
+    assert table.forbidden == {}

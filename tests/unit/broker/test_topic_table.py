@@ -59,24 +59,24 @@ def test_system_topics_are_those_of_rocketmq(tmp_path: Path) -> None:
     assert topics.data_version.counter == 1, "made with one write"
 
 
-def test_each_change_grows_the_version_and_is_on_disk_before_it_is_told(tmp_path: Path) -> None:
+async def test_each_change_grows_the_version_and_is_on_disk_before_it_is_told(tmp_path: Path) -> None:
     topics = table(tmp_path / "topics.json")
     seen: list[bool] = []
     topics.on_change(lambda _: seen.append("TopicA" in (tmp_path / "topics.json").read_text()))
-    topics.put(TopicConfig("TopicA"))
+    await topics.put_beside((TopicConfig("TopicA"),))
     assert topics.data_version.counter == 1
-    assert topics.delete("TopicA")
-    assert not topics.delete("TopicA")
+    assert await topics.delete_beside(("TopicA", "Unknown")) == ["TopicA"]
+    assert await topics.delete_beside(("TopicA",)) == []
     assert topics.data_version.counter == 2
     assert seen == [True, False]
     assert json.loads((tmp_path / "topics.json").read_text())["topicConfigTable"] == {}
 
 
-def test_a_change_that_cannot_be_saved_did_not_happen(
+async def test_a_change_that_cannot_be_saved_did_not_happen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = table(tmp_path / "topics.json")
-    topics.put(TopicConfig("TopicA"))
+    await topics.put_beside((TopicConfig("TopicA"),))
     version = topics.data_version
 
     def refuse(self: ConfigFile, value: object) -> None:
@@ -84,22 +84,69 @@ def test_a_change_that_cannot_be_saved_did_not_happen(
 
     monkeypatch.setattr(ConfigFile, "write", refuse)
     with pytest.raises(StoreError):
-        topics.put(TopicConfig("TopicB"))
+        await topics.put_beside((TopicConfig("TopicB"),))
     with pytest.raises(StoreError):
-        topics.delete("TopicA")
+        await topics.delete_beside(("TopicA",))
+    told: list[object] = []
+    topics.create_then(TopicConfig("TopicC"), told.append)
+    await topics.settled()
+    assert [type(error) for error in told] == [StoreError]
     assert set(topics.topics) == {"TopicA"}
     assert topics.data_version == version
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "t" * 128])
-def test_illegal_names_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError):
-        table(tmp_path / "topics.json").put(TopicConfig(name))
-
-
-def test_an_order_configuration_marks_topics_and_is_no_new_version(tmp_path: Path) -> None:
+async def test_creations_are_told_in_order_when_the_topic_is_durable(tmp_path: Path) -> None:
     topics = table(tmp_path / "topics.json")
-    topics.put(TopicConfig("TopicA"))
+    seen: list[tuple[int, bool, bool]] = []
+
+    def tell(number: int) -> Callable[[object], None]:
+        return lambda error: seen.append(
+            (number, error is None, "Mine" in names_in(tmp_path / "topics.json") and "Mine" in topics.topics)
+        )
+
+    for number in range(3):
+        topics.create_then(TopicConfig("Mine", 4 + number, 4 + number), tell(number))
+    assert seen == []
+    assert "Mine" not in topics.topics
+    await topics.settled()
+    assert seen == [(0, True, True), (1, True, True), (2, True, True)]
+    assert topics.topics["Mine"].read_queue_nums == 4, "who comes later finds the topic"
+
+
+async def test_who_waits_for_a_topic_fails_alone(tmp_path: Path) -> None:
+    topics = table(tmp_path / "topics.json")
+    seen: list[object] = []
+
+    def fail(error: object) -> None:
+        raise RuntimeError("a fault of one that waits")
+
+    topics.create_then(TopicConfig("A"), fail)
+    topics.create_then(TopicConfig("B"), seen.append)
+    await topics.settled()
+    assert seen == [None]
+    await topics.put_beside((TopicConfig("C"),))
+    assert set(topics.topics) == {"A", "B", "C"}
+
+
+async def test_retry_topics_with_messages_are_made_again(tmp_path: Path) -> None:
+    topics = table(tmp_path / "topics.json")
+    topics.put(TopicConfig("%RETRY%known", 1, 1))
+    queues = [("%RETRY%lost", 0), ("%RETRY%lost", 2), ("%DLQ%lost", 0), ("%RETRY%known", 5), ("plain", 0)]
+    assert topics.adopt(queues) == ["%RETRY%lost", "%DLQ%lost"]
+    assert topics.topics["%RETRY%lost"].read_queue_nums == 3
+    assert topics.topics["%RETRY%known"].read_queue_nums == 1
+    assert "plain" not in topics.topics
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "t" * 128])
+async def test_illegal_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        await table(tmp_path / "topics.json").put_beside((TopicConfig(name),))
+
+
+async def test_an_order_configuration_marks_topics_and_is_no_new_version(tmp_path: Path) -> None:
+    topics = table(tmp_path / "topics.json")
+    await topics.put_beside((TopicConfig("TopicA"),))
     version = topics.data_version
     topics.mark_order_topics({"TopicA": "broker-a:4", "Unknown": "x:1"})
     assert topics.topics["TopicA"].order
@@ -140,7 +187,7 @@ async def test_topics_that_are_made_at_once_share_a_write(tmp_path: Path) -> Non
 async def test_the_table_may_change_while_a_thread_writes_it(tmp_path: Path) -> None:
     file = CountingFile(tmp_path / "topics.json")
     topics = TopicTable(file=file, clock=ManualClock())
-    topics.put(TopicConfig("Old"))
+    await topics.put_beside((TopicConfig("Old"),))
     is_writing, may_write = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -156,6 +203,7 @@ async def test_the_table_may_change_while_a_thread_writes_it(tmp_path: Path) -> 
     topics.put(TopicConfig("Meanwhile"))
     topics.delete("Old")
     await making
+    await topics.settled()
     assert set(topics.topics) == {"Beside", "Meanwhile"} == names_in(tmp_path / "topics.json")
 
 
@@ -185,7 +233,14 @@ async def test_topics_of_the_broker_itself_live_in_memory_when_the_disk_refuses(
 
     file.before_write = refuse
     await topics.put_beside((TopicConfig("%RETRY%g"),), must_save=False)
-    assert set(topics.topics) == {"%RETRY%g"}
+    topics.create_dead_letter_topic("g")
+    await topics.settled()
+    assert set(topics.topics) == {"%RETRY%g", "%DLQ%g"}
     file.before_write = lambda: None
-    await topics.put_beside((TopicConfig("Later"),))
-    assert names_in(tmp_path / "topics.json") == {"%RETRY%g", "Later"}
+    topics.retry()
+    await topics.settled()
+    assert names_in(tmp_path / "topics.json") == {"%RETRY%g", "%DLQ%g"}
+    writes = file.writes
+    topics.retry()
+    await topics.settled()
+    assert file.writes == writes, "nothing is left to be saved"
