@@ -128,6 +128,13 @@ class TopicNotExist(RemoteError):
     route_stale = True
 
 
+class NotLeaderForQueue(RemoteError):
+    """NOT_LEADER_FOR_QUEUE 501: the broker does not lead this queue of a static topic any more: the route is old."""
+
+    retriable = True
+    route_stale = True
+
+
 class QueryNotFound(RemoteError):
     """QUERY_NOT_FOUND 22: the offset, key or value asked for is not there."""
 
@@ -240,6 +247,7 @@ REMOTE_ERRORS: dict[int, type[RemoteError]] = {
     26: SubscriptionGroupNotExist,
     29: InvalidParameter,
     206: ConsumerNotOnline,
+    501: NotLeaderForQueue,
     1500: GoAway,
 }
 

@@ -27,6 +27,8 @@ from aerobee.broker.registration import Registration
 from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_service import SendService
+from aerobee.broker.static_topic.peer_brokers import PeerBrokers
+from aerobee.broker.static_topic.static_topic_calls import StaticTopicCalls
 from aerobee.broker.topic_queues import TopicQueues
 from aerobee.remoting.peer import Handler
 
@@ -57,29 +59,45 @@ def send_service(parts: BrokerParts) -> SendService:
     )
 
 
-def send_calls(parts: BrokerParts) -> tuple[CallPart, ...]:
-    """Producers' sends and what consumers give back."""
-    return (
-        SendCalls(
-            service=send_service(parts),
-            topics=parts.topics,
-            store=parts.store,
-            live=parts.live,
-            identity=parts.identity,
-            ack=parts.ack,
-        ),
-        SendBackCalls(
-            store=parts.store,
-            writer=parts.writer,
-            topics=parts.topics,
-            groups=parts.groups,
-            stats=parts.stats,
-            live=parts.live,
-            identity=parts.identity,
-            role=parts.role,
-            ack=parts.ack,
-        ),
+def send_calls(parts: BrokerParts) -> SendCalls:
+    """Producers' sends."""
+    return SendCalls(
+        service=send_service(parts),
+        topics=parts.topics,
+        store=parts.store,
+        live=parts.live,
+        identity=parts.identity,
+        ack=parts.ack,
     )
+
+
+def queue_calls(parts: BrokerParts, pulls: PullCalls, registration: Registration) -> tuple[CallPart, ...]:
+    """What clients ask of one queue: sends, pulls, offsets; the last one knows the queues of static topics."""
+    sends = send_calls(parts)
+    offsets = OffsetCalls(
+        offsets=parts.offsets,
+        groups=parts.groups,
+        topics=parts.topics,
+        store=parts.store,
+        live=parts.live,
+    )
+    static = StaticTopicCalls(
+        mappings=parts.mappings,
+        topics=parts.topics,
+        sends=sends,
+        pulls=pulls,
+        offsets=offsets,
+        held=parts.held,
+        brokers=PeerBrokers(
+            client=parts.client,
+            nameservers=lambda: registration.nameservers,
+            live=parts.live,
+            clock=parts.clock,
+        ),
+        live=parts.live,
+        identity=parts.identity,
+    )
+    return pulls, sends, offsets, static
 
 
 def pull_calls(parts: BrokerParts) -> PullCalls:
@@ -103,8 +121,19 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
 
 
 def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPart, ...]:
-    """What clients call besides sending and pulling."""
+    """What clients call besides sending, pulling and offsets."""
     return (
+        SendBackCalls(
+            store=parts.store,
+            writer=parts.writer,
+            topics=parts.topics,
+            groups=parts.groups,
+            stats=parts.stats,
+            live=parts.live,
+            identity=parts.identity,
+            role=parts.role,
+            ack=parts.ack,
+        ),
         HeartbeatCalls(
             consumers=parts.consumers,
             producers=parts.producers,
@@ -114,13 +143,6 @@ def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPa
             expressions=parts.expressions,
             bounds=parts.bounds,
             registered=registration.settled,
-        ),
-        OffsetCalls(
-            offsets=parts.offsets,
-            groups=parts.groups,
-            topics=parts.topics,
-            store=parts.store,
-            live=parts.live,
         ),
         QueryCalls(store=parts.store),
         LockCalls(locks=parts.locks),
@@ -134,6 +156,7 @@ def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInf
     return (
         AdminTopicCalls(
             topics=parts.topics,
+            mappings=parts.mappings,
             offsets=parts.offsets,
             consumers=parts.consumers,
             locks=parts.locks,
@@ -153,6 +176,7 @@ def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInf
         ConsumeStatsCalls(
             groups=parts.groups,
             topics=parts.topics,
+            mappings=parts.mappings,
             offsets=parts.offsets,
             consumers=parts.consumers,
             stats=parts.stats,

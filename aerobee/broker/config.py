@@ -107,6 +107,7 @@ class BrokerConfig:
     enable_split_registration: bool = False  # parts of splitRegistrationSize; above 2,000 topics in any case
     split_registration_size: int = 800  # topics of one request
     broker_not_active_timeout_millis: int = 10_000
+    forward_timeout: int = 3_000  # for the answer of another broker that has a part of a static topic's queue
     enable_slave_acting_master: bool = False
     # pulling
     long_polling_enable: bool = True

@@ -27,6 +27,7 @@ REQUIRED_KEYS = {
     "subscriptionGroup.json": "subscriptionGroupTable",
     "consumerOffset.json": "offsetTable",
     "delayOffset.json": "offsetTable",
+    "topicQueueMapping.json": "topicQueueMappingInfoMap",
 }
 
 

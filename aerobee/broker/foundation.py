@@ -20,6 +20,8 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.queue_mappings import FILE_NAME as MAPPINGS_FILE
+from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.wiring import check_roles
 from aerobee.broker.send.light_queue import light_entries, light_topic
 from aerobee.broker.send.send_duplicates import SendDuplicates
@@ -76,6 +78,7 @@ class Foundation:
             bounds=self.bounds,
             fallback=light_topic if self.light is not None else None,
         )
+        self.mappings = QueueMappings(file=self.files.file(MAPPINGS_FILE), clock=clock)
         self.groups = GroupTable(
             clock=clock,
             live=self.live,
@@ -110,7 +113,7 @@ class Foundation:
         await asyncio.get_running_loop().run_in_executor(None, self._load_tables)
 
     def _load_tables(self) -> None:
-        for part in (self.topics, self.groups, self.offsets):
+        for part in (self.topics, self.mappings, self.groups, self.offsets):
             part.load()
         adopted = self.topics.adopt(key for key, queue in self.store.queues.items() if queue.max_offset)
         if adopted:

@@ -22,6 +22,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.light_queue import LightQueueEntries
 from aerobee.broker.send.message_writer import MessageWriter
@@ -44,6 +45,7 @@ class BrokerParts:
     writer: MessageWriter
     light: LightQueueEntries | None  # None: no light queues here
     topics: TopicTable
+    mappings: QueueMappings  # of static topics
     groups: GroupTable
     offsets: ConsumerOffsets
     consumers: ConsumerRegistry

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from aerobee.broker.config import PERM_READ, PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.registration_parts import PART_TOPICS_MAX, parts_of, well_formed
 from aerobee.broker.role import RoleState
 from aerobee.broker.topic_table import TopicTable
@@ -170,8 +171,8 @@ class _NameserverLink:
         wrapper = TopicConfigSerializeWrapper(
             dict(table),
             version,
-            mapping_data_version=DataVersion(0, 0, 0),
-            topic_queue_mapping_info_map={},
+            mapping_data_version=owner.mappings.data_version,
+            topic_queue_mapping_info_map=owner.mappings.infos(table),
             topic_queue_mapping_detail_map={},
         )
         content = RegisterBrokerBody(wrapper)
@@ -220,6 +221,7 @@ class Registration:
         *,
         client: RemotingClient,
         topics: TopicTable,
+        mappings: QueueMappings,
         identity: BrokerIdentity,
         role: RoleState,
         live: LiveConfig,
@@ -228,6 +230,7 @@ class Registration:
     ) -> None:
         self.client = client
         self.topics = topics
+        self.mappings = mappings
         self.identity = identity
         self._role = role
         self.clock = clock

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from aerobee.broker.ack import AckPolicy
 from aerobee.broker.admin.runtime_info import RuntimeInfo
-from aerobee.broker.call_parts import CallPart, admin_calls, client_calls, pull_calls, send_calls
+from aerobee.broker.call_parts import CallPart, admin_calls, client_calls, pull_calls, queue_calls
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.schedule import Schedule
@@ -82,6 +82,7 @@ class Serving:
         self.registration = Registration(
             client=base.client,
             topics=base.topics,
+            mappings=base.mappings,
             identity=identity,
             role=self.role,
             live=base.live,
@@ -181,6 +182,7 @@ class Serving:
             light=base.light,
             duplicates=base.duplicates,
             topics=base.topics,
+            mappings=base.mappings,
             groups=base.groups,
             offsets=base.offsets,
             consumers=base.consumers,
@@ -229,8 +231,7 @@ class Serving:
             extra=self._runtime_extra,
         )
         calls: tuple[CallPart, ...] = (
-            self._pulls,
-            *send_calls(parts),
+            *queue_calls(parts, self._pulls, self.registration),
             *client_calls(parts, self.registration),
             *admin_calls(parts, self.registration, info),
             *self.features,
@@ -247,6 +248,7 @@ class Serving:
         return FastPath(
             store=base.store,
             topics=base.topics,
+            mappings=base.mappings,
             groups=base.groups,
             consumers=base.consumers,
             offsets=base.offsets,

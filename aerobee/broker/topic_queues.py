@@ -13,6 +13,7 @@ from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue
+from aerobee.remoting.body.queue_mapping import logical_queues
 from aerobee.remoting.body.route import TopicRouteData
 from aerobee.remoting.body.topic_config import PERM_READ
 from aerobee.remoting.client import RemotingClient
@@ -72,6 +73,9 @@ class TopicQueues:
         except AerobeeError as error:
             log.warning("nameserver %s does not tell the route of %s: %s", address, topic, error)
             return None
+        infos = route.queue_mappings()
+        if infos:
+            return list(logical_queues(topic, infos))
         return [
             MessageQueue(topic, data.broker_name, queue_id)
             for data in route.queue_datas

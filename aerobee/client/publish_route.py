@@ -1,7 +1,8 @@
 """The route of a topic: which brokers have it, and the queues a producer or a consumer derives from that. Pure.
 
 Source: TopicRouteData, MQClientInstance.topicRouteData2TopicPublishInfo and ...2TopicSubscribeInfo. A producer uses
-queues with the write bit at brokers that have a master (id 0); a consumer uses queues with the read bit.
+queues with the write bit at brokers that have a master (id 0); a consumer uses queues with the read bit. The queues of a
+static topic are logical ones, whose broker name is `__syslo__global__`: the route says who leads each of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
+from aerobee.remoting.body.queue_mapping import logical_queues
 from aerobee.remoting.body.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE
 
@@ -25,6 +27,9 @@ class TopicRoute:
     queue_datas: tuple[QueueData, ...]
     brokers: tuple[BrokerData, ...]
     order_topic_conf: str | None = None
+    logical: tuple[
+        tuple[MessageQueue, str], ...
+    ] = ()  # of a static topic: each queue and the broker that leads it
 
     def broker(self, broker_name: str) -> BrokerData | None:
         return next((broker for broker in self.brokers if broker.broker_name == broker_name), None)
@@ -44,6 +49,7 @@ def parse_route(topic: str, body: bytes) -> TopicRoute:
         tuple(sorted(data.queue_datas, key=lambda item: item.broker_name)),
         tuple(sorted(data.broker_datas, key=lambda item: item.broker_name)),
         data.order_topic_conf or None,
+        tuple(sorted(logical_queues(topic, data.queue_mappings()).items())),
     )
 
 
@@ -51,14 +57,19 @@ def publish_queues(route: TopicRoute) -> tuple[MessageQueue, ...]:
     """Queues that a producer may send to; an order config, where there is one, fixes them."""
     if route.order_topic_conf is not None:
         return _ordered_queues(route.topic, route.order_topic_conf)
+    if route.logical:
+        return tuple(queue for queue, leader in route.logical if _has_master(route, leader))
     return tuple(
         MessageQueue(route.topic, data.broker_name, queue_id)
         for data in route.queue_datas
-        if data.perm & PERM_WRITE
-        and (broker := route.broker(data.broker_name)) is not None
-        and MASTER_ID in broker.broker_addrs
+        if data.perm & PERM_WRITE and _has_master(route, data.broker_name)
         for queue_id in range(data.write_queue_nums)
     )
+
+
+def _has_master(route: TopicRoute, broker_name: str) -> bool:
+    broker = route.broker(broker_name)
+    return broker is not None and MASTER_ID in broker.broker_addrs
 
 
 def _ordered_queues(topic: str, conf: str) -> tuple[MessageQueue, ...]:
@@ -75,6 +86,8 @@ def _ordered_queues(topic: str, conf: str) -> tuple[MessageQueue, ...]:
 
 def subscribe_queues(route: TopicRoute) -> tuple[MessageQueue, ...]:
     """Queues that a consumer reads, sorted."""
+    if route.logical:
+        return tuple(queue for queue, _ in route.logical)
     return tuple(
         sorted(
             MessageQueue(route.topic, data.broker_name, queue_id)

@@ -14,6 +14,7 @@ from aerobee.client.publish_route import TopicRoute, parse_route
 from aerobee.client.tasks import Tasks
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error
+from aerobee.message import MessageQueue
 from aerobee.remoting.body.route import MASTER_ID, BrokerData
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -45,6 +46,7 @@ class RouteCache:
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._listeners: list[Listener] = []
         self._brokers: dict[str, BrokerData] = {}
+        self._leaders: dict[MessageQueue, str] = {}  # of logical queues
 
     def on_change(self, listener: Listener) -> None:
         """Call `listener` with each route that is new or differs from the one before."""
@@ -65,6 +67,10 @@ class RouteCache:
     def brokers(self) -> Iterable[BrokerData]:
         """Every broker that a cached route names."""
         return self._brokers.values()
+
+    def leader_of(self, queue: MessageQueue) -> str:
+        """The name of the broker that serves a queue: for a logical one that which leads it now."""
+        return self._leaders.get(queue, queue.broker_name) if self._leaders else queue.broker_name
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """The address of one broker, None when no cached route names it."""
@@ -136,6 +142,7 @@ class RouteCache:
         self._brokers = {
             broker.broker_name: broker for route in self._routes.values() for broker in route.brokers
         }
+        self._leaders = {queue: leader for route in self._routes.values() for queue, leader in route.logical}
 
     async def keep_fresh(self) -> None:
         """Refresh all watched topics for ever, one after the other."""

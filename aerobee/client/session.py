@@ -24,9 +24,11 @@ from aerobee.client.route_cache import RouteCache
 from aerobee.client.tasks import Tasks
 from aerobee.client.unique_id import UniqueIds
 from aerobee.clock import Clock, SystemClock
-from aerobee.errors import AerobeeError, RouteError, UsageError
+from aerobee.errors import AerobeeError, NotLeaderForQueue, RouteError, UsageError
+from aerobee.message import MessageQueue
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from aerobee.remoting.body.queue_mapping import LOGICAL_BROKER_PREFIX
 from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.client import RemotingClient, checked, split_address
 from aerobee.remoting.codes import RequestCode, request_name
@@ -245,6 +247,22 @@ class Session:
         """Call a nameserver and return its answer of code 0. Raises RemoteError for any other code."""
         address, answer = await self.nameservers.invoke(command, timeout_s=self.config.request_timeout_s)
         return checked(answer, address=address, request=request_name(command.code))
+
+    async def invoke_queue(self, queue: MessageQueue, command: RemotingCommand) -> RemotingCommand:
+        """As invoke(), at the broker that serves the queue; once more when a logical queue has another leader meanwhile."""
+        try:
+            return await self.invoke(await self.queue_address(queue), command)
+        except NotLeaderForQueue:
+            await self.routes.refresh(queue.topic)
+            address = await self.queue_address(queue)
+            await self.heartbeat_to(address)  # a broker that leads its first queue may not know our groups
+            return await self.invoke(address, command)
+
+    async def queue_address(self, queue: MessageQueue) -> str:
+        """The address of the broker that serves a queue, as broker_address(). Raises RouteError."""
+        if queue.broker_name.startswith(LOGICAL_BROKER_PREFIX):
+            await self.routes.get(queue.topic)
+        return await self.broker_address(self.routes.leader_of(queue), queue.topic)
 
     async def broker_address(self, broker_name: str, topic: str) -> str:
         """The master's address, else any id's. Asks for the route of `topic` once when it is not known."""

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from aerobee.nameserver.route_table import GroupView, RouteView, TopicQueues
+from aerobee.remoting import fastjson
 
 STANDARD_JSON_VERSION_MIN = 401
 
@@ -27,6 +28,8 @@ def route_body(route: RouteView, *, standard: bool, order_conf: str | None = Non
     if order_conf is not None:
         head.append(f'"orderTopicConf":{_dumps(order_conf)}')
     head.append(f'"queueDatas":[{",".join(_queues_text(name, queues) for name, queues in route.queues)}]')
+    if route.mappings:
+        head.append(f'"topicQueueMappingByBroker":{_mappings_text(route, standard=standard)}')
     text = "{" + ",".join(head) + "}"
     return _ascii_only(text).encode() if standard else text.encode()
 
@@ -75,6 +78,13 @@ def _queues_text(broker_name: str, queues: TopicQueues) -> str:
         f'{{"brokerName":{_dumps(broker_name)},"perm":{queues.perm},"readQueueNums":{queues.read_queue_count},'
         f'"topicSysFlag":{queues.topic_sys_flag},"writeQueueNums":{queues.write_queue_count}}}'
     )
+
+
+def _mappings_text(route: RouteView, *, standard: bool) -> str:
+    table = {name: info.to_dict() for name, info in route.mappings.items()}
+    if standard:
+        return orjson.dumps(table, option=orjson.OPT_NON_STR_KEYS).decode()
+    return fastjson.dumps(table).decode()
 
 
 def _dumps(value: object) -> str:

@@ -18,7 +18,9 @@ from aerobee.nameserver.config import LiveNameServerConfig
 from aerobee.nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from aerobee.nameserver.min_broker_notice import MinBrokerNotices
 from aerobee.nameserver.route_table import BrokerIdentity, Registration, RouteTable, TopicQueues
+from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.queue_mapping import QueueMappingInfo
 from aerobee.remoting.body.register_broker import RegisterBrokerBody, body_crc32
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -140,6 +142,7 @@ def _registration(request: RemotingCommand) -> tuple[Registration, tuple[str, ..
     body = RegisterBrokerBody.decode(
         request.body, compressed=request.boolean("compressed", False), sender_version=request.version
     )
+    mappings, wrong = _mappings(body)
     acting = request.field("enableActingMaster")
     timeout = request.field("heartbeatTimeoutMillis")
     listeners = request.field(LISTENERS_FIELD)
@@ -153,8 +156,22 @@ def _registration(request: RemotingCommand) -> tuple[Registration, tuple[str, ..
         topics={name: _queues(config) for name, config in body.topic_configs.topic_config_table.items()},
         version=body.topic_configs.data_version,
         filter_servers=body.filter_servers,
+        mappings=mappings,
     )
-    return registration, body.left_out
+    return registration, body.left_out + wrong
+
+
+def _mappings(body: RegisterBrokerBody) -> tuple[dict[str, QueueMappingInfo], tuple[str, ...]]:
+    """The mappings of static topics, and why some are left out: their topics are then served as ordinary ones."""
+    found, wrong = {}, []
+    for name, fields in (body.topic_configs.topic_queue_mapping_info_map or {}).items():
+        try:
+            found[name] = QueueMappingInfo.from_dict(
+                json_fields.as_object(fields, f"the mapping of {name[:80]!r}")
+            )
+        except MalformedFrame as error:
+            wrong.append(str(error))
+    return found, tuple(wrong)
 
 
 def _queues(config: TopicConfig) -> TopicQueues:

@@ -4,9 +4,11 @@
     groups     broker name -> BrokerGroup (cluster, broker id -> BrokerAddresses, zone)
     clusters   cluster -> broker names
     live       (cluster, broker address) -> LiveBroker (last sign of life, data version, connection)
+    mappings   topic -> broker name -> QueueMappingInfo, of static topics
 
 What always holds: a broker name in `clusters` is in `groups`, a group has at least one member, a broker name in
-`topics` is in `groups`, and a topic in `topics` has at least one broker.
+`topics` is in `groups`, and a topic in `topics` has at least one broker. A mapping goes with the topic's queues at its broker
+(RocketMQ keeps it for ever, so that a topic made anew would be taken for a static one).
 
 Source: RouteInfoManager (RocketMQ). Differences: an unregistration takes effect at once instead of in a batch; with
 `deleteTopicWithBrokerRegistration` a body of one topic deletes nothing, for it is an incremental update.
@@ -18,6 +20,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.queue_mapping import QueueMappingInfo
 
 MASTER_ID = 0
 PERM_WRITE = 2
@@ -63,6 +66,7 @@ class Registration:
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
     version: DataVersion = field(default_factory=DataVersion)
     filter_servers: tuple[str, ...] = ()
+    mappings: Mapping[str, QueueMappingInfo] = field(default_factory=dict)  # of its static topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,9 @@ class RouteView:
     groups: tuple[GroupView, ...]
     queues: tuple[tuple[str, TopicQueues], ...]
     filter_servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    mappings: Mapping[str, QueueMappingInfo] = field(
+        default_factory=dict
+    )  # by broker name, of a static topic
 
 
 class RouteTable:
@@ -152,6 +159,7 @@ class RouteTable:
         self.clusters: dict[str, dict[str, None]] = {}
         self.live: dict[tuple[str, str], LiveBroker] = {}
         self._filter_servers: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._mappings: dict[str, dict[str, QueueMappingInfo]] = {}
 
     # Brokers come and go.
 
@@ -287,7 +295,7 @@ class RouteTable:
             for member in group.members.values()
             if (servers := self._filter_servers.get((group.cluster, member.address)))
         }
-        return RouteView(views, tuple(queues.items()), filters)
+        return RouteView(views, tuple(queues.items()), filters, self._mappings.get(topic, {}))
 
     def group_views(self, *, listener: str = "") -> list[GroupView]:
         """Every broker group, in the order of registration."""
@@ -331,10 +339,8 @@ class RouteTable:
         if queues is None:
             return
         brokers: Iterable[str] = queues if not cluster else self.clusters.get(cluster, {})
-        for name in list(brokers):
-            queues.pop(name, None)
-        if not queues:
-            del self.topics[topic]
+        for name in [name for name in brokers if name in queues]:
+            self._drop_queues(topic, name)
 
     def register_topic(self, topic: str, queues: Mapping[str, TopicQueues]) -> list[str]:
         """Add a topic by hand; returns the broker names that are unknown, and changes nothing if there are any."""
@@ -369,6 +375,11 @@ class RouteTable:
             if is_prime_slave and group.enable_acting_master:
                 queues = replace(queues, perm=queues.perm & ~PERM_WRITE)
             self.topics.setdefault(topic, {})[group.name] = queues
+            mapping = registration.mappings.get(topic)
+            if mapping is not None:
+                self._mappings.setdefault(topic, {})[group.name] = mapping
+            else:
+                self._drop_mapping(topic, group.name)
 
     def _replace_members(self, group: BrokerGroup | None, members: dict[int, Member]) -> None:
         if group is not None:
@@ -390,6 +401,14 @@ class RouteTable:
         del queues[broker_name]
         if not queues:
             del self.topics[topic]
+        self._drop_mapping(topic, broker_name)
+
+    def _drop_mapping(self, topic: str, broker_name: str) -> None:
+        mappings = self._mappings.get(topic)
+        if mappings is not None:
+            mappings.pop(broker_name, None)
+            if not mappings:
+                del self._mappings[topic]
 
     def _change_perm(self, broker_name: str, *, clear: int = 0, set_to: int | None = None) -> int:
         count = 0

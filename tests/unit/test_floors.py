@@ -109,6 +109,7 @@ BROKER_ORDER = (
     "transaction",
     "pop",
     "replication",
+    "static_topic",  # logical queues, served by what sends, pulls and offsets are
     "registration",
     "topic_queues",
     "heartbeat",

@@ -15,6 +15,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.stats import GROUP_GET_NUMS, BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
@@ -40,6 +41,7 @@ class ConsumeStatsCalls:
         *,
         groups: GroupTable,
         topics: TopicTable,
+        mappings: QueueMappings,
         offsets: ConsumerOffsets,
         consumers: ConsumerRegistry,
         stats: BrokerStats,
@@ -49,6 +51,7 @@ class ConsumeStatsCalls:
     ) -> None:
         self._groups = groups
         self._topics = topics
+        self._mappings = mappings
         self._offsets = offsets
         self._consumers = consumers
         self._stats = stats
@@ -161,7 +164,10 @@ class ConsumeStatsCalls:
         config = self._topics.get(topic)
         table: dict[MessageQueue, QueueStats] = {}
         for queue_id in range(config.read_queue_nums if config is not None else 0):
-            consumed = max(0, self._offsets.query(group, topic, queue_id) or 0)
+            committed = self._offsets.query(group, topic, queue_id)
+            # Of a static topic's queue the reader must know that nothing was committed: it looks in the part before.
+            nothing = -1 if self._mappings.get(topic) is not None else 0
+            consumed = nothing if committed is None else max(0, committed)
             pulled = self._offsets.query_pulled(group, topic, queue_id) or 0
             last_ms = self._store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
             table[MessageQueue(topic, self._identity.name, queue_id)] = {

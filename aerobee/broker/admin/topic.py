@@ -18,6 +18,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
 from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
 from aerobee.broker.topic_table import TopicTable, check_creatable
@@ -52,6 +53,7 @@ class AdminTopicCalls:
         self,
         *,
         topics: TopicTable,
+        mappings: QueueMappings,
         offsets: ConsumerOffsets,
         consumers: ConsumerRegistry,
         locks: LockTable,
@@ -61,6 +63,7 @@ class AdminTopicCalls:
         identity: BrokerIdentity,
     ) -> None:
         self._topics = topics
+        self._mappings = mappings
         self._offsets = offsets
         self._consumers = consumers
         self._locks = locks
@@ -182,6 +185,7 @@ class AdminTopicCalls:
         # Once the file has it: queues that are gone cannot come back when the file cannot be written.
         for name in {topic, *await self._topics.delete_beside(doomed)}:
             self._forget(name)
+        await self._mappings.delete(topic)
         log.info("topic %s was deleted by %s", topic, peer.address)
         return request.reply()
 
@@ -212,14 +216,18 @@ class AdminTopicCalls:
     # --- reading
 
     def config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """351: one topic's settings."""
+        """351: one topic's settings; with `lo` also the mapping of a static one."""
         topic = request.text("topic")
         config = self._topics.get(topic)
         if config is None:
             return request.reply(
                 ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {topic}"
             )
-        return request.reply(body=config.encode())
+        fields = config.to_dict()
+        mapping = self._mappings.get(topic)
+        if mapping is not None and request.boolean("lo", False):
+            fields["mappingDetail"] = mapping.to_dict()
+        return request.reply(body=fastjson.dumps(fields))
 
     async def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
@@ -231,11 +239,17 @@ class AdminTopicCalls:
         start, count = page_of(request, "topicSeq", "maxTopicNum", version, len(self._topics.topics))
         topics = self._topics.topics  # replaced by a change, never changed itself
         body = await dumps_in_turns(
-            {"dataVersion": version.to_dict(), "mappingDataVersion": DataVersion().to_dict()},
+            {
+                "dataVersion": version.to_dict(),
+                "mappingDataVersion": self._mappings.data_version.to_dict(),
+            },
             "topicConfigTable",
             ((name, config.to_dict()) for name, config in islice(topics.items(), start, start + count)),
-            # The mapping fields are those of a broker without static topics; 5.x readers expect them.
-            {"topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}},
+            # 5.x readers expect the mapping fields, empty or not.
+            {
+                "topicQueueMappingDetailMap": self._mappings.details(islice(topics, start, start + count)),
+                "topicQueueMappingInfoMap": {},
+            },
         )
         return request.reply(ext={"totalTopicNum": str(len(topics))}, body=body)
 

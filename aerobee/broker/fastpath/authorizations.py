@@ -10,6 +10,7 @@ from aerobee.broker.fastpath.pull import SQL_EXPRESSION, SQL_MARK
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
+from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.role import RoleState
 from aerobee.broker.topic_table import TopicTable
 from aerobee.remoting.body.heartbeat import BROADCASTING
@@ -25,6 +26,7 @@ class Authorizations:
         *,
         role: RoleState,
         topics: TopicTable,
+        mappings: QueueMappings,
         groups: GroupTable,
         consumers: ConsumerRegistry,
         offsets: ConsumerOffsets,
@@ -34,6 +36,7 @@ class Authorizations:
         self._role = role
         self._expressions = expressions
         self._topics = topics
+        self._static = mappings
         self._groups = groups
         self._consumers = consumers
         self._offsets = offsets
@@ -49,6 +52,7 @@ class Authorizations:
         if (
             group is None
             or topic is None
+            or topic_name in self._static.by_topic  # static_topic/ knows its queues
             or not group.consume_enable
             or not topic.is_readable
             or not config.broker_permission & PERM_READ

@@ -36,6 +36,7 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
 from aerobee.broker.stats import BrokerStats
@@ -63,6 +64,7 @@ class FastPath:
         *,
         store: MessageStore,
         topics: TopicTable,
+        mappings: QueueMappings | None = None,
         groups: GroupTable,
         consumers: ConsumerRegistry,
         offsets: ConsumerOffsets,
@@ -89,6 +91,8 @@ class FastPath:
         self._held = held
         self._polls = LongPolls(store, held, resume_pull)
         self._topics = topics
+        # Their queue ids are not those of the store: handlers translate (static_topic/).
+        self._static = mappings or QueueMappings(file=None, clock=clock)
         self._offsets = offsets
         self._stats = stats
         self._ack = ack
@@ -108,6 +112,7 @@ class FastPath:
         self._authorizations = Authorizations(
             role=role,
             topics=topics,
+            mappings=self._static,
             groups=groups,
             consumers=consumers,
             offsets=offsets,
@@ -309,6 +314,7 @@ class FastPath:
         config = self._topics.get(name)
         if (
             config is None
+            or name in self._static.by_topic
             or self._store.config.enable_consume_queue_ext
             or name in NOT_SENDABLE
             or name.startswith((RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX))

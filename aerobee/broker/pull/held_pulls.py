@@ -195,6 +195,11 @@ class HeldPulls:
         self.accepting = False
         self.release_all()
 
+    def release_queue(self, topic: str, queue_id: int) -> None:
+        """Answer what is held at one queue: it is read elsewhere from now on."""
+        for pull in list(self.by_queue.get((topic, queue_id), ())):
+            self._release(pull)
+
     def release_all(self) -> None:
         """Answer everything that is held, now."""
         for release in self._others:

@@ -6,6 +6,7 @@ The reply's four offsets are in every reply of code 0, 19, 20 and 21: clients fa
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
@@ -29,6 +30,9 @@ COMMIT_OFFSET = 1
 SUSPEND = 2
 SUBSCRIPTION = 4
 CLASS_FILTER = 8
+
+# Changes the reply of a pull that was read, for a queue that the client knows by another number and other offsets.
+Rewrite = Callable[[RemotingCommand], RemotingCommand]
 
 
 def parse_pull(request: RemotingCommand) -> PullRequest:
@@ -68,7 +72,9 @@ class PullCalls:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
+    def pull(
+        self, peer: Peer, request: RemotingCommand, rewrite: Rewrite | None = None
+    ) -> Reply | Coroutine[Any, Any, Reply]:
         """Serve a pull that just came in: it may be held, and it commits the offset in its header."""
         try:
             pull = self._service.check(peer, parse_pull(request))
@@ -76,36 +82,38 @@ class PullCalls:
             ext = {"forbiddenType": str(refusal.forbidden_type)} if refusal.forbidden_type else {}
             return request.reply(refusal.code, remark=refusal.remark, ext=ext)
         if self._service.is_cold(pull):
-            return self._pull_cold(pull, request)
-        return self._answer(pull, request, self._service.read(pull, may_hold=True))
+            return self._pull_cold(pull, request, rewrite)
+        return self._answer(pull, request, self._service.read(pull, may_hold=True), rewrite)
 
-    async def _pull_cold(self, pull: Pull, request: RemotingCommand) -> Reply:
-        return self._answer(pull, request, await self._service.read_cold(pull, may_hold=True))
+    async def _pull_cold(self, pull: Pull, request: RemotingCommand, rewrite: Rewrite | None) -> Reply:
+        return self._answer(pull, request, await self._service.read_cold(pull, may_hold=True), rewrite)
 
-    def resume(self, held: HeldPull) -> None:
+    def resume(self, held: HeldPull, rewrite: Rewrite | None = None) -> None:
         """Serve a pull that was held; it is answered now, whatever there is."""
         request = decode_frame(held.frame)
         try:
             pull = self._service.check(held.peer, parse_pull(request))
             if self._service.is_cold(pull):
-                self._spawn(self._resume_cold(pull, request))
+                self._spawn(self._resume_cold(pull, request, rewrite))
                 return
-            reply = self._answer(pull, request, self._service.read(pull, may_hold=False))
+            reply = self._answer(pull, request, self._service.read(pull, may_hold=False), rewrite)
         except AerobeeError as error:
             code = error.code if isinstance(error, RemoteError) else int(ResponseCode.SYSTEM_ERROR)
             reply = request.reply(code, remark=str(error), ext={})
         if reply is not None:
             held.peer.send(reply)
 
-    async def _resume_cold(self, pull: Pull, request: RemotingCommand) -> None:
+    async def _resume_cold(self, pull: Pull, request: RemotingCommand, rewrite: Rewrite | None) -> None:
         try:
-            reply = self._answer(pull, request, await self._service.read_cold(pull, may_hold=False))
+            reply = self._answer(pull, request, await self._service.read_cold(pull, may_hold=False), rewrite)
         except AerobeeError as error:
             reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext={})
         if reply is not None and pull.peer.is_open:
             pull.peer.send(reply)
 
-    def _answer(self, pull: Pull, request: RemotingCommand, outcome: PullOutcome) -> Reply:
+    def _answer(
+        self, pull: Pull, request: RemotingCommand, outcome: PullOutcome, rewrite: Rewrite | None
+    ) -> Reply:
         """The reply, or None when the pull is held from now on."""
         if outcome.hold_ms is not None:
             asked = pull.request
@@ -117,7 +125,7 @@ class PullCalls:
                 asked.queue_id,
                 pull.tag_codes,
                 pull.accept,
-                self.resume,
+                self.resume if rewrite is None else partial(self.resume, rewrite=rewrite),
             )
             self._held.hold(held, outcome.hold_ms / 1000)
             return None
@@ -129,4 +137,5 @@ class PullCalls:
             "topicSysFlag": str(pull.topic.topic_sys_flag),
             "groupSysFlag": str(pull.group.group_sys_flag),
         }
-        return request.reply(outcome.code, remark=outcome.remark, ext=ext, body=outcome.body)
+        reply = request.reply(outcome.code, remark=outcome.remark, ext=ext, body=outcome.body)
+        return reply if rewrite is None else rewrite(reply)

@@ -51,27 +51,42 @@ class SendCalls:
             RequestCode.SEND_BATCH_MESSAGE: self.send,
         }
 
-    def send(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
-        """Serve one send request of any form."""
+    def send(
+        self,
+        peer: Peer,
+        request: RemotingCommand,
+        rewrite: Callable[[RemotingCommand], RemotingCommand] | None = None,
+    ) -> Reply | Coroutine[Any, Any, Reply]:
+        """Serve one send request of any form. `rewrite` changes the reply of what was stored before it can leave."""
         try:
             header = parse_send_header(request)
         except RemoteError as error:
             return self._refusal(request, error)
         missing = self._service.topic_to_make(header)
         if missing is None:
-            return self._serve(peer, request, header)
+            return self._serve(peer, request, header, rewrite)
         waiting = _Waiting()
 
         def serve(error: AerobeeError | None) -> None:
             # Here, not in a task that is woken later: a send that comes next finds the topic and must not overtake.
             waiting.end(
-                lambda: self._serve(peer, request, header) if error is None else self._unmade(request, error)
+                lambda: (
+                    self._serve(peer, request, header, rewrite)
+                    if error is None
+                    else self._unmade(request, error)
+                )
             )
 
         self._topics.create_then(missing, serve)
         return waiting.reply() if waiting.done.is_set() else waiting.when_done()
 
-    def _serve(self, peer: Peer, request: RemotingCommand, header: SendHeader) -> Reply:
+    def _serve(
+        self,
+        peer: Peer,
+        request: RemotingCommand,
+        header: SendHeader,
+        rewrite: Callable[[RemotingCommand], RemotingCommand] | None,
+    ) -> Reply:
         try:
             outcome = self._service.store(header, request.body, peer)
         except (RemoteError, StoreError) as error:
@@ -79,6 +94,8 @@ class SendCalls:
         if request.is_oneway:
             return None
         reply = request.reply(ext=self._fields(outcome))
+        if rewrite is not None:
+            reply = rewrite(reply)
         return self._ack.answer(peer, reply, outcome.append.end, wants_to_wait=outcome.wants_to_wait)
 
     def _unmade(self, request: RemotingCommand, error: AerobeeError) -> RemotingCommand:

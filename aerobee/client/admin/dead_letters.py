@@ -139,7 +139,7 @@ class DeadLetterCalls(AdminCalls):
 
     async def _read(self, queue: MessageQueue, offset: int) -> tuple[list[ReceivedMessage], int]:
         """Messages from `offset` on and where to go on; never an empty step at the same offset."""
-        address = await self._session.broker_address(queue.broker_name, queue.topic)
+        address = await self._session.queue_address(queue)
         fields = {
             "consumerGroup": TOOLS_GROUP,
             "topic": queue.topic,

@@ -129,7 +129,7 @@ class MessageCalls(AdminCalls):
     async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """The message at an offset of a queue. Raises QueryNotFound when there is none."""
         self._session.check_open()
-        address = await self._session.broker_address(queue.broker_name, queue.topic)
+        address = await self._session.queue_address(queue)
         fields = {
             "consumerGroup": TOOLS_GROUP,
             "topic": queue.topic,
@@ -148,7 +148,9 @@ class MessageCalls(AdminCalls):
         answer = await self._session.remoting.invoke(address, command, timeout_s=self._timeout_s)
         if answer.code == ResponseCode.SUCCESS:
             messages = decode_messages(answer.body, queue)
-            if messages and messages[0].queue_offset == offset:
+            delta = answer.integer("offsetDelta", 0)  # of a logical queue's part
+            if messages and messages[0].queue_offset + delta == offset:
+                messages[0].queue_offset = offset
                 return messages[0]
         elif answer.code not in (
             ResponseCode.PULL_NOT_FOUND,

@@ -217,7 +217,7 @@ class OffsetCalls(AdminCalls):
         return (move.begin if move.before is None else move.before) + target.value
 
     async def _committed(self, group: str, queue: MessageQueue) -> int | None:
-        address = await self._session.broker_address(queue.broker_name, queue.topic)
+        address = await self._session.queue_address(queue)
         fields = {
             "consumerGroup": group,
             "topic": queue.topic,

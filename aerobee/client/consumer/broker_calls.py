@@ -27,8 +27,7 @@ def _queue_fields(queue: MessageQueue) -> dict[str, str]:
 async def _offset(
     session: Session, code: RequestCode, queue: MessageQueue, extra: dict[str, str], field: str = "offset"
 ) -> int:
-    address = await session.broker_address(queue.broker_name, queue.topic)
-    answer = await session.invoke(address, RemotingCommand(code.value, {**_queue_fields(queue), **extra}))
+    answer = await session.invoke_queue(queue, RemotingCommand(code.value, {**_queue_fields(queue), **extra}))
     return answer.integer(field)
 
 
@@ -71,12 +70,11 @@ async def commit_offset(
     session: Session, group: str, queue: MessageQueue, offset: int, *, oneway: bool
 ) -> None:
     """Set the group's offset. One-way: returns when the bytes are on their way."""
-    address = await session.broker_address(queue.broker_name, queue.topic)
     command = commit_command(group, queue, offset)
     if oneway:
-        await session.invoke_oneway(address, command)
+        await session.invoke_oneway(await session.queue_address(queue), command)
     else:
-        await session.invoke(address, command)
+        await session.invoke_queue(queue, command)
 
 
 async def group_members(session: Session, group: str, address: str) -> list[str]:

@@ -25,6 +25,7 @@ from aerobee.message import (
     RETRY_PREFIX,
     encode_properties,
 )
+from aerobee.remoting.body.queue_mapping import LOGICAL_BROKER_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +46,12 @@ class GivesBack:
     async def give_back(self, message: ReceivedMessage, verdict: GiveBack) -> bool:
         """True when a broker has taken the message; False after a warning when none did."""
         try:
-            await send_back(
-                self._session, self._group, message, verdict, retry_count_max=self._retry_count_max
-            )
-            return True
+            # Of a logical queue nobody knows which of its brokers has the record: a new message goes to the retry topic.
+            if not message.queue.broker_name.startswith(LOGICAL_BROKER_PREFIX):
+                await send_back(
+                    self._session, self._group, message, verdict, retry_count_max=self._retry_count_max
+                )
+                return True
         except AerobeeError as error:
             log.warning("%s is not taken back (%s), sending it to the retry topic", message, error)
         try:

@@ -70,11 +70,10 @@ class QueueLocking:
             self._timer.cancel()
             self._timer = None
 
-    @staticmethod
-    def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
+    def _by_broker(self, queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
         parts: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in sorted(queues):
-            parts[queue.broker_name].append(queue)
+            parts[self._session.routes.leader_of(queue)].append(queue)
         return sorted(parts.items())
 
     async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> frozenset[MessageQueue] | None:

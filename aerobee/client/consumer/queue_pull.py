@@ -166,7 +166,8 @@ class QueuePull:
 
     def _address(self) -> tuple[str, bool]:
         """Return (address, whether it is the master's)."""
-        routes, name = self._session.routes, self.queue.broker_name
+        routes = self._session.routes
+        name = routes.leader_of(self.queue)
         address = routes.address_of(name, self._broker_id)
         if address is not None:
             return address, self._broker_id == MASTER_ID
@@ -252,7 +253,13 @@ class QueuePull:
 
     def _found(self, answer: RemotingCommand) -> None:
         process = self.process
-        wanted = process.put_all(self._session.codec.decode_messages(answer.body, self.queue))
+        messages = self._session.codec.decode_messages(answer.body, self.queue)
+        delta = answer.integer("offsetDelta", 0)
+        if delta:
+            # A part of a logical queue: its records have offsets of their own.
+            for message in messages:
+                message.queue_offset += delta
+        wanted = process.put_all(messages)
         subscription = self._subscription()
         if subscription.tags:
             # A broker filters by the hash of a tag, which others share.

@@ -28,7 +28,7 @@ class PublishInfo:
     choices[(turn + 1) % len(choices)]; who takes it counts `turn` up.
     """
 
-    __slots__ = ("choices", "created_from_template", "queues", "targets", "turn")
+    __slots__ = ("_leaders", "choices", "created_from_template", "queues", "targets", "turn")
 
     def __init__(
         self,
@@ -37,12 +37,19 @@ class PublishInfo:
         *,
         first_turn: int,
         created_from_template: bool = False,
+        leaders: Mapping[MessageQueue, str] | None = None,
     ) -> None:
+        """`leaders`: of a static topic's logical queues, the broker that serves each."""
         self.queues = tuple(queues)
         self.targets = targets
         self.created_from_template = created_from_template
         self.turn = first_turn
-        self.choices = tuple((queue, targets.get(queue.broker_name)) for queue in self.queues)
+        self._leaders = leaders or {}
+        self.choices = tuple((queue, targets.get(self.broker_of(queue))) for queue in self.queues)
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """The name of the broker that takes what is sent to a queue."""
+        return self._leaders.get(queue, queue.broker_name)
 
     def next_queue(
         self, *, avoid: str | None = None, faults: FaultAvoidance | None = None, now_s: float = 0.0
@@ -55,14 +62,13 @@ class PublishInfo:
             return queues[self.turn % count]
         for offset in range(count):
             queue = queues[(self.turn + offset) % count]
-            if queue.broker_name != avoid and (
-                faults is None or faults.is_available(queue.broker_name, now_s)
-            ):
+            broker_name = self.broker_of(queue)
+            if broker_name != avoid and (faults is None or faults.is_available(broker_name, now_s)):
                 self.turn += offset
                 return queue
         if faults is not None:
-            names = sorted({queue.broker_name for queue in queues} - {avoid or ""}) or [avoid or ""]
+            names = sorted({self.broker_of(queue) for queue in queues} - {avoid or ""}) or [avoid or ""]
             best = faults.first_back(names)
-            own = [queue for queue in queues if queue.broker_name == best]
+            own = [queue for queue in queues if self.broker_of(queue) == best]
             return own[self.turn % len(own)]
         return queues[self.turn % count]

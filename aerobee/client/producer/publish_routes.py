@@ -105,7 +105,11 @@ class PublishRoutes:
             if (address := broker.address_of_master()) is not None
         }
         info = PublishInfo(
-            queues, targets, first_turn=self._session.random.getrandbits(16), created_from_template=templated
+            queues,
+            targets,
+            first_turn=self._session.random.getrandbits(16),
+            created_from_template=templated,
+            leaders=dict(route.logical),
         )
         self.known[route.topic] = info
         return info
@@ -131,12 +135,13 @@ class PublishRoutes:
 
 def target_of(info: PublishInfo, queue: MessageQueue) -> Target:
     """The broker of a queue. Raises RouteError when it takes no messages of the topic now."""
-    target = info.targets.get(queue.broker_name)
+    name = info.broker_of(queue)
+    target = info.targets.get(name)
     if target is None:
         known = ", ".join(sorted(info.targets)) or "none"
         raise RouteError(
             queue.topic,
-            f"broker {queue.broker_name} takes no messages of topic {queue.topic} now (brokers that do: {known})",
+            f"broker {name} takes no messages of topic {queue.topic} now (brokers that do: {known})",
         )
     return target
 

@@ -17,7 +17,15 @@ from aerobee.client.producer.fault_avoidance import FaultAvoidance
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_routes import PublishRoutes, target_of
 from aerobee.client.results import SendResult, SendStatus
-from aerobee.errors import AerobeeError, GoAway, RemoteError, SendFailed, SystemBusy, TransportError
+from aerobee.errors import (
+    AerobeeError,
+    GoAway,
+    NotLeaderForQueue,
+    RemoteError,
+    SendFailed,
+    SystemBusy,
+    TransportError,
+)
 from aerobee.message import MessageQueue
 
 T = TypeVar("T")
@@ -25,11 +33,13 @@ T = TypeVar("T")
 Attempt = Callable[[Target, MessageQueue, float], Coroutine[Any, Any, T]]
 
 # Answers after which RocketMQ's client tries another broker (retryResponseCodes).
-RETRIED_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
+RETRIED_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 501, 1500})
 BUSY_PAUSE_S = (
     0.25  # before the first repeat at the only broker when it is busy; each further one waits longer
 )
-GO_AWAY_TRIES_MAX = 3  # repeats at brokers that shut down; they do not count as tries
+GO_AWAY_TRIES_MAX = (
+    3  # repeats at brokers that shut down, or lead a queue no more; they do not count as tries
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,7 @@ class SendTries:
                         return result
                     failure = unsafe
             now = time()
-            if isinstance(failure, GoAway) and go_aways < GO_AWAY_TRIES_MAX:
+            if isinstance(failure, GoAway | NotLeaderForQueue) and go_aways < GO_AWAY_TRIES_MAX:
                 go_aways += 1
             else:
                 tries_left -= 1

@@ -18,6 +18,7 @@ import orjson
 
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.queue_mapping import QueueMappingInfo
 
 MASTER_ID = 0
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -125,6 +126,13 @@ class TopicRouteData:
             json_fields.optional_text(fields, "orderTopicConf"),
             json_fields.mapping(fields, "filterServerTable"),
             mappings or None,
+        )
+
+    def queue_mappings(self) -> tuple[QueueMappingInfo, ...]:
+        """What each broker says of its part in a static topic; () for every other topic. Raises MalformedFrame."""
+        return tuple(
+            QueueMappingInfo.from_dict(json_fields.as_object(fields, f"the mapping at {name[:80]!r}"))
+            for name, fields in (self.topic_queue_mapping_by_broker or {}).items()
         )
 
     def encode(self, *, standard_json: bool = True) -> bytes:
