@@ -126,7 +126,7 @@ async def measure(name: str, shapes: list[str], rounds: int, profile: bool) -> d
     async with LocalCluster(store_config=STORE, broker_config=busy) as cluster:
         await cluster.create_topic(TOPIC, queues=4)
         broker = cluster.broker()
-        joint = cast(Any, broker)._fast_path  # what RemotingServer calls
+        joint = broker.fast_path  # what RemotingServer calls
         backend = joint._backend
         connection = Connection(Endpoint({}, burst=joint.burst))
         connection.connection_made(NoTransport())

@@ -87,7 +87,7 @@ async def measure(backend: str, rounds: int) -> dict[str, float]:
             await each.create_topic(TOPIC, QUEUES)
         await cluster.create_topic("kinds", QUEUES)
         await use_every_kind(cluster)
-        paths = {"with": cluster.broker()._fast_path, "without": plain.broker()._fast_path}
+        paths = {"with": cluster.broker().fast_path, "without": plain.broker().fast_path}
         assert paths["without"] is not None
         paths["without"]._later = paths["without"]._transactions = None
         paths["without"]._settings_changed()

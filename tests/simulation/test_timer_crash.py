@@ -16,7 +16,7 @@ import pytest
 from aerobee.broker.delay import schedule
 from aerobee.broker.fastpath import delivery
 from aerobee.broker.send import timer_properties
-from aerobee.broker.timer import timer_feature, timer_service
+from aerobee.broker.timer import slots_at_hand, timer_feature
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.store.timer_files import TimerFiles
 from aerobee.store.timer_log import TimerLog
@@ -90,7 +90,7 @@ def mend_no_slots(patch: pytest.MonkeyPatch) -> None:
 
 def deliver_a_millisecond_early(patch: pytest.MonkeyPatch) -> None:
     due_time = timer_properties.due_time
-    for user in (timer_service, delivery):
+    for user in (slots_at_hand, delivery):
         patch.setattr(user, "due_time", lambda *args, **named: due_time(*args, **named) - 1)
 
 

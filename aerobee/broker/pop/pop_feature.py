@@ -42,7 +42,7 @@ class DueDeliveries(Protocol):
     def delivered_until(self) -> int:
         """Everything due before this time (ms) was delivered."""
 
-    def messages_came(self, pause_s: float = 0.0) -> None:
+    def on_messages(self, pause_s: float = 0.0) -> None:
         """Messages stand in the timer's topic; none of them is due within `pause_s`."""
 
     def set_filter(
@@ -75,7 +75,7 @@ class Pop(Feature):
             cluster=identity.cluster,
             host=identity.store_host,
             waiting=parts.held.by_queue,
-            timer_came=timer.messages_came if timer and store.config.timer_wheel_enable else None,
+            on_timer_messages=timer.on_messages if timer and store.config.timer_wheel_enable else None,
         )
         self.engine = PopEngine(
             store=store,

@@ -54,9 +54,9 @@ class ReviveLog:
         cluster: str,
         host: bytes,
         waiting: Container[tuple[str, int]],
-        timer_came: Callable[[float], None] | None,
+        on_timer_messages: Callable[[float], None] | None,
     ) -> None:
-        """`timer_came` tells the timer that its topic has messages, and how long they may wait there, in seconds;
+        """`on_timer_messages` tells the timer that its topic has messages, and how long they may wait there, in seconds;
         None: there is no timer. `waiting`: OwnRecords."""
         self._store = store
         self._host = host
@@ -64,7 +64,7 @@ class ReviveLog:
         # What waits in the timer: physical offset -> (check point, whether the record is that itself). Bounded by what
         # is invisible; the timer's delivery takes entries out.
         self.written: dict[int, tuple[CheckPointKey, bool]] = {}
-        self.uses_timer = timer_came is not None
+        self.uses_timer = on_timer_messages is not None
         self.own = OwnRecords(
             store,
             topic=WHEEL_TIMER_TOPIC,
@@ -73,7 +73,7 @@ class ReviveLog:
             waiting=waiting,
             came=self._came,
         )
-        self._timer_came = timer_came
+        self._on_timer_messages = on_timer_messages
         self._soonest_ms = 0  # until the first record of the run is due
 
     def append(
@@ -141,8 +141,8 @@ class ReviveLog:
 
     def _came(self) -> None:
         """Tell the timer. A read brings it one or two records, and runs are cheaper."""
-        if self._timer_came is not None:
-            self._timer_came(COMPANY_S if self._soonest_ms > FAR_MS else 0.0)
+        if self._on_timer_messages is not None:
+            self._on_timer_messages(COMPANY_S if self._soonest_ms > FAR_MS else 0.0)
 
     def _timer_text(self, deliver_ms: int, unique_key: str, tag: str, revive_queue_id: int) -> bytes:
         out_ms = (deliver_ms - 1) // PRECISION_MS * PRECISION_MS

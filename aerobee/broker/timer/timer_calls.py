@@ -113,7 +113,7 @@ class TimerCalls:
 
     def metrics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """61: what waits by topic, JSON."""
-        return request.reply(body=fastjson.dumps(self._service.pending.to_dict()))
+        return request.reply(body=fastjson.dumps(self._service.progress.pending.to_dict()))
 
     # --- recall
 
@@ -308,7 +308,8 @@ class TimerCalls:
         until_ms = request.integer("untilMs", 2**62)
         count = min(LIST_MAX, max(1, request.integer("maxNum", LIST_DEFAULT)))
         start = max(
-            self._service.read_time, from_ms - from_ms % self._files.precision_ms - self._files.precision_ms
+            self._service.progress.read_time,
+            from_ms - from_ms % self._files.precision_ms - self._files.precision_ms,
         )
         loop = asyncio.get_running_loop()
         slots = await loop.run_in_executor(
@@ -320,7 +321,7 @@ class TimerCalls:
             if slot.time_ms > until_ms or len(rows) > count or looked > UNITS_MAX:
                 break
             gone: set[str] = set()
-            waiting = self._service.waiting_in(slot.time_ms)
+            waiting = self._service.slots.waiting_in(slot.time_ms)
             found: list[tuple[int, WaitingMessage]] = []
             for _, unit in self._files.log.chain(slot.last, slot.time_ms, self._files.precision_ms):
                 looked += 1
@@ -347,7 +348,7 @@ class TimerCalls:
                     rows.append(self._row(message, due))
         rows.sort(key=lambda row: row["dueMs"])
         tree = {
-            "pending": self._service.pending.total,
+            "pending": self._service.progress.pending.total,
             "messages": rows[:count],
             "isWhole": len(rows) <= count and looked <= UNITS_MAX,
         }

@@ -88,7 +88,7 @@ class Timers(Feature):
         self._checkpoint: TimerCheckpoint | None = None
         self._has_run = False
         self._rates = (parts.clock.monotonic(), 0, 0)
-        store.on_arrival(self._service.arrived)
+        store.on_arrival(self._service.on_appended)
 
     def handlers(self) -> Mapping[int, Handler]:
         return self._calls.handlers() if self._is_enabled else {}
@@ -110,10 +110,10 @@ class Timers(Feature):
         except OSError as error:
             raise StoreError(f"the timer's files cannot be opened: {error}") from error
         if tree is not None and self._files.rebuilt_from is None:  # else they are counted again
-            self._service.pending.load(tree)
+            self._service.progress.pending.load(tree)
         self._checkpoint = checkpoint
         scan_from = self._scan_start(checkpoint)
-        self._service.settle(
+        self._service.take_over(
             queue_offset=checkpoint.queue_offset if checkpoint is not None else 0,
             read_time=checkpoint.read_time_ms if checkpoint is not None else 0,
             scan_from=scan_from,
@@ -183,9 +183,9 @@ class Timers(Feature):
         """
         self._service.set_filter(topic, is_wanted, is_settled)
 
-    def messages_came(self, pause_s: float = 0.0) -> None:
-        """As TimerService.messages_came."""
-        self._service.messages_came(pause_s)
+    def on_messages(self, pause_s: float = 0.0) -> None:
+        """As TimerEnqueue.on_messages."""
+        self._service.on_messages(pause_s)
 
     def limits(self) -> tuple[int, int] | None:
         """Precision and longest delay, ms; None while each message is to be looked at."""
@@ -225,16 +225,19 @@ class Timers(Feature):
         elapsed = now - then
         rates = (0.0, 0.0)
         if elapsed > 0:
-            rates = ((service.enqueued - enqueued) / elapsed, (service.dequeued - dequeued) / elapsed)
+            rates = (
+                (service.progress.enqueued - enqueued) / elapsed,
+                (service.progress.dequeued - dequeued) / elapsed,
+            )
         if elapsed >= 10:
-            self._rates = (now, service.enqueued, service.dequeued)
+            self._rates = (now, service.progress.enqueued, service.progress.dequeued)
         return {
             "timerReadBehind": str(service.behind_ms // 1000),
-            "timerOffsetBehind": str(service.behind_messages),
+            "timerOffsetBehind": str(service.progress.behind_messages),
             "timerEnqueueTps": f"{rates[0]:.1f}",
             "timerDequeueTps": f"{rates[1]:.1f}",
-            "timerPending": str(service.pending.total),
-            **service.lateness.info("timer"),
+            "timerPending": str(service.progress.pending.total),
+            **service.progress.lateness.info("timer"),
             **self._schedule.lateness.info("schedule"),
         }
 

@@ -93,16 +93,17 @@ class TimerSaver:
     def _tick(self) -> None:
         self._arm()
         service = self._service
-        service.lateness.turn(self._clock.monotonic())
+        service.progress.lateness.turn(self._clock.monotonic())
         self._drop_old_files()
         is_idle = not self._files.wheel.exists or (
-            not service.is_changed and service.read_time - self.current.read_time_ms < IDLE_SAVE_MS
+            not service.progress.is_changed
+            and service.progress.read_time - self.current.read_time_ms < IDLE_SAVE_MS
         )
         if self._is_saving or self._failed or is_idle:
             return
         checkpoint = self._next()
         metrics = self._pending.encode(checkpoint.timestamp)
-        service.is_changed = False
+        service.progress.saved()
         self._is_saving = True
         self._store.flushed.when(
             self._store.appended, lambda ok: self._begin(checkpoint, metrics) if ok else None
@@ -125,14 +126,14 @@ class TimerSaver:
     def _next(self) -> TimerCheckpoint:
         service = self._service
         return TimerCheckpoint(
-            read_time_ms=service.read_time,
+            read_time_ms=service.progress.read_time,
             log_flushed=self._files.log.end,
-            queue_offset=service.queue_offset,
-            master_queue_offset=service.queue_offset,
+            queue_offset=service.progress.queue_offset,
+            master_queue_offset=service.progress.queue_offset,
             state_version=self.current.state_version,
             timestamp=self._clock.now_ms(),
             counter=self.current.counter + 1,
-            scan_from=service.scan_from,
+            scan_from=service.progress.scan_from,
         )
 
     def _write(self, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
@@ -158,10 +159,10 @@ class TimerSaver:
         """At a clean stop, blocking. Raises StoreError."""
         if self._failed or (not self._files.wheel.exists and not self.current.counter):
             return  # there never was a timer message
-        units = self._service.waiting_of_this_slot()
+        units = self._service.slots.waiting_of_this_slot()
         self._store.flush_now()
         if units:
-            self._files.replace_slot(self._service.read_time, units)
+            self._files.replace_slot(self._service.progress.read_time, units)
         checkpoint = replace(self._next(), is_closed=True)
         if units == []:
             checkpoint = replace(

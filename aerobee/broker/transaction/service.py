@@ -149,7 +149,7 @@ class Transactions(Feature):
         hooks = LaterFastPath(
             takes_later=lambda: not self._live.value.enable_topic_message_type_check,
             appended=self._schedule.arrived,
-            timer_appended=timers.messages_came if timers is not None else lambda: None,
+            timer_appended=timers.on_messages if timers is not None else lambda: None,
             timer_limits=timers.limits if timers is not None else lambda: None,
         )
         return LaterSettings(

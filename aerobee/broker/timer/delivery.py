@@ -1,0 +1,247 @@
+"""From the wheel to the real topics: what is due of the slot at hand is delivered, then the next one (TimerDequeueGetService).
+
+RocketMQ empties a slot when the clock has passed it, a second late, and gives up after three tries. Here each message is
+delivered at its own millisecond, and tried until the store takes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
+from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.property_names import (
+    REAL_TOPIC,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+)
+from aerobee.broker.send.timer_properties import number
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.timer.delete_key import waiting_key
+from aerobee.broker.timer.slots_at_hand import LOADS_PER_PASS, SlotsAtHand, TimerMessages
+from aerobee.broker.timer.timer_progress import TimerProgress
+from aerobee.broker.timer.waiting_slot import OFFSET_BITS, OFFSET_MASK, WaitingSlot
+from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
+from aerobee.clock import Clock, Timer
+from aerobee.errors import RecordInvalid, StoreError, UsageError
+from aerobee.message import encode_properties
+from aerobee.store.timer_files import TimerFiles
+
+log = logging.getLogger(__name__)
+
+DELIVERIES_PER_PASS = 64  # one by one
+EMPTY_SLOTS_PER_PASS = 512  # then the wheel is searched for the next one that is not
+ERROR_PAUSE_S = 1.0
+_PAUSE_MS = round(ERROR_PAUSE_S * 1000)
+
+
+class TimerDelivery:
+    """Belongs to the event loop; works between start() and stop()."""
+
+    def __init__(
+        self,
+        *,
+        store: RedeliveryStore,
+        progress: TimerProgress,
+        slots: SlotsAtHand,
+        messages: TimerMessages,
+        files: TimerFiles,
+        runs: DeliveryRuns,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._redelivery = Redelivery(store)
+        self._progress = progress
+        self._slots = slots
+        self._messages = messages
+        self._files = files
+        self._runs = runs
+        self._stats = stats
+        self._clock = clock
+        self._precision_ms = files.precision_ms
+        self._running = False
+        self._timer: Timer | None = None
+        self._due_ms = 0  # for when the timer stands
+        self._filters: dict[str, Callable[[str, bytes], bool]] = {}
+        self._settled: dict[str, Callable[[int], bool]] = {}
+
+    def set_filter(
+        self,
+        topic: str,
+        is_wanted: Callable[[str, bytes], bool],
+        is_settled: Callable[[int], bool] = lambda physical_offset: False,
+    ) -> None:
+        """Leave out messages for `topic` that are due and that nobody wants: is_settled(physical offset) is asked
+        first, before the message is read, then is_wanted(tag, body).
+        """
+        self._filters[topic] = is_wanted
+        self._settled[topic] = is_settled
+
+    def start(self) -> None:
+        """Go on with the slot that an earlier run had at hand."""
+        self._running = True
+        if self._files.wheel.exists:
+            now = self._clock.now_ms()
+            self._slots.enter(self._progress.read_time or self._slots.floor(now))
+            self.wake(now)
+
+    def stop(self) -> None:
+        """Deliver nothing more."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def wake(self, due_ms: int) -> None:
+        """There is something to deliver at this time."""
+        if self._timer is not None:
+            if self._due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._due_ms = due_ms
+        self._timer = self._clock.call_later(max(0, due_ms - self._clock.now_ms()) / 1000, self._run)
+
+    def _run(self) -> None:
+        """Deliver what is due and set the timer for the rest."""
+        self._timer = None
+        if not self._running or self._slots.slot is None:
+            return
+        try:
+            due_ms = self._work(self._slots.slot)
+        except StoreError as error:
+            log.error("timer messages are due and cannot be stored: %s; trying again", error)
+            due_ms = self._clock.now_ms() + _PAUSE_MS
+        self.wake(due_ms)
+
+    def _work(self, slot: WaitingSlot) -> int:
+        """One pass. Returns when the next one is due. Raises StoreError; nothing is lost then."""
+        budget = DELIVERIES_PER_PASS
+        skips = EMPTY_SLOTS_PER_PASS
+        progress, slots = self._progress, self._slots
+        while budget > 0 and skips > 0:
+            now = self._clock.now_ms()
+            if not progress.may_deliver:
+                return now + _PAUSE_MS  # enqueue wakes us earlier
+            if not slot.load(LOADS_PER_PASS):
+                return now
+            while budget > 0 and slot.rolls and now >= slot.time_ms:
+                self._roll(slot.rolls[-1])
+                slot.rolls.pop()
+                budget -= 1
+            while budget > 0 and (due := slot.next_due_ms) is not None and due <= now:
+                if self._deliver_run(slot, now):
+                    budget = 0
+                    break
+                self._deliver(slot, slot.next_offset, due, now)
+                slot.pop()
+                budget -= 1
+                if not budget & 15:
+                    now = self._clock.now_ms()
+            if budget <= 0:
+                return now
+            end = slot.time_ms + self._precision_ms
+            if not slot.is_done or now < end:
+                slots.load_next()
+                due = slot.next_due_ms
+                return min(end, due or end) if now < end else due or end
+            if not progress.may_leave_slot:
+                return now + _PAUSE_MS
+            skips -= 1
+            if not skips and self._files.slot(end) is None:
+                end = slots.next_used(end, now)
+            slot = slots.enter(end)
+        return self._clock.now_ms()
+
+    def _deliver_run(self, slot: WaitingSlot, now: int) -> bool:
+        """Deliver a run of what is due; returns whether anything was done."""
+        progress = self._progress
+        if slot.deleted or progress.has_handled:
+            return False  # each message is to be looked at
+        progress.touch()
+        waiting = slot.take_due(now, RUN_MAX)
+        count = settled = 0
+        try:
+            for topic, is_settled in self._settled.items():
+                wanted = [key for key in waiting if not is_settled(key & OFFSET_MASK)]
+                if len(wanted) < len(waiting):
+                    settled += len(waiting) - len(wanted)
+                    progress.count_unwanted(topic, len(waiting) - len(wanted), now)
+                    waiting = wanted
+            sources = [key & OFFSET_MASK for key in waiting]
+            result = self._runs.run(sources, (self._precision_ms, now))
+            count, fault = result.delivered_count, result.fault
+        finally:
+            slot.put_back(waiting[count:])
+        if count:
+            counts: Counter[str] = Counter()
+            for topic, message_count, _, _ in result.appended:
+                counts[topic] += message_count
+            progress.count_delivered_run(counts, [now - (key >> OFFSET_BITS) for key in waiting[:count]], now)
+        if fault is not None:
+            self.wake(now + _PAUSE_MS)
+            raise fault
+        return count + settled > 0
+
+    def _deliver(self, slot: WaitingSlot, physical_offset: int, due: int, now: int) -> None:
+        progress = self._progress
+        progress.touch()
+        if progress.take_handled(physical_offset):
+            return
+        for topic, is_settled in self._settled.items():
+            if is_settled(physical_offset):
+                progress.count_unwanted(topic, 1, now)
+                return
+        message = self._messages.read(physical_offset)
+        if message is None:
+            return
+        properties = message.properties
+        topic = properties.get(REAL_TOPIC, "")
+        if slot.deleted and _is_deleted(slot, message):
+            progress.count_gone(topic, now)
+            return
+        is_wanted = self._filters.get(topic)
+        if is_wanted is not None and not is_wanted(properties.get("TAGS", ""), message.body):
+            progress.count_unwanted(topic, 1, now)
+            return
+        enqueued = self._slots.floor(message.store_timestamp)
+        added = f"{TIMER_ENQUEUE_MS}\x01{enqueued}\x02{TIMER_DEQUEUE_MS}\x01{now}\x02"
+        try:
+            topic, size = self._redelivery.deliver(message, added.encode())
+        except (ValueError, UsageError, RecordInvalid) as error:
+            log.error(
+                "the timer message at %d cannot be delivered and is skipped: %s", physical_offset, error
+            )
+            progress.count_gone(topic, now)
+            return
+        self._stats.topic_put(topic, 1, size)
+        progress.count_delivered(topic, now - due, now)
+
+    def _roll(self, physical_offset: int) -> None:
+        """Store a message again whose time is beyond the window of its last enqueue."""
+        progress = self._progress
+        progress.touch()
+        if progress.take_handled(physical_offset):
+            return
+        message = self._messages.read(physical_offset)
+        if message is None:
+            return
+        properties = message.properties
+        if TIMER_DELIVER_MS not in properties and TIMER_ROLL_TIMES not in properties:
+            # From here on a delay can no longer be counted from the time of storing.
+            out_ms = number(properties.get(TIMER_OUT_MS)) or 0
+            properties[TIMER_DELIVER_MS] = str(self._messages.due_time(message, out_ms))
+        properties[TIMER_ROLL_TIMES] = str((number(properties.get(TIMER_ROLL_TIMES)) or 0) + 1)
+        text = encode_properties(properties).encode(errors="surrogateescape")
+        self._store.append(message.message(WHEEL_TIMER_TOPIC, 0, text))
+        progress.stored_again()
+        progress.count_gone(properties.get(REAL_TOPIC, ""), self._clock.now_ms())
+
+
+def _is_deleted(slot: WaitingSlot, message: WaitingMessage) -> bool:
+    return not slot.deleted.isdisjoint((waiting_key(message.properties), f"@{message.physical_offset}"))

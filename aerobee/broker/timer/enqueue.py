@@ -1,0 +1,210 @@
+"""From the timer topic into the wheel: each message of queue 0 of rmq_sys_wheel_timer gets a unit (TimerEnqueueGetService).
+
+The unit stands in the slot of its TIMER_OUT_MS; beyond the roll window in a slot on the way, from which the message is
+stored again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from aerobee.broker.delay.delivery_runs import DeliveryRuns
+from aerobee.broker.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS
+from aerobee.broker.send.timer_properties import number
+from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
+from aerobee.broker.timer.timer_progress import TimerProgress
+from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
+from aerobee.clock import Clock, Timer
+from aerobee.errors import StoreError
+from aerobee.message import java_hash
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.timer_files import TimerFiles
+from aerobee.store.timer_log import DEFAULT, DELETE, ROLL, TimerUnit
+
+log = logging.getLogger(__name__)
+
+ENQUEUES_PER_PASS = 256  # then the event loop gets its turn
+ERROR_PAUSE_S = 1.0
+_DELAY_MAX = 2**31 - 1
+
+
+class TimerEnqueue:
+    """Belongs to the event loop; works between start() and stop()."""
+
+    def __init__(
+        self,
+        *,
+        progress: TimerProgress,
+        slots: SlotsAtHand,
+        messages: TimerMessages,
+        files: TimerFiles,
+        runs: DeliveryRuns,
+        clock: Clock,
+        wake: Callable[[int], None],
+    ) -> None:
+        """`wake` is called with the time, ms, at which delivery has something to do."""
+        self._progress = progress
+        self._slots = slots
+        self._messages = messages
+        self._files = files
+        self._runs = runs
+        self._clock = clock
+        self._wake = wake
+        self._precision_ms = files.precision_ms
+        self._running = False
+        self._timer: Timer | None = None
+        self._pause_s = 0.0  # how much of its delay waits for nothing but company
+        self._is_full = False
+
+    def start(self) -> None:
+        """Begin with what lies in the topic."""
+        self._running = True
+        self._want()
+
+    def stop(self) -> None:
+        """Give no more units."""
+        self._running = False
+
+    def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        """A message became readable; of interest are those of the timer topic."""
+        if topic == WHEEL_TIMER_TOPIC:
+            self.on_messages()
+
+    def on_messages(self, pause_s: float = 0.0) -> None:
+        """There are new messages in the timer topic; they may be readable only after this. None of them is due
+        within `pause_s`: so long they may wait for others, to be given their units together."""
+        if self._running:
+            self._want(pause_s, pause_s)
+
+    def end_pause(self) -> None:
+        """Give units now to what only waits for company."""
+        if self._timer is not None and self._pause_s:
+            self._enqueue()
+
+    def _want(self, delay_s: float = 0.0, pause_s: float = 0.0) -> None:
+        """`pause_s` of the delay is given up when somebody asks for less."""
+        if self._timer is None:
+            self._timer = self._clock.call_later(delay_s, self._enqueue)
+        elif pause_s < self._pause_s:
+            self._timer.cancel()
+            self._timer = self._clock.call_later(delay_s, self._enqueue)
+        else:
+            return
+        self._pause_s = pause_s
+
+    def _enqueue(self) -> None:
+        """Give the messages that arrived their units."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        progress = self._progress
+        queue = progress.queue
+        if queue is None or not self._running:
+            return
+        progress.skip_to(queue.min_offset)
+        if isinstance(queue, ConsumeQueue) and self._enqueue_run(queue):
+            if progress.queue_offset < queue.readable_max:
+                self._want()
+            return
+        for _ in range(ENQUEUES_PER_PASS):
+            if progress.queue_offset >= queue.readable_max:
+                return
+            entry = queue.entry(progress.queue_offset)
+            if entry is not None:
+                try:
+                    self._enqueue_one(entry[0], entry[1])
+                except StoreError as error:
+                    if not self._is_full:
+                        log.error("timer messages wait for their place in the wheel: %s; trying again", error)
+                    self._is_full = True
+                    self._want(ERROR_PAUSE_S)
+                    return
+                self._is_full = False
+            if progress.has_units_to(progress.queue_offset + 1) and self._slots.slot is not None:
+                self._wake(self._clock.now_ms())
+        self._want()
+
+    def _enqueue_run(self, queue: ConsumeQueue) -> bool:
+        """Give a run of messages their units, as far as they are ordinary; returns whether there was any."""
+        progress = self._progress
+        count = min(ENQUEUES_PER_PASS, queue.readable_max - progress.queue_offset)
+        if progress.has_handled or count <= 0:
+            return False
+        entries = queue.entries(progress.queue_offset, count)
+        looked = self._runs.look([entry[0] for entry in entries], self._precision_ms)
+        now = self._clock.now_ms()
+        units = [
+            self._unit(now, out_ms, due_ms, cancels, physical_offset, size, topic_hash)
+            for (physical_offset, size, _), (out_ms, due_ms, cancels, _, topic_hash) in zip(
+                entries, looked, strict=False
+            )
+        ]
+        added = self._files.add_run(units) if units else 0
+        if not added:
+            return False
+        self._note(units[:added], [look[3] for look in looked], now)
+        self._is_full = False
+        if progress.has_units_to(progress.queue_offset + added):
+            self._wake(now)
+        return True
+
+    def _enqueue_one(self, physical_offset: int, size: int) -> None:
+        if self._progress.was_handled(physical_offset):
+            return  # stored again or delivered since the checkpoint, before its unit was safe
+        message = self._messages.read(physical_offset)
+        if message is None:
+            return
+        out_ms = number(message.properties.get(TIMER_OUT_MS))
+        if out_ms is None:
+            log.error("the timer message at %d has no %s; it is skipped", physical_offset, TIMER_OUT_MS)
+            return
+        due = self._messages.due_time(message, out_ms)
+        topic = message.properties.get(REAL_TOPIC, "")
+        cancels = TIMER_DELETE_KEY in message.properties
+        now = self._clock.now_ms()
+        unit = self._unit(now, out_ms, due, cancels, physical_offset, size, java_hash(topic))
+        self._files.add(unit.slot_time, unit)
+        self._note((unit,), (topic,), now)
+
+    def _unit(
+        self,
+        now: int,
+        out_ms: int,
+        due_ms: int,
+        cancels: bool,
+        physical_offset: int,
+        size: int,
+        topic_hash: int,
+    ) -> TimerUnit:
+        """The unit of one message, in the slot in which it waits first."""
+        floor = self._slots.floor
+        write_time = floor(now)
+        if self._slots.slot is None:
+            self._slots.enter(write_time)
+        magic, slot_time = DEFAULT, floor(out_ms)
+        window = self._files.window_ms
+        if slot_time - write_time >= window:
+            magic |= ROLL
+            rest = slot_time - write_time - window
+            slot_time = floor(write_time + (window // 2 if rest < window // 3 else window))
+        if cancels:
+            magic |= DELETE
+        slot_time = max(slot_time, self._progress.read_time)
+        delay = max(-_DELAY_MAX, slot_time - write_time)
+        return TimerUnit(-1, magic, slot_time - delay, delay, physical_offset, size, topic_hash, due_ms)
+
+    def _note(self, units: Sequence[TimerUnit], topics: Sequence[str], now: int) -> None:
+        """These units are in the wheel: count them, and have them delivered in time."""
+        progress = self._progress
+        read_time = progress.read_time
+        first_due = read_time + self._precision_ms
+        self._slots.add(units)
+        counts: dict[str, int] = {}
+        for unit, topic in zip(units, topics, strict=False):
+            if not unit.magic & DELETE:
+                counts[topic] = counts.get(topic, 0) + 1
+            if unit.slot_time == read_time:
+                first_due = min(first_due, unit.due_ms) if unit.magic == DEFAULT else now
+        progress.count_enqueued(counts, len(units), now)
+        self._wake(max(now, first_due))

@@ -1,0 +1,164 @@
+"""The slots of the wheel that are in memory: the present one, which is delivered, and the next. All others are on the disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from aerobee.broker.delay.redelivery import WaitingMessage
+from aerobee.broker.property_names import TIMER_DELETE_OFFSET, TIMER_OUT_MS
+from aerobee.broker.send.timer_properties import due_time, number
+from aerobee.broker.timer.delete_key import cancelled_key
+from aerobee.broker.timer.timer_progress import TimerProgress
+from aerobee.broker.timer.waiting_slot import WaitingSlot
+from aerobee.errors import MalformedRecord
+from aerobee.store.timer_files import TimerFiles
+from aerobee.store.timer_log import DELETE, TimerUnit
+
+log = logging.getLogger(__name__)
+
+LOADS_PER_PASS = 1_024
+
+
+class RecordReader(Protocol):
+    """What is needed of the store."""
+
+    def read_record(self, physical_offset: int) -> bytes | None: ...
+
+
+class TimerMessages:
+    """Reads what the units point to."""
+
+    def __init__(self, store: RecordReader, precision_ms: int) -> None:
+        self._store = store
+        self._precision_ms = precision_ms
+
+    def read(self, physical_offset: int) -> WaitingMessage | None:
+        """The message, or None, which is logged, when it is gone or cannot be read."""
+        data = self._store.read_record(physical_offset)
+        if data is None:
+            log.warning("the record of the timer message at %d is gone; it is skipped", physical_offset)
+            return None
+        try:
+            return WaitingMessage(data)
+        except MalformedRecord as error:
+            log.error("the timer message at %d cannot be read and is skipped: %s", physical_offset, error)
+            return None
+
+    def due_of(self, unit: TimerUnit) -> int:
+        """When it is due, for units that RocketMQ wrote: look into the message."""
+        end = unit.slot_time - unit.slot_time % self._precision_ms + self._precision_ms
+        data = self._store.read_record(unit.physical_offset)
+        if data is None:
+            return end
+        try:
+            message = WaitingMessage(data)
+        except MalformedRecord:
+            return end
+        out_ms = number(message.properties.get(TIMER_OUT_MS))
+        return end if out_ms is None else self.due_time(message, out_ms)
+
+    def due_time(self, message: WaitingMessage, out_ms: int) -> int:
+        """The millisecond at which a message with this TIMER_OUT_MS is due."""
+        return due_time(
+            message.properties,
+            out_ms,
+            store_timestamp=message.store_timestamp,
+            precision_ms=self._precision_ms,
+        )
+
+    def delete_key_of(self, unit: TimerUnit) -> str | None:
+        """What a unit cancels; None when that cannot be read."""
+        message = self.read(unit.physical_offset)
+        if message is None:
+            return None
+        offset = message.properties.get(TIMER_DELETE_OFFSET)
+        return f"@{offset}" if offset else cancelled_key(message.properties)
+
+
+class SlotsAtHand:
+    """`slot` is delivered now, None before enter(); its successor is made ready beside it."""
+
+    def __init__(
+        self,
+        files: TimerFiles,
+        messages: TimerMessages,
+        progress: TimerProgress,
+        warm: Callable[[list[int]], None],
+    ) -> None:
+        """`warm` is given the physical offsets of the next slot, to bring their records into memory."""
+        self._files = files
+        self._messages = messages
+        self._progress = progress
+        self._warm = warm
+        self._precision_ms = files.precision_ms
+        self.slot: WaitingSlot | None = None
+        self._next: WaitingSlot | None = None
+
+    def floor(self, time_ms: int) -> int:
+        """The beginning of the slot of a time."""
+        return time_ms - time_ms % self._precision_ms
+
+    def enter(self, time_ms: int) -> WaitingSlot:
+        """Make the slot of a time the one that is delivered."""
+        following = self._next
+        self.slot = (
+            following if following is not None and following.time_ms == time_ms else self._open(time_ms)
+        )
+        self._next = self._open(time_ms + self._precision_ms)
+        self._progress.enter(time_ms)
+        return self.slot
+
+    def _open(self, time_ms: int) -> WaitingSlot:
+        slot = self._files.slot(time_ms)
+        chain = None if slot is None else self._files.log.chain(slot.last, time_ms, self._precision_ms)
+        return WaitingSlot(
+            time_ms,
+            chain,
+            latest_ms=time_ms + 2 * self._precision_ms,
+            due_of=self._messages.due_of,
+            delete_key_of=self._messages.delete_key_of,
+        )
+
+    def add(self, units: Iterable[TimerUnit]) -> None:
+        """These units joined the wheel: those of a slot in memory join it here, too."""
+        for unit in units:
+            for slot in (self.slot, self._next):
+                if slot is not None and slot.time_ms == unit.slot_time:
+                    slot.add(unit)
+
+    def load_next(self) -> None:
+        """While nothing is due: read the next slot from the disk."""
+        following = self._next
+        if following is not None and not following.is_loaded and following.load(LOADS_PER_PASS):
+            self._warm(following.offsets())
+
+    def next_used(self, time_ms: int, now_ms: int) -> int:
+        """The first slot from a time on that was ever used; the present one when none is before it."""
+        later = (slot.time_ms for slot in self._files.wheel.slots() if slot.time_ms >= time_ms)
+        return max(time_ms, min(self.floor(now_ms), *later, self.floor(now_ms)))
+
+    def waiting_in(self, slot_time: int) -> set[int] | None:
+        """Physical offsets of what waits in the slot at hand; None for another one, or before it is loaded."""
+        slot = self.slot
+        if slot is None or slot.time_ms != slot_time or not slot.is_loaded:
+            return None
+        return self._progress.without_handled({*slot.offsets(), *slot.rolls})
+
+    def waiting_of_this_slot(self) -> list[TimerUnit] | None:
+        """Units for what is not delivered yet of the slot at hand, for a chain without what was delivered.
+
+        None when the slot is not loaded or was empty: then its chain is right as it is.
+        """
+        slot, read_time = self.slot, self._progress.read_time
+        found = self._files.slot(read_time)
+        if slot is None or not slot.is_loaded or found is None:
+            return None
+        left = self.waiting_in(read_time) or set()
+        units = [
+            unit
+            for _, unit in self._files.log.chain(found.last, slot.time_ms, self._precision_ms)
+            if unit.physical_offset in left or unit.magic & DELETE
+        ]
+        return units[::-1]

@@ -1,0 +1,189 @@
+"""How far the timer is: what has its unit, which slot is at hand, what of it an earlier run delivered. Core.
+
+What always holds: slots before `read_time` are delivered; messages below `queue_offset` have their unit; what was
+delivered of the slots from `read_time` on lies in the commit log behind `scan_from`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from aerobee.broker.delay.delivery_lateness import DeliveryLateness
+from aerobee.broker.timer.pending_counts import PendingCounts
+from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
+
+
+class TimerQueue(Protocol):
+    """The consume queue of the timer topic."""
+
+    min_offset: int
+    max_offset: int
+    readable_max: int
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None: ...
+
+
+class TimerProgress:
+    """Changed by enqueue and delivery, each step by one call; read by checkpoints and operators."""
+
+    def __init__(
+        self,
+        *,
+        queues: Mapping[tuple[str, int], TimerQueue],
+        log_end: Callable[[], int],
+        pending: PendingCounts,
+        precision_ms: int,
+    ) -> None:
+        self._queues = queues
+        self._log_end = log_end
+        self._precision_ms = precision_ms
+        self.pending = pending
+        self.lateness = DeliveryLateness()
+        self.queue_offset = 0
+        self.read_time = 0
+        self.scan_from = 0
+        self.enqueued = self.dequeued = 0
+        self.is_changed = False  # since the last checkpoint
+        self._is_slot_touched = False  # something of the slot at hand was delivered
+        # A message that cancels, or one that was stored again for a later slot, must be in its slot before that is
+        # delivered. So nothing is delivered before what an earlier run left has its units, and no slot is left
+        # before what was stored again from it has.
+        self._first_needed_offset = self._needed_offset = 0
+        self._handled: set[int] = (
+            set()
+        )  # physical offsets of what an earlier run delivered since the checkpoint
+        self._handled_until = 0
+
+    # --- life
+
+    def take_over(
+        self, *, queue_offset: int, read_time: int, scan_from: int, handled: set[int], now_ms: int
+    ) -> None:
+        """Go on where an earlier run ended; `handled` are the physical offsets of what it delivered since."""
+        self.queue_offset = queue_offset
+        self.read_time = read_time - read_time % self._precision_ms
+        self.scan_from = scan_from
+        self._handled = handled
+        self._handled_until = now_ms if handled else 0
+
+    def begin(self) -> None:
+        """The timer starts: what lies in its topic now needs its unit before anything is delivered."""
+        self._first_needed_offset = self._needed_offset = self.queue_end
+
+    def saved(self) -> None:
+        """A checkpoint with the present numbers is on its way."""
+        self.is_changed = False
+
+    # --- enqueue
+
+    @property
+    def queue(self) -> TimerQueue | None:
+        """The timer topic's queue; None when it is not there yet."""
+        return self._queues.get((WHEEL_TIMER_TOPIC, 0))
+
+    @property
+    def queue_end(self) -> int:
+        """The offset of the timer topic's next message."""
+        queue = self.queue
+        return queue.max_offset if queue is not None else 0
+
+    @property
+    def behind_messages(self) -> int:
+        """Messages of the timer topic without a unit."""
+        queue = self.queue
+        return max(0, queue.readable_max - self.queue_offset) if queue is not None else 0
+
+    def skip_to(self, queue_offset: int) -> None:
+        """Messages before it are deleted."""
+        self.queue_offset = max(self.queue_offset, queue_offset)
+
+    def has_units_to(self, queue_offset: int) -> bool:
+        """Messages before it have their units. Returns whether delivery waited for just that."""
+        before, self.queue_offset = self.queue_offset, queue_offset
+        self.is_changed = True
+        return before < self._needed_offset <= queue_offset
+
+    def count_enqueued(self, counts: Mapping[str, int], unit_count: int, now_ms: int) -> None:
+        """So many units were given; `counts` of them, by real topic, wait for delivery."""
+        self.enqueued += unit_count
+        for topic, count in counts.items():
+            self.pending.add(topic, count, now_ms)
+
+    # --- delivery
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether all that an earlier run left in the topic has its unit."""
+        return self.queue_offset >= self._first_needed_offset
+
+    @property
+    def may_leave_slot(self) -> bool:
+        """Whether all that was stored again from the slot at hand has its unit."""
+        return self.queue_offset >= self._needed_offset
+
+    def stored_again(self) -> None:
+        """A message of the slot at hand now stands at the topic's end."""
+        self._needed_offset = self.queue_end
+
+    def touch(self) -> None:
+        """Something of the slot at hand is being delivered."""
+        self.is_changed = self._is_slot_touched = True
+
+    def count_delivered(self, topic: str, late_ms: int, now_ms: int) -> None:
+        """A message was delivered to `topic`, so long after it was due."""
+        self.dequeued += 1
+        self.lateness.add(late_ms)
+        self.pending.add(topic, -1, now_ms)
+
+    def count_delivered_run(self, counts: Mapping[str, int], late_ms: Sequence[int], now_ms: int) -> None:
+        """The same of several messages: `counts` by topic, `late_ms` one each."""
+        self.dequeued += len(late_ms)
+        self.lateness.add_all(late_ms)
+        for topic, count in counts.items():
+            self.pending.add(topic, -count, now_ms)
+
+    def count_unwanted(self, topic: str, count: int, now_ms: int) -> None:
+        """So many messages were due that nobody wants any more."""
+        self.dequeued += count
+        self.pending.add(topic, -count, now_ms)
+
+    def count_gone(self, topic: str, now_ms: int) -> None:
+        """A message will not be delivered: cancelled, stored again for later, or it cannot be."""
+        self.pending.add(topic, -1, now_ms)
+
+    def enter(self, time_ms: int) -> None:
+        """The slot of a time is the one at hand."""
+        if time_ms == self.read_time:
+            return
+        self.read_time = time_ms
+        # What was delivered of a slot is behind the read time only now: RocketMQ goes by that alone.
+        self.is_changed = self.is_changed or self._is_slot_touched
+        self._is_slot_touched = False
+        if self._handled_until and time_ms > self._handled_until and not self.behind_messages:
+            self._handled.clear()
+            self._handled_until = 0
+        if not self._handled_until:
+            self.scan_from = self._log_end()
+
+    # --- what an earlier run delivered
+
+    @property
+    def has_handled(self) -> bool:
+        """Whether each message is to be looked up in what was delivered already."""
+        return bool(self._handled)
+
+    def was_handled(self, physical_offset: int) -> bool:
+        """Whether an earlier run delivered it."""
+        return physical_offset in self._handled
+
+    def take_handled(self, physical_offset: int) -> bool:
+        """Whether an earlier run delivered it; then its unit is gone now, and nobody asks again."""
+        if physical_offset not in self._handled:
+            return False
+        self._handled.discard(physical_offset)
+        return True
+
+    def without_handled(self, physical_offsets: set[int]) -> set[int]:
+        """Those that nobody delivered yet."""
+        return physical_offsets - self._handled
