@@ -4,6 +4,10 @@ RocketMQ bounds its thread pools' queues and sheds what waited longer than 200 m
 queues: requests wait in the sockets. What can be measured is how late the loop runs its timers, which is what a
 request waits, and how many reply bytes peers have not taken. Sends are refused while either is beyond its bound,
 with code 2; pulls and everything else go on, for they relieve the broker.
+
+One request that held the loop by itself is a stall, not load: what waited behind it is served, and the queue is as short as
+before. So the time of stalls is no part of the wait (remoting/loop_watch.py measures and names them); that of a send is,
+for a store that takes long is what RocketMQ's page cache check looks at.
 """
 
 from __future__ import annotations
@@ -29,11 +33,19 @@ class Overload:
     """
 
     def __init__(
-        self, *, wait_limit_ms: int, pending_limit_bytes: int, pending_bytes: Callable[[], int]
+        self,
+        *,
+        wait_limit_ms: int,
+        pending_limit_bytes: int,
+        pending_bytes: Callable[[], int],
+        stalled_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`stalled_s` grows by the time that single requests, other than sends, held the loop."""
         self._wait_limit_ms: float = wait_limit_ms or math.inf
         self._pending_limit_bytes = pending_limit_bytes
         self._pending_bytes = pending_bytes
+        self._stalled_s = stalled_s
+        self._stalled_before_s = 0.0  # when the sample was armed
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._now: Callable[[], float] = float
@@ -72,7 +84,7 @@ class Overload:
             self._is_idle = False
             self._arm(min(SAMPLE_S, self._due - self._now()))
         if not self._reason and self._timer is not None:
-            wait_ms = (self._now() - self._due) * 1000
+            wait_ms = self._late_ms()
             if wait_ms > HICCUP_LIMITS * self._wait_limit_ms:
                 self.observe(round(wait_ms), self._last_pending_bytes)
         return self._reason
@@ -96,18 +108,25 @@ class Overload:
             self._reason = ""
 
     def _sample(self) -> None:
-        now = self._now()
         if self._is_idle or self._samples % PENDING_EVERY == 0:
             self._last_pending_bytes = self._pending_bytes()
         self._samples += 1
-        self.observe(max(0, round((now - self._due) * 1000)), self._last_pending_bytes)
+        self.observe(round(self._late_ms()), self._last_pending_bytes)
         self._is_idle = not self._was_asked and not self._reason
         self._was_asked = False
         self._arm(IDLE_SAMPLE_S if self._is_idle else SAMPLE_S)
+
+    def _late_ms(self) -> float:
+        """How late the sample is, without what stalls took since it was armed; not below 0."""
+        late_s = self._now() - self._due
+        if late_s * 1000 > self._wait_limit_ms:
+            late_s -= self._stalled_s() - self._stalled_before_s
+        return max(0.0, late_s * 1000)
 
     def _arm(self, delay_s: float) -> None:
         """Sample so long from now; below 0 for a sample that is overdue, which says how late the loop is."""
         if self._timer is not None:
             self._timer.cancel()
         self._due = self._now() + delay_s
+        self._stalled_before_s = self._stalled_s()
         self._timer = asyncio.get_running_loop().call_at(self._due, self._sample)

@@ -57,7 +57,7 @@ class Ports:
         self._direct = direct
         self._is_serving = False
         self._handlers: dict[int, Handler] = {}
-        self._watch = watch = LoopWatch(clock.monotonic)
+        self.watch = watch = LoopWatch(clock.monotonic)
         config, handlers = live.value, self._handlers
 
         def make() -> RemotingServer:
@@ -114,7 +114,7 @@ class Ports:
         """Keys for GET_BROKER_RUNTIME_INFO (28)."""
         return {
             "refusedConnections": str(self.main.refused_count + self.vip.refused_count),
-            **self._watch.runtime_info(),
+            **self.watch.runtime_info(),
             "slowPeersClosed": str(self.main.too_slow_count + self.vip.too_slow_count),
         }
 

@@ -77,6 +77,7 @@ class Serving:
             wait_limit_ms=config.send_wait_limit_ms,
             pending_limit_bytes=config.pending_reply_bytes_max,
             pending_bytes=self.unread.look,
+            stalled_s=lambda: ports.watch.stalled_s,
         )
         base.live.on_change(self._limits_changed)
         self.registration = Registration(
@@ -261,6 +262,7 @@ class Serving:
             identity=parts.identity,
             role=self.role,
             clock=base.clock,
+            watch=self._ports.watch,
             choice=self._choice,
             later=later,
             transactions=transactions,

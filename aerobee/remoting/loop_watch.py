@@ -1,4 +1,4 @@
-"""Who held the event loop: requests whose handling took longer than HELD_LIMIT_S in one piece.
+"""Who held the event loop: requests, and bursts of the fast path, whose handling took longer than HELD_LIMIT_S in one piece.
 
 Everybody else waits meanwhile. The request's code and its peer are in the log, now and then, and the counters in the
 broker's runtime information.
@@ -11,39 +11,50 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
+from aerobee.errors import AerobeeError
 from aerobee.log_throttle import LogThrottle
-from aerobee.remoting.codes import request_name
+from aerobee.remoting.codes import RequestCode, request_name
+from aerobee.remoting.frame import FrameDecoder
 from aerobee.remoting.peer import Peer
 
 T = TypeVar("T")
 HELD_LIMIT_S = 0.05
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _LOG = logging.getLogger("aerobee.remoting")
 
 
 class LoopWatch:
-    """Counts of one process part. Belongs to its event loop."""
+    """Counts of one server. Belongs to its event loop."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
         self.held_count = 0
         self.longest_s = 0.0
         self.longest = ""  # request and peer
+        self.stalled_s = 0.0  # what single requests that are no sends have held, all together (overload.py)
         self._throttle = LogThrottle(_LOG, monotonic)
 
     def note(self, code: int, address: str, held_s: float) -> None:
         """A request was handled for `held_s` without a pause; nothing is noted below HELD_LIMIT_S."""
         if held_s < HELD_LIMIT_S:
             return
+        if code not in SENDS:
+            self.stalled_s += held_s
+        self._held(request_name(code), address, held_s)
+
+    def note_burst(self, data: bytes | bytearray, position: int, address: str, held_s: float) -> None:
+        """The fast path served the frames of one read, from `position` of `data` on, in `held_s`, HELD_LIMIT_S or more."""
+        self._held(f"a burst that begins with {_first_request(data, position)}", address, held_s)
+
+    def note_turn(self, what: str, address: str, held_s: float) -> None:
+        """The fast path served what had arrived at many connections in `held_s`; `what` and `address` name the largest."""
+        self._held(what, address, held_s)
+
+    def _held(self, what: str, address: str, held_s: float) -> None:
         self.held_count += 1
         if held_s > self.longest_s:
-            self.longest_s, self.longest = held_s, f"{request_name(code)} of {address}"
-        self._throttle.warn(
-            request_name(code),
-            "%s of %s held the event loop for %.0f ms",
-            request_name(code),
-            address,
-            held_s * 1000,
-        )
+            self.longest_s, self.longest = held_s, f"{what} of {address}"
+        self._throttle.warn(what, "%s of %s held the event loop for %.0f ms", what, address, held_s * 1000)
 
     def runtime_info(self) -> dict[str, str]:
         return {
@@ -88,3 +99,15 @@ class Watched:
                     return work.send(answer)
 
                 step = send
+
+
+def _first_request(data: bytes | bytearray, position: int) -> str:
+    """The name of the request that stands in `data` at `position`."""
+    decoder = FrameDecoder()
+    end = position + 4 + int.from_bytes(data[position : position + 4])
+    try:
+        decoder.feed(bytes(data[position:end]))
+        frame = decoder.next_frame()
+    except AerobeeError:
+        return "an unreadable frame"
+    return "half a frame" if frame is None else request_name(frame.code)

@@ -9,16 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aerobee.ops.commands import run_cli
 from aerobee.testing import ThreadedCluster
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.cli import Run, make_run
 
 
 @pytest.fixture(scope="module")
@@ -29,29 +27,15 @@ def cluster() -> Iterator[ThreadedCluster]:
 
 @pytest.fixture
 def run(
-    cluster: ThreadedCluster, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    cluster: ThreadedCluster,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Run:
     """Run one command line; returns exit code, standard output and standard error."""
     monkeypatch.setenv("AEROBEE_NAMESRV_ADDR", cluster.nameserver_address)
 
-    def command(*arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]:
-        if stdin is not None:
-            read, write = os.pipe()
-            os.write(write, stdin)
-            os.close(write)
-            saved = os.dup(0)
-            os.dup2(read, 0)
-        try:
-            code = run_cli(arguments)
-        finally:
-            if stdin is not None:
-                os.dup2(saved, 0)
-                os.close(read)
-                os.close(saved)
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return command
+    return make_run(capfdbinary, request)
 
 
 def documents(text: str) -> list[Any]:

@@ -10,10 +10,8 @@ import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, PushConsumer, reject
 from aerobee.client.received import ReceivedMessage
-from aerobee.ops.commands import run_cli
 from aerobee.testing import ThreadedCluster
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.cli import Run, make_run
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +22,14 @@ def cluster() -> Iterator[ThreadedCluster]:
 
 @pytest.fixture
 def run(
-    cluster: ThreadedCluster, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    cluster: ThreadedCluster,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Run:
     monkeypatch.setenv("AEROBEE_NAMESRV_ADDR", cluster.nameserver_address)
 
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code = run_cli(arguments)
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return command
+    return make_run(capfdbinary, request)
 
 
 def consume(cluster: ThreadedCluster, topic: str, group: str, *, orderly: bool = False) -> Callable[[], None]:
@@ -117,7 +113,7 @@ def test_who_holds_the_queues_of_an_ordered_group_is_shown(cluster: ThreadedClus
     assert {(lock["state"], lock["lease_s"]) for lock in locks()} == {("held", 32.0)}
     assert "renewed s ago" in run("group", "describe", "keeper")[1]
     stop()
-    assert locks() == []
+    wait_for(lambda: locks() == [])
 
 
 def test_a_topic_of_a_kind_and_a_priority(run: Run) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
 from aerobee.client.consumer.push_consumer import PushConsumer
 from aerobee.client.sync import SyncProducer, _LoopThread
-from aerobee.ops.commands import run_cli
 from aerobee.testing import ThreadedCluster
+from tests.cli import Run, make_run
 
-Run = Callable[..., tuple[int, str, str]]
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
 
 
@@ -26,15 +25,15 @@ def cluster() -> Iterator[ThreadedCluster]:
 
 
 @pytest.fixture
-def run(cluster: ThreadedCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(
+    cluster: ThreadedCluster,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Run:
     monkeypatch.setenv("AEROBEE_NAMESRV_ADDR", cluster.nameserver_address)
 
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code = run_cli(arguments)
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return command
+    return make_run(capfdbinary, request)
 
 
 def test_a_reply_is_waited_for_and_printed(run: Run, cluster: ThreadedCluster) -> None:

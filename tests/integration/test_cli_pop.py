@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from aerobee.client.consumer.simple_consumer import SimpleConsumer
 from aerobee.client.sync import _LoopThread
-from aerobee.ops.commands import run_cli
 from aerobee.testing import ThreadedCluster
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.cli import Run, make_run
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +20,15 @@ def cluster() -> Iterator[ThreadedCluster]:
 
 
 @pytest.fixture
-def run(cluster: ThreadedCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(
+    cluster: ThreadedCluster,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Run:
     monkeypatch.setenv("AEROBEE_NAMESRV_ADDR", cluster.nameserver_address)
 
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code = run_cli(arguments)
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return command
+    return make_run(capfdbinary, request)
 
 
 def test_messages_are_popped_acknowledged_and_not_more_than_asked_for(run: Run) -> None:

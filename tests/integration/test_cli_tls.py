@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,9 @@ import pytest
 from aerobee.client import ClientConfig, SyncProducer
 from aerobee.errors import ConfigError
 from aerobee.message import Message
-from aerobee.ops.commands import run_cli
 from aerobee.ops.listening import free_ports
+from tests.cli import Run, make_run
 from tests.integration.certificates import Identity, identity
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @dataclass
@@ -78,17 +76,17 @@ def started(*arguments: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def run(
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Run:
     monkeypatch.setenv("AEROBEE_CLIENT_CONFIG", str(tmp_path / "client.toml"))
     for name in ("AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR"):
         monkeypatch.delenv(name, raising=False)
 
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code = run_cli(arguments)
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return command
+    return make_run(capfdbinary, request)
 
 
 def test_commands_connect_with_a_client_certificate(run: Run, secured: Secured) -> None:

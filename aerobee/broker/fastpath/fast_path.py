@@ -48,6 +48,7 @@ from aerobee.remoting.command import boolean_text
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.direct import Event
 from aerobee.remoting.frame import PREFIX_BYTES
+from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch
 from aerobee.remoting.native_loop import NativeSockets
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
@@ -77,6 +78,7 @@ class FastPath:
         identity: BrokerIdentity,
         role: RoleState,
         clock: Clock,
+        watch: LoopWatch | None = None,
         choice: BackendChoice | None = None,
         expressions: Expressions | None = None,
         later: LaterSettings | None = None,
@@ -103,6 +105,7 @@ class FastPath:
         self._now_ms = clock.now_ms
         self._monotonic = clock.monotonic
         self._role = role
+        self._watch = watch or LoopWatch(clock.monotonic)
         # A backend holds answers for the disk only: where replicas are waited for without the disk, handlers answer.
         self._answers = store.holds_answers or not ack.holds
         self._opens_ms = 0
@@ -147,15 +150,18 @@ class FastPath:
             self._takes_sends(),
             self._role.serves_reads,
         )
-        if appended:
-            requests = self._count(appended)
+        if appended or pulled:
+            requests = self._count(appended) if appended else 0
             if held:
                 self._ack.hold(connection, self._store.log.end, held)
-            self._stats.put_took(self._monotonic() - started, requests)
-        if pulled:
-            found = self._note(pulled, connection)
+            found = self._note(pulled, connection) if pulled else 0
+            elapsed_s = self._monotonic() - started
+            if requests:
+                self._stats.put_took(elapsed_s, requests)
             if found:
-                self._stats.get_took(self._monotonic() - started, found)
+                self._stats.get_took(elapsed_s, found)
+            if elapsed_s > HELD_LIMIT_S:
+                self._watch.note_burst(data, position, connection.address, elapsed_s)
         if replies:
             connection.write(replies)
         if fault is not None:
@@ -187,13 +193,33 @@ class FastPath:
             _LOG.exception("a turn of connections was not noted to its end")
         for transport, rest in sockets.send_replies():
             transport.on_unsent(rest)
-        if requests or found:
+        if requests or pulled:
             elapsed_s = self._monotonic() - started  # what each request of this turn has waited
             if requests:
                 self._stats.put_took(elapsed_s, requests)
             if found:
                 self._stats.get_took(elapsed_s, found)
+            if elapsed_s > HELD_LIMIT_S:
+                self._turn_held(appended, pulled, elapsed_s)
         return events
+
+    def _turn_held(
+        self,
+        appended: Sequence[Appended],
+        pulled: Sequence[tuple[Connection, Sequence[PullResult]]],
+        elapsed_s: float,
+    ) -> None:
+        """Say what held the loop: the largest part of a turn. Native code does not say from where sends came."""
+        topic, messages, size, requests = max(appended, key=lambda each: each[2], default=("", 0, 0, 0))
+        peer, results = max(pulled, key=lambda each: len(each[1]), default=(None, ()))
+        if peer is None or requests > len(results):
+            self._watch.note_turn(
+                f"a turn with {requests} sends of {messages} messages ({size} bytes)",
+                f"topic {topic}",
+                elapsed_s,
+            )
+        else:
+            self._watch.note_turn(f"a turn with {len(results)} pulls", peer.address, elapsed_s)
 
     def answer(self, pulls: list[HeldPull]) -> list[HeldPull]:
         """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""

@@ -72,12 +72,13 @@ class SendTries:
     ) -> T:
         """Run `attempt` until it succeeds, fails for good, or tries or time are used up.
 
-        `fixed`: this queue and no other, one try. `next_queue`: where the first try goes. `first`: it is made already.
+        `fixed`: this queue and no other; one try, unless its broker is busy, which has stored nothing and may be asked
+        again. `next_queue`: where the first try goes. `first`: it is made already.
         """
         time = asyncio.get_running_loop().time
         failure: AerobeeError
         attempts: list[tuple[str, BaseException]] = []
-        tries_left = 1 if fixed is not None else 1 + self._config.retry_count_max
+        tries_left = 1 + self._config.retry_count_max
         go_aways = 0
         avoid: str | None = None
         now = time()
@@ -105,15 +106,18 @@ class SendTries:
                     if self._faults is not None:
                         ended = time()
                         self._faults.record(target.broker_name, (ended - now) * 1000, ended)
-                    unsafe = self._not_stored_ok(result, target) if tries_left > 1 else None
+                    unsafe = self._not_stored_ok(result, target) if fixed is None and tries_left > 1 else None
                     if unsafe is None:
                         return result
                     failure = unsafe
             now = time()
+            is_busy = isinstance(failure, SystemBusy)
             if isinstance(failure, GoAway | NotLeaderForQueue) and go_aways < GO_AWAY_TRIES_MAX:
                 go_aways += 1
-            else:
+            elif fixed is None or is_busy:
                 tries_left -= 1
+            else:
+                tries_left = 0
             if not is_retried(failure):
                 raise failure
             attempts.append((f"{target.broker_name} at {target.address}", failure))
@@ -122,7 +126,7 @@ class SendTries:
             if tries_left <= 0 or now >= deadline:
                 raise send_failed(topic, attempts, now - began) from failure
             avoid = target.broker_name
-            if isinstance(failure, SystemBusy) and len(info.targets) == 1:
+            if is_busy and (fixed is not None or len(info.targets) == 1):
                 # No other broker to go to: give this one the time that it asks for.
                 await asyncio.sleep(min(BUSY_PAUSE_S * len(attempts), max(0.0, deadline - now)))
                 now = time()

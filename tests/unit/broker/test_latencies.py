@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
+from aerobee.broker.fastpath.seam import Appended
 from aerobee.broker.pull.pull_calls import SUBSCRIPTION
 from aerobee.remoting.frame import encode_frame
 from tests.fakes import FakePeer
@@ -30,5 +32,31 @@ def test_bursts_count_each_request(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert first is not None
         pulling.fast_path.burst(peer, b"".join(map(encode_frame, pulls)), 0)  # type: ignore[arg-type]
         assert pulling.stats.get_latency.count == 3
+    finally:
+        pulling.close()
+
+
+@pytest.mark.parametrize("backend", [PYTHON, NATIVE])
+def test_a_burst_that_holds_the_loop_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    use_backend(backend, monkeypatch)
+    pulling = Pulling(tmp_path)
+    try:
+        peer = FakePeer()
+        watch = pulling.fast_path._watch
+        pulling.fast_path.burst(peer, send_frame(), 0)  # type: ignore[arg-type]
+        assert watch.held_count == 0
+        count = pulling.fast_path._count
+
+        def count_slowly(appended: Sequence[Appended]) -> int:
+            pulling.clock.advance(0.06)
+            return count(appended)
+
+        monkeypatch.setattr(pulling.fast_path, "_count", count_slowly)
+        pulling.fast_path.burst(peer, send_frame() * 3, 0)  # type: ignore[arg-type]
+        assert watch.held_count == 1
+        assert watch.longest == f"a burst that begins with SEND_MESSAGE_V2 (310) of {peer.address}"
+        assert watch.stalled_s == 0, "sends are load"
     finally:
         pulling.close()

@@ -39,6 +39,40 @@ async def test_requests_that_keep_the_sample_from_running_are_refused_in_the_sam
     await asyncio.sleep(0)
 
 
+def test_a_request_that_held_the_loop_by_itself_is_no_load() -> None:
+    clock = SimulatedClock()
+    loop = SimulatedLoop(clock)
+    stalled: list[float] = []
+    reasons: list[str] = []
+
+    def overload() -> Overload:
+        return Overload(
+            wait_limit_ms=200,
+            pending_limit_bytes=1000,
+            pending_bytes=lambda: 0,
+            stalled_s=lambda: sum(stalled),
+        )
+
+    async def stalls(gate: Overload, *, is_noted: bool) -> None:
+        gate.start()
+        assert gate.reason == ""
+        for _ in range(4):
+            clock.advance(3.0)  # one request has the loop for so long
+            if is_noted:
+                stalled.append(3.0)
+            reasons.append(gate.reason)
+            await asyncio.sleep(SAMPLE_S)
+            reasons.append(gate.reason)
+        gate.stop()
+
+    loop.run_until_complete(stalls(overload(), is_noted=True))
+    assert set(reasons) == {""}, "sends that waited behind it are served"
+    reasons.clear()
+    loop.run_until_complete(stalls(overload(), is_noted=False))
+    assert any("requests wait" in reason for reason in reasons), "the same without a single culprit is load"
+    loop.close()
+
+
 def test_an_idle_broker_is_sampled_once_a_second_and_a_busy_one_ten_times() -> None:
     clock = SimulatedClock()
     loop = SimulatedLoop(clock)

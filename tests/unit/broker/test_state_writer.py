@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -80,6 +82,27 @@ def test_the_end_writes_what_waits_and_tries_what_was_refused() -> None:
     writer.close(wait=True)
     assert written == ["b", "a"]
     assert writer.refused_paths == []
+
+
+async def test_what_a_request_waits_for_goes_first() -> None:
+    written: list[str] = []
+    is_running, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_running.set()
+        may_end.wait()
+
+    writer = StateWriter()
+    writer.write_soon("first", hold)
+    await asyncio.to_thread(is_running.wait)
+    for name in "abc":
+        writer.write_soon(name, lambda name=name: written.append(name))  # type: ignore[misc]
+    requests = [asyncio.create_task(writer.write(lambda n=n: written.append(n))) for n in "12"]  # type: ignore[misc]
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(*requests)
+    writer.close(wait=True)
+    assert written == ["1", "2", "a", "b", "c"]
 
 
 async def test_a_write_after_the_end_is_an_error_that_says_so() -> None:
