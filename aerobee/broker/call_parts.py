@@ -24,6 +24,8 @@ from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
+from aerobee.broker.replication.replication import Replication
+from aerobee.broker.replication.slave_calls import SlaveCalls
 from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_service import SendService
@@ -149,10 +151,31 @@ def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPa
     )
 
 
-def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInfo) -> tuple[CallPart, ...]:
-    """What mqadmin and consoles call."""
+def request_modes(parts: BrokerParts) -> RequestModes:
+    """Who pulls and who pops, as the file says. Raises StoreError."""
     modes = RequestModes(live=parts.live, file=parts.config_file(REQUEST_MODE_FILE))
     modes.load()
+    return modes
+
+
+def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[CallPart, ...]:
+    """What slaves ask beside the log, and what there is to know about them."""
+    return (
+        SlaveCalls(
+            offsets=parts.offsets,
+            schedule=parts.schedule,
+            store=parts.store,
+            identity=parts.identity,
+            state=replication.state,
+            clock=parts.clock,
+        ),
+    )
+
+
+def admin_calls(
+    parts: BrokerParts, registration: Registration, info: RuntimeInfo, modes: RequestModes
+) -> tuple[CallPart, ...]:
+    """What mqadmin and consoles call."""
     return (
         AdminTopicCalls(
             topics=parts.topics,
@@ -205,7 +228,6 @@ def admin_calls(parts: BrokerParts, registration: Registration, info: RuntimeInf
             store=parts.store,
             info=info,
             identity=parts.identity,
-            role=parts.role,
             clock=parts.clock,
             save=parts.save_settings,
         ),

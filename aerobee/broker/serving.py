@@ -14,7 +14,15 @@ from collections.abc import Mapping
 
 from aerobee.broker.ack import AckPolicy
 from aerobee.broker.admin.runtime_info import RuntimeInfo
-from aerobee.broker.call_parts import CallPart, admin_calls, client_calls, pull_calls, queue_calls
+from aerobee.broker.call_parts import (
+    CallPart,
+    admin_calls,
+    client_calls,
+    pull_calls,
+    queue_calls,
+    replication_calls,
+    request_modes,
+)
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.schedule import Schedule
@@ -108,15 +116,9 @@ class Serving:
         self.schedule.load()
         store.on_arrival(self.schedule.arrived)
         self.parts = self._make_parts(identity)
+        self._modes = request_modes(self.parts)
         self.replication = make_replication(
-            store=store,
-            role=self.role,
-            ack=self.parts.ack,
-            live=base.live,
-            listener=ha_listener,
-            network=base.network,
-            client=base.client,
-            clock=base.clock,
+            parts=self.parts, modes=self._modes, listener=ha_listener, network=base.network
         )
         self.features = make_features(self.parts)
         for feature in self.features:
@@ -234,7 +236,8 @@ class Serving:
         calls: tuple[CallPart, ...] = (
             *queue_calls(parts, self._pulls, self.registration),
             *client_calls(parts, self.registration),
-            *admin_calls(parts, self.registration, info),
+            *admin_calls(parts, self.registration, info, self._modes),
+            *replication_calls(parts, self.replication),
             *self.features,
         )
         handlers: dict[int, Handler] = {}

@@ -345,6 +345,15 @@ class TopicTable:
             }
         return list(counts)
 
+    def copy_from(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        """Have a master's table, with its version, in memory at once: what is not in it goes. The file follows."""
+        before, table = self.topics, dict(topics)
+        changed = tuple(config for name, config in table.items() if before.get(name) != config)
+        self.take((table, version), (changed,))
+        if changed and before.keys() - table.keys():
+            self._tell(())
+        self._changes.write_soon()
+
     # --- the file
 
     def load(self) -> None:

@@ -1,4 +1,4 @@
-"""The broker itself: 25, 26, 28, 306, 329, 907.
+"""The broker itself: 25, 26, 28, 306, 329.
 
 Source: AdminBrokerProcessor (RocketMQ). Settings that can change while the broker runs do so by swapping whole frozen
 configs; a key that cannot is refused by name in the remark and the others take effect. Keys that nobody knows are
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.role import RoleState
 from aerobee.clock import Clock
 from aerobee.config import (
     changed,
@@ -25,7 +23,6 @@ from aerobee.config import (
     to_properties,
 )
 from aerobee.errors import ConfigError, StoreError
-from aerobee.remoting import fastjson
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.kv_table import KVTable
 from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
@@ -62,7 +59,7 @@ CONFIG_BYTES_MAX = 1024 * 1024
 
 
 class AdminBrokerCalls:
-    """Answers 25, 26, 28, 306, 329 and 907."""
+    """Answers 25, 26, 28, 306 and 329."""
 
     def __init__(
         self,
@@ -71,7 +68,6 @@ class AdminBrokerCalls:
         store: MessageStore,
         info: RuntimeInfo,
         identity: BrokerIdentity,
-        role: RoleState,
         clock: Clock,
         other_settings: Callable[[], Mapping[str, str]] = dict,
         save: Callable[[Mapping[str, str]], Awaitable[None]] | None = None,
@@ -84,7 +80,6 @@ class AdminBrokerCalls:
         self._store = store
         self._info = info
         self._identity = identity
-        self._role = role
         self._clock = clock
         self._other_settings = other_settings
         self._save = save
@@ -97,7 +92,6 @@ class AdminBrokerCalls:
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.delete_expired,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
-            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
         }
 
     def runtime_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
@@ -187,20 +181,3 @@ class AdminBrokerCalls:
         removed = self._store.delete_expired(manual=True)
         log.info("retention was started by %s: %d files removed", peer.address, removed)
         return request.reply()
-
-    def ha_status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """907: replication as a master without slaves shows it."""
-        body: dict[str, Any] = {
-            "haClientRuntimeInfo": {
-                "lastReadTimestamp": 0,
-                "lastWriteTimestamp": 0,
-                "masterFlushOffset": 0,
-                "maxOffset": 0,
-                "transferredByteInSecond": 0,
-            },
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
-            "master": self._role.is_master,
-            "masterCommitLogMaxOffset": self._store.max_physical_offset,
-        }
-        return request.reply(body=fastjson.dumps(body))

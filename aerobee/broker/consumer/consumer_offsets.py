@@ -72,6 +72,7 @@ class ConsumerOffsets:
         self._resets: dict[tuple[str, str, int], int] = {}
         self._reset_callbacks: list[ResetCallback] = []
         self._commits = 0
+        self._copied_from: int | None = None  # at a slave: where its log ended when its master told them
         self._dirty = False
         self.log_end = -1  # of the file that was read; -1: it does not say, or RocketMQ wrote it
         self.had_pop_buffer = False  # in the run that wrote the file
@@ -206,8 +207,8 @@ class ConsumerOffsets:
             self.log_end = 0  # nothing was ever saved: everything in the log counts
             return
         try:
-            offsets = _parse_table(fields, "offsetTable")
-            pulled = _parse_table(fields, "pullOffsetTable")
+            offsets = parse_offset_table(fields, "offsetTable")
+            pulled = parse_offset_table(fields, "pullOffsetTable")
             version = DataVersion.from_dict(json_fields.mapping(fields, "dataVersion"))
             self.log_end = json_fields.integer(fields, LOG_END, -1)
             self.had_pop_buffer = json_fields.boolean(fields, POP_BUFFER)
@@ -256,7 +257,8 @@ class ConsumerOffsets:
         does no harm: what was popped up to them shows in the log behind that end once more. Each copy of a table that
         is made there is one step of the interpreter.
         """
-        log_end, has_pop_buffer = self._log_end_now(), self.has_pop_buffer
+        log_end = self._log_end_now() if self._copied_from is None else self._copied_from
+        has_pop_buffer = self.has_pop_buffer
         version = self.data_version.to_dict()
         offsets, pulled = list(self._offsets.items()), list(self._pulled.items())
         topics = {group: list(topics) for group, topics in self._topics.items()}
@@ -284,6 +286,17 @@ class ConsumerOffsets:
             "offsetTable": _table_dict(self._offsets.items()),
             "pullOffsetTable": _table_dict(self._pulled.items()),
         }
+
+    def copied(self, log_offset: int | None) -> None:
+        """What is here are a master's offsets: what was popped since shows in the log from `log_offset` on. None: they are
+        this broker's own, as those of a master are."""
+        self._copied_from = log_offset
+
+    @property
+    def change_mark(self) -> str:
+        """Another text after each change: who has seen this one knows the table."""
+        version = self.data_version
+        return f"{version.timestamp}.{version.counter}.{self._commits}"
 
     # --- helpers
 
@@ -317,7 +330,8 @@ def _table_dict(entries: Iterable[tuple[tuple[str, str], dict[int, int]]]) -> di
     return {f"{topic}{SEPARATOR}{group}": queues.copy() for (topic, group), queues in entries}
 
 
-def _parse_table(fields: json_fields.Fields, name: str) -> Table:
+def parse_offset_table(fields: json_fields.Fields, name: str) -> Table:
+    """The table of this name as a file and answers have it. Raises MalformedFrame."""
     table: Table = {}
     for key, value in json_fields.mapping(fields, name).items():
         # Neither a topic's nor a group's name has an @.

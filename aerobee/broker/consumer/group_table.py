@@ -186,6 +186,11 @@ class GroupTable:
 
         return put
 
+    def copy_from(self, wrapper: SubscriptionGroupWrapper) -> None:
+        """Have a master's table, with its version, in memory at once: what is not in it goes. The file follows."""
+        self.take((dict(wrapper.subscription_group_table), wrapper.forbidden_table, wrapper.data_version), ())
+        self._changes.write_soon()
+
     # --- the file
 
     def load(self) -> None:

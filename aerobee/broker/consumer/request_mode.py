@@ -115,17 +115,20 @@ class RequestModes:
 
     # --- the file
 
+    def copy_from(self, tree: json_fields.Fields) -> None:
+        """Have a master's table (the body of 402): what is not in it goes. The file follows. Raises MalformedFrame."""
+        table = _parse(tree)
+        if table != self._table:
+            self.take((table,), ())
+            self._changes.write_soon()
+
     def load(self) -> None:
         """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
         tree = self._file.read() if self._file is not None else None
         if tree is None:
             return
         try:
-            for topic, groups in json_fields.mapping(tree, "messageRequestModeMap").items():
-                self._table[topic] = {
-                    group: RequestMode.from_dict(json_fields.as_object(value, f"the mode of {group[:80]!r}"))
-                    for group, value in json_fields.as_object(groups, f"topic {topic[:80]!r}").items()
-                }
+            self._table = _parse(tree)
         except MalformedFrame as error:
             raise StoreError(f"config/{FILE_NAME} is not a table of request modes: {error}") from error
 
@@ -140,4 +143,14 @@ def _content(table: _Table) -> dict[str, Any]:
             topic: {group: mode.to_dict() for group, mode in groups.items()}
             for topic, groups in table.items()
         }
+    }
+
+
+def _parse(tree: json_fields.Fields) -> _Table:
+    return {
+        topic: {
+            group: RequestMode.from_dict(json_fields.as_object(value, f"the mode of {group[:80]!r}"))
+            for group, value in json_fields.as_object(groups, f"topic {topic[:80]!r}").items()
+        }
+        for topic, groups in json_fields.mapping(tree, "messageRequestModeMap").items()
     }

@@ -109,11 +109,17 @@ class Schedule:
         self._saved_end = 0
         self.lateness = DeliveryLateness()
         self.offsets: dict[int, int] = {}  # level -> next queue offset to deliver
+        self._copied_from: int | None = (
+            None  # at a slave: where the log ended when the master told its offsets
+        )
         self.data_version = DataVersion(0, clock.now_ms(), 0)
 
     def start(self) -> None:
         """Begin with what is due. load() comes first."""
         self._running = True
+        if self._copied_from is not None:
+            self._skip_delivered(self._copied_from)
+            self._copied_from = None
         for level in range(1, len(self._delays_ms) + 1):
             self._run(level)
         self._save_timer = self._clock.call_later(SAVE_INTERVAL_S, self._save_again)
@@ -227,6 +233,15 @@ class Schedule:
         if before // VERSION_STEP != self._count // VERSION_STEP:
             self.data_version = self.data_version.next(self._clock.now_ms())
 
+    def copy_from(self, offsets: dict[int, int], log_offset: int) -> None:
+        """Have a master's offsets; what it delivered since shows in the log from `log_offset` on. The file follows soon."""
+        self._copied_from = log_offset
+        if offsets != self.offsets:
+            self.offsets = offsets
+            tree, file = self._file_tree(), self._file
+            if file is not None:
+                file.write_soon(lambda: file.write(tree))
+
     # --- the file
 
     def load(self) -> None:
@@ -281,7 +296,8 @@ class Schedule:
             self._file.write(self._file_tree())
 
     def _file_tree(self) -> dict[str, object]:
-        return {**self.to_json(), LOG_OFFSET_KEY: self._store.log.end}
+        log_offset = self._store.log.end if self._copied_from is None else self._copied_from
+        return {**self.to_json(), LOG_OFFSET_KEY: log_offset}
 
     def to_json(self) -> dict[str, object]:
         """What RocketMQ knows of the file; also the body of GET_ALL_DELAY_OFFSET (45)."""

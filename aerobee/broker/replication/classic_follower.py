@@ -17,6 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, cast
 
+from aerobee.broker.replication.byte_rate import ByteRate
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.replication.record_starts import record_starts
@@ -129,6 +130,7 @@ class ClassicFollower:
         self._master_end = 0
         self._last_read_s = -1.0
         self._last_write_s = -1.0
+        self._rate = ByteRate(clock.monotonic(), store.log.end)
         self._trouble = ""
         self._timer: Timer | None = None
 
@@ -140,6 +142,7 @@ class ClassicFollower:
             master_end=self._master_end,
             last_read_s=self._last_read_s,
             last_write_s=self._last_write_s,
+            bytes_per_s=self._rate.look(self._clock.monotonic(), self._store.log.end),
             trouble=self._trouble,
         )
 
@@ -346,6 +349,7 @@ class ClassicFollower:
         connection = self._connection
         if connection is None:
             return
+        self._rate.look(now, self._store.log.end)
         silent_s = now - self._last_read_s
         if silent_s > config.ha_housekeeping_interval / 1000:
             connection.end(

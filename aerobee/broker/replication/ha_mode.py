@@ -28,6 +28,7 @@ class ReplicaState:
     sent: int
     is_in_sync: bool
     caught_up_at_s: float  # monotonic time at which it last had the whole log; negative: never
+    bytes_per_s: int = 0
     broker_id: int = -1  # -1: classic slaves do not say
 
 
@@ -40,6 +41,7 @@ class FollowState:
     master_end: int  # the end of the master's log as far as it is known
     last_read_s: float  # monotonic time of the last bytes from it; negative: none yet
     last_write_s: float
+    bytes_per_s: int = 0
     trouble: str = ""  # why it does not follow, a clause without a full stop
 
 

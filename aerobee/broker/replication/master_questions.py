@@ -1,4 +1,4 @@
-"""What a slave asks its master by requests: so far where its log begins and ends."""
+"""What a slave asks its master by requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from aerobee.broker.replication.classic_follower import LogBounds
 from aerobee.errors import AerobeeError
 from aerobee.remoting.body.kv_table import KVTable
 from aerobee.remoting.client import RemotingClient, checked
-from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.codes import RequestCode, request_name
 from aerobee.remoting.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 3.0
+TABLE_TIMEOUT_S = 10.0
 
 
 class MasterQuestions:
@@ -20,6 +21,11 @@ class MasterQuestions:
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
+
+    async def ask(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        """A request that the broker at `address` answers. Raises RemoteError and what a connection raises."""
+        reply = await self._client.invoke(address, request, timeout_s=TABLE_TIMEOUT_S)
+        return checked(reply, address=address, request=request_name(request.code))
 
     async def log_bounds(self, address: str) -> LogBounds | None:
         """Where the log of the broker at `address` begins and ends (28); None when it does not say."""

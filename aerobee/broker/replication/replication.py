@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from aerobee.broker.ack import AckPolicy
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.ha_mode import FollowState, HaMode, MasterAddress, ReplicaState
+from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.role import Role, RoleState
 from aerobee.store.message_store import MessageStore
@@ -47,6 +48,7 @@ class Replication:
         acks: ReplicaAcks,
         mode: HaMode,
         listener: HaListener,
+        metadata: MetadataSync,
     ) -> None:
         self.acks = acks
         self._store = store
@@ -54,7 +56,8 @@ class Replication:
         self._ack = ack
         self._mode = mode
         self._listener = listener
-        self._follow: asyncio.Task[None] | None = None
+        self.metadata = metadata
+        self._tasks: list[asyncio.Task[None]] = []
         self._master: MasterAddress | None = None
         self._is_slave = not role.takes_writes
 
@@ -106,7 +109,11 @@ class Replication:
                     master.ha,
                     master.broker or "unknown",
                 )
-                self._follow = asyncio.create_task(self._mode.follow(master), name="ha-follow")
+                self._tasks = [asyncio.create_task(self._mode.follow(master), name="ha-follow")]
+                if master.broker:
+                    self._tasks.append(
+                        asyncio.create_task(self.metadata.run(master.broker), name="ha-metadata")
+                    )
         self._role.change(Role.SLAVE, reason, epoch=max(epoch, self._role.epoch))
 
     def state(self) -> ReplicationState:
@@ -126,10 +133,9 @@ class Replication:
         self._store.on_burst(None)
         self._ack.set_replication(None)
         self._mode.close()
-        task = self._follow
+        tasks = self._tasks
         self._stop_following()
-        if task is not None:
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---
 
@@ -147,6 +153,6 @@ class Replication:
         self._ack.refuse_on((lambda: self._mode.shortage) if is_master and self._mode.waits else None)
 
     def _stop_following(self) -> None:
-        task, self._follow, self._master = self._follow, None, None
-        if task is not None:
+        tasks, self._tasks, self._master = self._tasks, [], None
+        for task in tasks:
             task.cancel()

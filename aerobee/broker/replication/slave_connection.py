@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from aerobee.broker.replication.byte_rate import ByteRate
 from aerobee.broker.replication.ha_mode import ReplicaState
 from aerobee.broker.replication.log_sender import LogSender
 from aerobee.clock import Clock, Timer
@@ -51,6 +52,7 @@ class SlaveConnection(asyncio.Protocol):
         self._sender: LogSender | None = None
         self._timer: Timer | None = None
         self._last_read_s = clock.monotonic()
+        self._rate = ByteRate(self._last_read_s)
 
     # --- asyncio.Protocol
 
@@ -131,6 +133,12 @@ class SlaveConnection(asyncio.Protocol):
             sent=self._sender.position if self._sender is not None else 0,
             is_in_sync=self.acknowledged >= 0 and gap < self._store.config.ha_max_gap_not_in_sync,
             caught_up_at_s=self.caught_up_at_s,
+            bytes_per_s=self._bytes_per_s(),
+        )
+
+    def _bytes_per_s(self) -> int:
+        return self._rate.look(
+            self._clock.monotonic(), self._sender.position if self._sender is not None else 0
         )
 
     def _start_of(self, offset: int) -> int | None:
@@ -162,6 +170,7 @@ class SlaveConnection(asyncio.Protocol):
             on_gone=self.end,
             position=start,
         )
+        self._rate = ByteRate(self._clock.monotonic(), start)
         self._sender.wake()
 
     def _frame_head(self, offset: int, size_max: int) -> tuple[bytes, int]:
@@ -174,6 +183,7 @@ class SlaveConnection(asyncio.Protocol):
         if now - self._last_read_s > config.ha_housekeeping_interval / 1000:
             self.end(f"it was silent for {now - self._last_read_s:.0f} s (haHousekeepingInterval)")
             return
+        self._bytes_per_s()
         sender = self._sender
         if sender is not None and now - sender.last_write_s >= config.ha_send_heartbeat_interval / 1000:
             sender.write(CLASSIC_HEAD.pack(sender.position, 0))

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import logging
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import MASTER_ID, BrokerConfig, LiveConfig
+from aerobee.broker.config import MASTER_ID, BrokerConfig
+from aerobee.broker.consumer.request_mode import RequestModes
+from aerobee.broker.parts import BrokerParts
 from aerobee.broker.replication.classic_follower import ClassicFollower
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.master_questions import MasterQuestions
+from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import Replication
-from aerobee.broker.role import RoleState
-from aerobee.clock import Clock
 from aerobee.errors import ConfigError
 from aerobee.network import Network
-from aerobee.remoting.client import RemotingClient
 from aerobee.store.config import BrokerRole, StoreConfig
-from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -56,20 +54,16 @@ async def open_ha_port(listener: HaListener, config: BrokerConfig, store: StoreC
 
 def make_replication(
     *,
-    store: MessageStore,
-    role: RoleState,
-    ack: AckPolicy,
-    live: LiveConfig,
+    parts: BrokerParts,
+    modes: RequestModes,
     listener: HaListener,
     network: Network,
-    client: RemotingClient,
-    clock: Clock,
 ) -> Replication:
     """Make it in classic mode; it begins with Replication.start()."""
+    store, clock, live = parts.store, parts.clock, parts.live
+    questions = MasterQuestions(parts.client)
     acks = ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000)
-    follower = ClassicFollower(
-        store=store, clock=clock, network=network, ask_bounds=MasterQuestions(client).log_bounds
-    )
+    follower = ClassicFollower(store=store, clock=clock, network=network, ask_bounds=questions.log_bounds)
     mode = ClassicMode(
         store=store,
         clock=clock,
@@ -79,4 +73,22 @@ def make_replication(
             live.value.enable_slave_acting_master and store.config.broker_role is BrokerRole.SYNC_MASTER
         ),
     )
-    return Replication(store=store, role=role, ack=ack, acks=acks, mode=mode, listener=listener)
+    metadata = MetadataSync(
+        questions=questions,
+        store=store,
+        topics=parts.topics,
+        groups=parts.groups,
+        offsets=parts.offsets,
+        schedule=parts.schedule,
+        modes=modes,
+        clock=clock,
+    )
+    return Replication(
+        store=store,
+        role=parts.role,
+        ack=parts.ack,
+        acks=acks,
+        mode=mode,
+        listener=listener,
+        metadata=metadata,
+    )

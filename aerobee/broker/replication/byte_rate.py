@@ -1,0 +1,22 @@
+"""Bytes a second of a stream, looked at now and then. Core."""
+
+from __future__ import annotations
+
+WINDOW_S = 1.0
+
+
+class ByteRate:
+    """The rate of the last whole second or so; 0 when nothing moved for two."""
+
+    def __init__(self, now_s: float, position: int = 0) -> None:
+        self._since_s = now_s
+        self._from = position
+        self._rate = 0
+
+    def look(self, now_s: float, position: int) -> int:
+        """The rate, given how far the stream is now."""
+        elapsed_s = now_s - self._since_s
+        if elapsed_s >= WINDOW_S:
+            self._rate = int((position - self._from) / elapsed_s)
+            self._since_s, self._from = now_s, position
+        return self._rate

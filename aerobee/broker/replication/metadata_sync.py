@@ -1,0 +1,216 @@
+"""What a slave copies beside the log: topics, groups, offsets, delay levels' offsets, request modes (SlaveSynchronize of RocketMQ).
+
+Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
+that take long the pause is ten times what they took. RocketMQ's slaves ask once a minute: a topic that is made shortly before
+its master dies does not exist at them.
+
+Offsets are taken when this log has reached the place where the master's ended when it told them. Taken earlier, and with the
+master lost then, they would lead over messages that this broker gets as the next master.
+
+Timers need no copy: what is delivered stands in the log, and a slave that becomes master reads it there.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, ConsumerOffsets, parse_offset_table
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.request_mode import RequestModes
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.replication.master_questions import MasterQuestions
+from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
+from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, MalformedFrame
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.subscription_group import SubscriptionGroupWrapper
+from aerobee.remoting.body.topic_config import TopicConfigSerializeWrapper
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+INTERVAL_S = 1.0
+PAUSE_FACTOR = 10  # of what a round took
+REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
+REACH_LOOK_S = 0.02
+MARK_FIELD = "aerobeeMark"  # of a table: the same mark, the same content; RocketMQ ignores it
+
+
+class MetadataSync:
+    """One task a slave. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        questions: MasterQuestions,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        schedule: Schedule,
+        modes: RequestModes,
+        clock: Clock,
+    ) -> None:
+        self.synced_at_s = -1.0  # monotonic time of the last round that succeeded; negative: none yet
+        self._questions = questions
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._schedule = schedule
+        self._modes = modes
+        self._clock = clock
+        self._merge = OffsetMerge()
+        self._master = ""
+        self._offsets_mark = ""
+        self._modes_body = b""
+        self._trouble = ""
+
+    async def run(self, master: str) -> None:
+        """Copy from the broker at `master` until cancelled."""
+        self._master, self._offsets_mark, self._modes_body = master, "", b""
+        self._merge.master_lost()
+        while True:
+            started = self._clock.monotonic()
+            try:
+                await self._round()
+                if self._trouble:
+                    log.info("settings and offsets of the master at %s are copied again", master)
+                self._trouble = ""
+            except AerobeeError as error:
+                self._merge.master_lost()
+                if str(error) != self._trouble:
+                    self._trouble = str(error)
+                    log.warning("settings and offsets of the master at %s are not copied: %s", master, error)
+            except Exception:
+                # The task's outermost edge: a slave whose tables silently grow old would lead consumers astray.
+                self._merge.master_lost()
+                log.exception("copying settings and offsets from %s failed; trying again", master)
+            took_s = self._clock.monotonic() - started
+            await self._clock.sleep(max(INTERVAL_S, PAUSE_FACTOR * took_s))
+
+    async def _round(self) -> None:
+        await self._copy_topics()
+        await self._copy_groups()
+        await self._copy_modes()
+        await self._copy_offsets()
+        self.synced_at_s = self._clock.monotonic()
+
+    async def _ask(self, code: RequestCode, ext: dict[str, str] | None = None) -> RemotingCommand:
+        return await self._questions.ask(self._master, RemotingCommand(code, ext or {}))
+
+    # --- tables with a version
+
+    async def _copy_topics(self) -> None:
+        known = self._topics.data_version
+        first = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, _first_page("topicSeq", "maxTopicNum"))
+        if _version_of(first) == known:
+            return
+        whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        left_out: list[str] = []
+        wrapper = TopicConfigSerializeWrapper.from_dict(
+            fastjson.loads_object(whole.body, "TopicConfigSerializeWrapper"), left_out=left_out
+        )
+        for reason in left_out:
+            log.warning("a topic of the master is not copied: %s", reason)
+        self._topics.copy_from(wrapper.topic_config_table, wrapper.data_version)
+
+    async def _copy_groups(self) -> None:
+        known = self._groups.data_version
+        first = await self._ask(
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _first_page("groupSeq", "maxGroupNum")
+        )
+        if _version_of(first) == known:
+            return
+        whole = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        wrapper = SubscriptionGroupWrapper.decode(whole.body)
+        self._groups.copy_from(wrapper)
+
+    async def _copy_modes(self) -> None:
+        reply = await self._ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        if reply.body != self._modes_body:
+            self._modes.copy_from(fastjson.loads_object(reply.body, "messageRequestModeMap"))
+            self._modes_body = reply.body
+
+    # --- offsets
+
+    async def _copy_offsets(self) -> None:
+        log_end = self._store.log.end
+        delays = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: self._offsets_mark})
+        table: list[OffsetAt] | None = None
+        if reply.body:
+            table = _offsets_of(fastjson.loads_object(reply.body, "the master's offsets"))
+        levels = _levels_of(fastjson.loads_object(delays.body, "the master's delay offsets"))
+        if (table is not None or levels != self._schedule.offsets) and not await self._has_reached():
+            return
+        self._schedule.copy_from(levels, log_end)
+        if table is not None:
+            await self._take(table)
+            self._offsets_mark = (reply.ext or {}).get(MARK_FIELD, "")
+        self._offsets.copied(log_end)
+
+    async def _has_reached(self) -> bool:
+        """Wait until this log is where the master's ends now; whether it got there in time."""
+        bounds = await self._questions.log_bounds(self._master)
+        if bounds is None:
+            return False
+        deadline = self._clock.monotonic() + REACH_WAIT_S
+        while self._store.log.end < bounds.end:
+            if self._clock.monotonic() >= deadline:
+                return False
+            await self._clock.sleep(REACH_LOOK_S)
+        return True
+
+    async def _take(self, table: list[OffsetAt]) -> None:
+        found = self._merge.merge(table, self._offsets.query)
+        for each in found.taken:
+            self._offsets.commit(each.group, each.topic, each.queue_id, each.offset, client="the master")
+        for each in found.given_back:
+            if each.group.startswith(SYSTEM_GROUP_PREFIX):
+                continue
+            log.info(
+                "the master is told that group %s has consumed %s queue %d up to %d here",
+                each.group, each.topic, each.queue_id, each.offset,
+            )  # fmt: skip
+            await self._ask(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                {
+                    "consumerGroup": each.group,
+                    "topic": each.topic,
+                    "queueId": str(each.queue_id),
+                    "commitOffset": str(each.offset),
+                },
+            )
+
+
+def _first_page(start_key: str, count_key: str) -> dict[str, str]:
+    return {start_key: "0", count_key: "1", "dataVersion": ""}
+
+
+def _version_of(reply: RemotingCommand) -> DataVersion:
+    fields = fastjson.loads_object(reply.body, "a page of a table")
+    return DataVersion.from_dict(json_fields.mapping(fields, "dataVersion"))
+
+
+def _offsets_of(fields: json_fields.Fields) -> list[OffsetAt]:
+    """Raises MalformedFrame."""
+    return [
+        OffsetAt(topic, group, queue_id, offset)
+        for (topic, group), queues in parse_offset_table(fields, "offsetTable").items()
+        for queue_id, offset in queues.items()
+        if queue_id >= 0 and offset >= 0
+    ]
+
+
+def _levels_of(fields: json_fields.Fields) -> dict[int, int]:
+    levels: dict[int, int] = {}
+    for level, offset in json_fields.mapping(fields, "offsetTable").items():
+        levels[json_fields.as_integer(level, "a delay level")] = json_fields.as_integer(offset, "an offset")
+    if any(level < 1 or offset < 0 for level, offset in levels.items()):
+        raise MalformedFrame("the master's delay offsets hold a level below 1 or an offset below 0")
+    return levels

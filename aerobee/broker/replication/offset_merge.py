@@ -1,0 +1,68 @@
+"""What becomes of a group's offsets at a slave when the master's table comes. Core.
+
+RocketMQ's slaves put the master's values over their own: a master that returns with an old file takes back what consumers
+have committed at the slave meanwhile. Here a value goes up with the master's, and down only when the master itself, while it
+was followed without a break, took it back: somebody has reset the group. What consumers committed here while the master was
+away is given to it when it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+PUSHED_MAX = 10_000  # offsets given back to a master at a time
+
+
+class OffsetAt(NamedTuple):
+    """An offset of a group in a queue."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+
+
+class Merge(NamedTuple):
+    """What is to be set here, and what the master is to be told."""
+
+    taken: list[OffsetAt]
+    given_back: list[OffsetAt]
+
+
+class OffsetMerge:
+    """Remembers what a master said last."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, int], int] = {}
+        self._was_away = True
+
+    def master_lost(self) -> None:
+        """The master does not answer, or another one is followed: a lower value is no reset from here on."""
+        self._was_away = True
+
+    def merge(self, table: Iterable[OffsetAt], query: Callable[[str, str, int], int | None]) -> Merge:
+        """Compare the master's whole table with the offsets here; `query(group, topic, queue_id)` tells those."""
+        taken: list[OffsetAt] = []
+        given_back: list[OffsetAt] = []
+        seen, was_away = self._seen, self._was_away
+        now: dict[tuple[str, str, int], int] = {}
+        for each in table:
+            key = each.topic, each.group, each.queue_id
+            last, mine = seen.get(key), query(each.group, each.topic, each.queue_id)
+            now[key] = each.offset
+            if (
+                mine is None
+                or each.offset > mine
+                or (last is not None and not was_away and each.offset < last)
+            ):
+                taken.append(each)
+            elif (
+                last is not None
+                and was_away
+                and mine > max(last, each.offset)
+                and len(given_back) < PUSHED_MAX
+            ):
+                given_back.append(each._replace(offset=mine))
+        self._seen, self._was_away = now, False
+        return Merge(taken, given_back)

@@ -1,0 +1,127 @@
+"""What slaves ask of their master beside the log, and what tools ask about replication: 43, 45, 906, 907.
+
+21, 201, 402, 60 and 61 are answered where their tables are. Source: AdminBrokerProcessor (RocketMQ).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aerobee.broker.admin.turns import dumps_in_turns
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.replication.ha_mode import FollowState, ReplicaState
+from aerobee.broker.replication.metadata_sync import MARK_FIELD
+from aerobee.broker.replication.replication import ReplicationState
+from aerobee.broker.role import Role
+from aerobee.clock import Clock
+from aerobee.remoting import fastjson
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.peer import Handler, Peer
+from aerobee.store.message_store import MessageStore
+
+
+class SlaveCalls:
+    """Answers 43, 45, 906 and 907."""
+
+    def __init__(
+        self,
+        *,
+        offsets: ConsumerOffsets,
+        schedule: Schedule,
+        store: MessageStore,
+        identity: BrokerIdentity,
+        state: Callable[[], ReplicationState],
+        clock: Clock,
+    ) -> None:
+        self._offsets = offsets
+        self._schedule = schedule
+        self._store = store
+        self._identity = identity
+        self._state = state
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.ha_info,
+            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
+        }
+
+    async def all_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+        """43: all offsets of all groups. A slave of ours that has seen the same mark gets no body."""
+        mark = self._offsets.change_mark
+        if request.field(MARK_FIELD) == mark:
+            return request.reply(ext={MARK_FIELD: mark})
+        tree = self._offsets.to_dict()  # copies: it may change while the body is made
+        table = tree.pop("offsetTable")
+        before = {key: tree.pop(key) for key in ("dataVersion", "groupTopicMap")}
+        body = await dumps_in_turns(before, "offsetTable", table.items(), tree)
+        return request.reply(ext={MARK_FIELD: mark}, body=body)
+
+    def delay_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+        """45: up to where each delay level has delivered, as in delayOffset.json."""
+        return request.reply(body=fastjson.dumps(self._schedule.to_json()))
+
+    def ha_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+        """906: where a slave that comes online finds the HA port, and how much of the log is on the disk."""
+        return request.reply(
+            ext={
+                "masterAddress": self._identity.address,
+                "masterHaAddress": self._identity.ha_address,
+                "masterFlushOffset": str(self._store.flushed.value),
+            }
+        )
+
+    def ha_status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+        """907: a master's slaves with their lag, or a slave's view of its master."""
+        state = self._state()
+        body: dict[str, Any] = {
+            "haClientRuntimeInfo": self._client_info(state.following),
+            "haConnectionInfo": [_connection_info(each, state.log_end) for each in state.replicas],
+            "inSyncSlaveNums": sum(each.is_in_sync for each in state.replicas),
+            "master": state.role is Role.MASTER,
+            "masterCommitLogMaxOffset": state.log_end,
+        }
+        return request.reply(body=fastjson.dumps(body))
+
+    def _client_info(self, following: FollowState | None) -> dict[str, Any]:
+        info: dict[str, Any] = {
+            "lastReadTimestamp": 0,
+            "lastWriteTimestamp": 0,
+            "masterFlushOffset": 0,
+            "maxOffset": 0,
+            "transferredByteInSecond": 0,
+        }
+        if following is None:
+            return info
+        back_ms = self._clock.now_ms() - int(self._clock.monotonic() * 1000)
+
+        def wall(at_s: float) -> int:
+            return back_ms + int(at_s * 1000) if at_s >= 0 else 0
+
+        return {
+            **info,
+            "activated": following.is_connected,
+            "lastReadTimestamp": wall(following.last_read_s),
+            "lastWriteTimestamp": wall(following.last_write_s),
+            "masterAddr": following.master.ha,
+            "masterFlushOffset": following.master_end,
+            "maxOffset": self._store.log.end,
+            "transferredByteInSecond": following.bytes_per_s,
+        }
+
+
+def _connection_info(replica: ReplicaState, log_end: int) -> dict[str, Any]:
+    return {
+        "addr": replica.address,
+        "diff": log_end - replica.acknowledged,
+        "inSync": replica.is_in_sync,
+        "slaveAckOffset": replica.acknowledged,
+        "transferFromWhere": replica.sent,
+        "transferredByteInSecond": replica.bytes_per_s,
+    }

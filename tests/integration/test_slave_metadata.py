@@ -1,0 +1,106 @@
+"""What a slave copies beside the log: settings, groups and offsets, and what it gives back to a master that returns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.broker import Broker
+from aerobee.clock import SystemClock
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.command import RemotingCommand
+from tests.integration.broker_calls import pull_request, records_of
+from tests.integration.test_replication import Pair, same
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    pair = Pair(tmp_path, client)
+    yield pair
+    for broker in reversed(pair.brokers):
+        await broker.stop()
+    await client.close()
+
+
+async def commit(pair: Pair, broker: Broker, offset: int, *, group: str = "g", topic: str = "t") -> None:
+    request = RemotingCommand(
+        15, {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+    )
+    reply = await pair.client.invoke(broker.address, request)
+    assert reply.code == 0, reply
+
+
+async def test_topics_groups_and_offsets_are_at_the_slave_within_seconds(pair: Pair) -> None:
+    master = await pair.start("master")
+    slave = await pair.start_slave(master, slave_read_enable=True)
+    await pair.send(master, 5)
+    master.groups.find_or_create("g")
+    await commit(pair, master, 3)
+    await same(master, slave)
+    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 3, timeout_s=20)
+    assert slave.topics.topics == master.topics.topics
+    assert slave.topics.data_version == master.topics.data_version
+    assert slave.groups.groups == master.groups.groups
+    master.groups.disable("g")
+    await wait_until(lambda: not slave.groups.groups["g"].consume_enable, timeout_s=20)
+    reply = await pair.client.invoke(slave.address, pull_request("t", group="other"))
+    assert len(records_of(reply)) == 5
+
+
+async def test_an_unchanged_table_of_offsets_is_not_sent_again(pair: Pair) -> None:
+    master = await pair.start("master")
+    await pair.send(master, 5)
+    master.groups.find_or_create("g")
+    await commit(pair, master, 3)
+    first = await pair.client.invoke(master.address, RemotingCommand(43, {}))
+    assert b'"t@g":{0:3}' in first.body
+    mark = (first.ext or {})["aerobeeMark"]
+    again = await pair.client.invoke(master.address, RemotingCommand(43, {"aerobeeMark": mark}))
+    assert (again.code, again.body) == (0, b"")
+    await commit(pair, master, 4)
+    changed = await pair.client.invoke(master.address, RemotingCommand(43, {"aerobeeMark": mark}))
+    assert b'"t@g":{0:4}' in changed.body
+
+
+async def test_offsets_follow_a_reset_but_not_a_master_that_returns_with_old_ones(pair: Pair) -> None:
+    master = await pair.start("master", listen_port=0)
+    slave = await pair.start_slave(master)
+    await pair.send(master, 50)
+    master.groups.find_or_create("g")
+    await commit(pair, master, 20)
+    await same(master, slave)
+    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 20, timeout_s=20)
+    await commit(pair, master, 7)  # a reset, while both see each other
+    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 7, timeout_s=20)
+    port = int(master.address.rpartition(":")[2])
+    await commit(pair, master, 9)
+    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 9, timeout_s=20)
+    await master.stop()
+    await commit(pair, slave, 30)  # a consumer goes on at the slave
+    master = await pair.start("master", listen_port=port, enable_vip_listener=False)
+    assert master.offsets.query("g", "t", 0) == 9
+    slave.replication.become_slave(master.identity.ha_address, master_address=master.address)
+    await wait_until(lambda: master.offsets.query("g", "t", 0) == 30, timeout_s=20)
+    assert slave.offsets.query("g", "t", 0) == 30
+
+
+async def test_replication_can_be_looked_at(pair: Pair) -> None:
+    master = await pair.start("master")
+    slave = await pair.start_slave(master)
+    await pair.send(master, 5)
+    await same(master, slave)
+    await wait_until(lambda: master.replication.state().replicas[0].acknowledged == master.store.log.end)
+    status = await pair.client.invoke(master.address, RemotingCommand(907, {}))
+    assert b'"master":true' in status.body
+    assert b'"inSyncSlaveNums":1' in status.body
+    assert b'"diff":0' in status.body
+    status = await pair.client.invoke(slave.address, RemotingCommand(907, {}))
+    assert b'"master":false' in status.body
+    assert f'"masterAddr":"{master.identity.ha_address}"'.encode() in status.body
+    where = await pair.client.invoke(master.address, RemotingCommand(906, {}))
+    assert (where.ext or {})["masterHaAddress"] == master.identity.ha_address
