@@ -87,4 +87,5 @@ def test_nobody_but_the_owners_asks_settings_about_role_or_flush() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in ("broker_role", "is_sync_flush", "SLAVE")
     }
-    assert asking == {"serving.py", "role.py", "fastpath/shared.py"}
+    replication = {f"replication/{name}.py" for name in ("classic_mode", "replication", "wiring")}
+    assert asking == {"serving.py", "role.py", "fastpath/shared.py"} | replication
