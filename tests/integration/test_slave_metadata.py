@@ -43,9 +43,9 @@ async def test_topics_groups_and_offsets_are_at_the_slave_within_seconds(pair: P
     await commit(pair, master, 3)
     await same(master, slave)
     await wait_until(lambda: slave.offsets.query("g", "t", 0) == 3, timeout_s=20)
-    assert slave.topics.topics == master.topics.topics
+    await wait_until(lambda: slave.topics.topics == master.topics.topics)
     assert slave.topics.data_version == master.topics.data_version
-    assert slave.groups.groups == master.groups.groups
+    await wait_until(lambda: slave.groups.groups == master.groups.groups)
     master.groups.disable("g")
     await wait_until(lambda: not slave.groups.groups["g"].consume_enable, timeout_s=20)
     reply = await pair.client.invoke(slave.address, pull_request("t", group="other"))
