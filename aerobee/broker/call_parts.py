@@ -10,6 +10,7 @@ from aerobee.broker.admin.consume_stats import ConsumeStatsCalls
 from aerobee.broker.admin.group import AdminGroupCalls
 from aerobee.broker.admin.offset import AdminOffsetCalls
 from aerobee.broker.admin.relay import RelayCalls
+from aerobee.broker.admin.replication import SlaveCalls
 from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.admin.stats import AdminStatsCalls
 from aerobee.broker.admin.topic import AdminTopicCalls
@@ -25,7 +26,6 @@ from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
 from aerobee.broker.replication.replication import Replication
-from aerobee.broker.replication.slave_calls import SlaveCalls
 from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_service import SendService
