@@ -52,6 +52,8 @@ _PULL_FIELDS = {
 }
 _MORE_FIELDS = {10: _LONG_SEND_FIELDS, 324: _LONG_SEND_FIELDS, 11: _PULL_FIELDS, 361: _PULL_FIELDS}
 SENDS = {10, 310, 320, 324, 325}
+STORING = SENDS | {11, 15, 34, 37, 36, 361, 25, 200_050, 200_051, 200_052, 200_151}  # what state comes from
+PROPERTIES = {"i", "properties"}  # of a message, one text
 # Whoever may call these takes a topic, a group or a broker away from everybody: until there is access control they are not
 # sent at all, or with no plain names.
 LEFT_OUT = {104, 205}
@@ -88,6 +90,7 @@ HOSTILE = (
     "+reserve.time=--1", "+message.type=FIFO,+queue.type=BatchCQ", "DO_NOT_WAIT\x01falsework\x02", "x\\u000aTAG\x01y\x02",
     "KEYS\x01WAIT\x02", "NO\x01WAIT\x02false\x01x\x02",
 )  # fmt: skip
+ESCAPED = "a\\u000akvConfigPath=x\\u000astorePathRootDir=x"
 VAST = ("||".join(map(str, range(30_000))), "x" * 60_000, "\x01\x02" * 20_000, " " * 30_000)
 LIST_BYTES_MAX = 1 << 21  # of a body's list that is repeated
 NUMBERS = (
@@ -103,6 +106,20 @@ PLAUSIBLE = {
     "sysFlag": "4", "expressionType": "TAG", "expType": "TAG", "statsName": "TOPIC_PUT_NUMS", "key": "k", "endTimestamp": str(2**62),
 }  # fmt: skip
 _PLAUSIBLE_OF_KIND = {"text": "t", "field": "t", "integer": "0", "boolean": "false"}
+PROPERTY_NAMES = (
+    "WAIT", "NO_WAIT", "DO_NOT_WAIT", "KEYS", "TAGS", "UNIQ_KEY", "DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC",
+    "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "INNER_NUM",
+    "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "POP_CK", "1ST_POP_TIME", "RETRY_TOPIC",
+    "ORIGIN_MESSAGE_ID", "__SHARDINGKEY", "CLUSTER", "REPLY_TO_CLIENT", "CORRELATION_ID", "DEDUP_KEY", "_SYS_MSG_PRIORITY_",
+    "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__", "x",
+)  # fmt: skip
+PROPERTY_VALUES = (
+    "", "true", "false", "falsework", "WAIT", "A", "k", "t", "victim", "0", "1", "18", "1000", "-1", "2147483648",
+    "99999999999999999999", "%LMQ%a,%LMQ%b", "%LMQ%../x", "../x", "g", "p", "x y z", "é", "\ud7ff", "a\nb", "v" * 300,
+)  # fmt: skip
+WAITS, TRUTHS = ("WAIT", "NO_WAIT", "DO_NOT_WAIT"), ("true", "false", "falsework", "FALSE", "")
+SEPARATORS = ("\x02", "\x02", "\x02", "\x02", "", "\x01", "\x02\x02")
+TEXT_SETTINGS = ("deleteWhen", "productEnvName")  # which may be changed, to any text
 SETTINGS = (
     "kvConfigPath", "configStorePath", "storePathRootDir", "storePathCommitLog", "brokerConfigPath", "configBlackList",
     "msgTraceTopicName", "rocketmqHome", "fileReservedTime", "deleteWhen", "unknown", "startAcceptSendRequestTimeStamp",
@@ -131,7 +148,7 @@ class HostileRequests:
         self._rng = rng
         self._fields = fields_of(handlers)
         codes = sorted(code for code in self._fields if code not in LEFT_OUT)
-        self._codes = [code for code in codes for _ in range(1 if code in COSTLY else 5)]
+        self._codes = [code for code in codes for _ in range(_weight(code))]
         self.seen: list[str] = []  # texts of replies: handles, ids
 
     def next(self) -> RemotingCommand:
@@ -141,11 +158,11 @@ class HostileRequests:
         if rng.random() < 0.6:  # one that would be served, but for a field or two
             ext = {name: PLAUSIBLE.get(name) or _PLAUSIBLE_OF_KIND[kind] for name, kind in fields.items()}
             for name in rng.sample(list(fields), min(len(fields), rng.choice((0, 0, 1, 2)))):
-                ext[name] = self._value(code, fields[name])
+                ext[name] = self._field(code, name, fields[name])
             if code in NEVER_PLAIN:
                 ext.update({name: self._name(code) for name in ("topic", "groupName") if name in ext})
         else:
-            ext = {name: self._value(code, kind) for name, kind in fields.items() if rng.random() < 0.9}
+            ext = {name: self._field(code, name, kind) for name, kind in fields.items() if rng.random() < 0.9}
         flag = FLAG_ONEWAY if rng.random() < 0.05 else 0
         kind = SerializeType.ROCKETMQ if code < 32_768 and rng.random() < 0.1 else SerializeType.JSON
         return RemotingCommand(
@@ -167,6 +184,19 @@ class HostileRequests:
     def _text(self) -> str:
         rng = self._rng
         return rng.choice(VAST) if rng.random() < 0.002 else rng.choice(HOSTILE)
+
+    def _field(self, code: int, name: str, kind: str) -> str:
+        is_properties = name in PROPERTIES and code in SENDS
+        return self._properties() if is_properties and self._rng.random() < 0.8 else self._value(code, kind)
+
+    def _properties(self) -> str:
+        """A message's properties: names that mean something, values that look like other names, separators anywhere."""
+        rng = self._rng
+        pairs = []
+        for _ in range(rng.choice((1, 1, 2, 3, 5))):
+            names, values = (WAITS, TRUTHS) if rng.random() < 0.2 else (PROPERTY_NAMES, PROPERTY_VALUES)
+            pairs.append(f"{rng.choice(names)}\x01{rng.choice(values)}{rng.choice(SEPARATORS)}")
+        return "".join(pairs)
 
     def _value(self, code: int, kind: str) -> str:
         rng = self._rng
@@ -257,8 +287,8 @@ class HostileRequests:
     def _settings(self, code: int) -> Any:
         rng = self._rng
         lines = (
-            f"{rng.choice(SETTINGS)}={rng.choice((*HOSTILE[:20], '-1', '99999999999999999999'))}"
-            for _ in range(3)
+            f"{rng.choice(SETTINGS if rng.random() < 0.5 else TEXT_SETTINGS)}={rng.choice((*HOSTILE[:20], ESCAPED, ESCAPED, '-1', '99999999999999999999'))}"
+            for _ in range(rng.choice((1, 1, 1, 2, 3)))
         )
         return "\n".join(lines).encode("utf-8", "replace")
 
@@ -294,6 +324,11 @@ class HostileRequests:
             "perm": 6,
         }
         return {"queueDatas": [queue], "brokerDatas": []}
+
+
+def _weight(code: int) -> int:
+    """How often a request is made, against others."""
+    return 1 if code in COSTLY else 15 if code in STORING else 5
 
 
 def _encode(body: Any) -> bytes:

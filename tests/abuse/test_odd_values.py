@@ -10,7 +10,8 @@ from aerobee.message import TRIES_MAX, decode_records
 from aerobee.testing import LocalCluster
 from tests.abuse.stranger import Stranger, broker_at
 
-POP, SEND_BACK = 200_050, 36
+MALFORMED, MESSAGE_ILLEGAL = 1, 13
+POP, ACK, BATCH_ACK, SEND_BACK = 200_050, 200_051, 200_151, 36
 
 
 async def test_a_message_with_the_greatest_number_of_tries_does_not_end_redelivery_for_all() -> None:
@@ -56,3 +57,29 @@ async def test_a_groups_policy_that_is_nested_too_deep_is_refused_and_others_can
         assert (await stranger.call(200, {}, b'{"groupName":"plain"}')).code == 0
         assert "plain" in broker.groups.groups
         assert "deep" not in broker.groups.groups
+
+
+async def test_an_acknowledgement_for_a_time_that_no_pop_gave_is_refused_and_nothing_is_stored(
+    tmp_path: Path,
+) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        assert (await stranger.send_message("t")).code == 0
+        now_ms, end = broker.clock.now_ms(), broker.store.max_physical_offset
+        for pop_time, invisible in ((100, 2**62), (2**63 - 1, -1), (-5, 10), (0, -1), (now_ms, 10**10)):
+            entry = {
+                "c": "g",
+                "t": "t",
+                "r": "0",
+                "b": "AQ==",
+                "so": 0,
+                "rq": 0,
+                "pt": pop_time,
+                "it": invisible,
+                "q": 0,
+            }
+            body = json.dumps({"brokerName": "broker-a", "acks": [entry]}).encode()
+            assert (await stranger.call(BATCH_ACK, {}, body)).code == MESSAGE_ILLEGAL
+            ack = {"consumerGroup": "g", "topic": "t", "queueId": "0", "offset": "0",
+                   "extraInfo": f"0 {pop_time} {invisible} 0 0 broker-a 0 0"}  # fmt: skip
+            assert (await stranger.call(ACK, ack)).code in (MALFORMED, MESSAGE_ILLEGAL)
+        assert broker.store.max_physical_offset == end

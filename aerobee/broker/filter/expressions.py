@@ -56,7 +56,8 @@ class Expressions:
         try:
             compiled = compile_filter(text)
         except FilterSyntaxError as error:
-            self._faults[text] = error
+            # Without the traceback, which would keep the request.
+            self._faults[text] = FilterSyntaxError(error.expression, error.column, error.reason)
             if len(self._faults) > FAULTS_MAX:
                 self._faults.popitem(last=False)
             raise

@@ -40,6 +40,7 @@ from aerobee.store.config import StoreConfig
 BITS_BYTES_MAX = 64  # of one entry of a batch: 512 messages
 BATCH_MAX = 4_096  # entries of one batch
 INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
+HANDLE_AHEAD_MS_MAX = 2 * INVISIBLE_MS_MAX  # of a handle's end: with room for a clock that was put back
 _KNOWN_CHARS_MAX = HANDLE_CHARS_MAX - 24  # of a handle without its last token, a number
 
 
@@ -224,7 +225,7 @@ class AckCalls:
             json_fields.integer(entry, "q"),
             json_fields.integer(entry, "so"),
         )
-        _check_revive_queue(handle)
+        _check_handle(handle, self._clock.now_ms())
         check_client_group(group)
         self._checks.queue(self._checks.topic(topic), handle.queue_id, ResponseCode.MESSAGE_ILLEGAL)
         return handle, group, where(topic, group, handle)
@@ -298,7 +299,7 @@ class AckCalls:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"queueId[{queue_id}] is not that of the handle, which is of queue {handle.queue_id}",
             )
-        _check_revive_queue(handle)
+        _check_handle(handle, self._clock.now_ms())
         return name, self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
 
     # --- in order
@@ -444,8 +445,16 @@ def _handed_out_again(topic: str, queue_id: int, offset: int) -> RemoteError:
     )
 
 
-def _check_revive_queue(handle: Handle) -> None:
-    if not (0 <= handle.revive_queue_id < 64 or handle.is_ordered):
+def _check_handle(handle: Handle, now_ms: int) -> None:
+    """Raise RemoteError for a handle that no pop can have given: an ordinary one names a queue and a time of revival."""
+    if handle.is_ordered:
+        return
+    if handle.pop_time < 0 or not 0 <= handle.revive_time <= now_ms + HANDLE_AHEAD_MS_MAX:
+        raise RemoteError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"popTime {handle.pop_time} and invisibleTime {handle.invisible_ms} of the handle are no times of this broker",
+        )
+    if not 0 <= handle.revive_queue_id < 64:
         raise RemoteError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"reviveQid {handle.revive_queue_id} of the handle is not one of this broker",

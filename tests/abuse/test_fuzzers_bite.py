@@ -1,0 +1,126 @@
+"""A fuzzer that finds nothing says something only when it finds what is there: mends are taken out, and it must notice.
+
+Each mutation makes the product what it was before one of the mends that docs/security.md and docs/damage.md promise. The
+fuzzer runs over a bounded number of sequences or cases and has to end with a fault that names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from aerobee import config as settings
+from aerobee import message as messages
+from aerobee.broker.admin import broker as broker_calls
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.fastpath import later as fast_later
+from aerobee.broker.fastpath import send as fast_sends
+from aerobee.broker.fastpath import transaction as fast_transactions
+from aerobee.broker.fastpath.choice import VARIABLE
+from aerobee.broker.pop import retry
+from aerobee.broker.send import reply, send_service
+from aerobee.store import queue_table
+from tests.abuse import semantic_fuzzer
+from tests.survival.hostile_frames import Fault
+
+Mutation = AbstractContextManager[Any]
+patch = mock.patch.object
+SEQUENCES, WORLDS_MAX = 1_500, 4
+ANYTHING = re.compile(r".*\Z", re.DOTALL)
+
+
+def nothing(*args: object, **kwargs: object) -> None:
+    """In place of a check that is left out."""
+
+
+@contextmanager
+def all_of(*mutations: Mutation) -> Iterator[None]:
+    with ExitStack() as stack:
+        for mutation in mutations:
+            stack.enter_context(mutation)
+        yield
+
+
+# --- the semantic fuzzer
+
+
+def names_are_not_checked_at_the_edge() -> Mutation:
+    return patch(messages, "LEGAL_NAME", ANYTHING)
+
+
+def names_are_not_checked_where_the_path_is_made() -> Mutation:
+    return all_of(names_are_not_checked_at_the_edge(), patch(queue_table, "check_component", nothing))
+
+
+def offsets_are_not_held_to_the_queue() -> Mutation:
+    def commit(self: ConsumerOffsets, group: str, topic: str, queue_id: int, offset: int, client: str) -> str:
+        self.commit(group, topic, queue_id, offset, client=client)
+        return ""
+
+    return patch(ConsumerOffsets, "commit_by_client", commit)
+
+
+def wait_is_searched_for_in_the_text() -> Mutation:
+    def wants(properties: Mapping[str, str]) -> bool:
+        text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+        return "WAIT\x01false" not in text
+
+    return all_of(
+        patch(send_service, "wants_to_wait", wants),
+        patch(fast_sends, "waits_for_disk", wants),
+        patch(fast_later, "waits_for_disk", wants),
+        patch(fast_transactions, "waits_for_disk", wants),
+    )
+
+
+def settings_are_not_escaped() -> Mutation:
+    return all_of(
+        patch(settings, "_escape", lambda text, separators="": text),
+        patch(settings, "check_wire_settings", nothing),
+        patch(broker_calls, "check_wire_settings", nothing),
+    )
+
+
+def clients_write_to_the_brokers_own_topics() -> Mutation:
+    taken: Callable[[str], bool] = lambda topic: True  # noqa: E731
+    return all_of(patch(send_service, "takes_client_sends", taken), patch(reply, "takes_client_sends", taken))
+
+
+def tries_are_counted_beyond_the_field() -> Mutation:
+    return patch(retry, "next_try", lambda tries: tries + 1)
+
+
+SEMANTIC: dict[str, tuple[str, Callable[[], Mutation], str]] = {
+    f"{role}: {mutation.__name__}": (role, mutation, said)
+    for role, mutation, said in (
+        ("broker", names_are_not_checked_at_the_edge, "there is a (topic|group) with the name"),
+        ("broker", names_are_not_checked_where_the_path_is_made, "made (outside|in) the store"),
+        ("broker", offsets_are_not_held_to_the_queue, "has offset .* which ends at|has an offset of queue|the broker's own"),
+        ("broker", wait_is_searched_for_in_the_text, "was answered when the disk had"),
+        ("nameserver", settings_are_not_escaped, "paths in force are|that say where files lie"),
+        ("broker", clients_write_to_the_brokers_own_topics, "the broker's own topic|cannot be delivered|TIMER_OUT_MS"),
+        ("broker", tries_are_counted_beyond_the_field, "Reviver|do not fit a record"),
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEMANTIC)
+def test_the_semantic_fuzzer_notices_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    role, mutation, said = SEMANTIC[name]
+    monkeypatch.setenv(VARIABLE, "python")  # whose checks can be taken out
+    heard = "nothing"
+    with mutation():
+        for world in range(WORLDS_MAX - 1, -1, -1):  # the last one waits for its disk
+            try:
+                asyncio.run(semantic_fuzzer.run(role, SEQUENCES, seed=9, first_world=world, size=SEQUENCES))
+            except Fault as fault:
+                heard = str(fault)
+                if re.search(said, heard):
+                    return
+    pytest.fail(f"not noticed in {WORLDS_MAX} worlds; last heard: {heard[:2000]}")
