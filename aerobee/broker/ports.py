@@ -18,8 +18,9 @@ from aerobee.message import pack_host
 from aerobee.network import Network
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.direct import DirectNetwork, Event
+from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.native_loop import NativeSockets
 from aerobee.remoting.peer import Handler, Peer, Reply

@@ -24,7 +24,8 @@ from aerobee.nameserver.topic_list_calls import TopicListCalls
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body_limits import NAMESERVER_BODIES, limit_bodies
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.server import Listener, RemotingServer, connections_max, parse_listeners
 from aerobee.remoting.tls import ServerTls

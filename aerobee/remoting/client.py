@@ -16,8 +16,9 @@ from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost, UsageErro
 from aerobee.network import Network
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint
+from aerobee.remoting.connection import Burst, Connection, Endpoint
 from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ClientTls, TlsPump
 
@@ -171,8 +172,6 @@ class RemotingClient:
 
         def factory() -> Connection:
             connection = Connection(self._endpoint, address=address, tls=pump, server_side=False)
-            if pump is not None:
-                connection.ready = asyncio.get_running_loop().create_future()
             made.append(connection)
             return connection
 
@@ -181,8 +180,7 @@ class RemotingClient:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._network.create_connection(factory, host, port)
                 connection = made[-1]
-                if connection.ready is not None:
-                    await connection.ready
+                await connection.handshake()
         except (OSError, ConnectionLost, asyncio.CancelledError) as error:
             for connection in made:
                 connection.abort("it was not ready in time")

@@ -7,7 +7,7 @@ What always holds:
 - A oneway request is never answered. A response completes at most one call. A closed connection fails each pending
   call once, with ConnectionLost.
 - Nothing is read while the peer does not take its replies (`write_high_bytes`) or while handlers that wait hold too
-  much (`handler_tasks_max`, `handler_bytes_max`). Requests that were read already wait in the decoder.
+  much (served_requests.py). Requests that were read already wait in the decoder.
 - Bytes that break the protocol close this connection and disturb nothing else.
 """
 
@@ -16,29 +16,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from aerobee.errors import (
-    AerobeeError,
-    ConfigError,
     ConnectionLost,
-    RemoteError,
     RequestTimeout,
     TransportError,
     WireError,
 )
-from aerobee.remoting.codes import ResponseCode, request_name
+from aerobee.remoting.codes import request_name
 from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from aerobee.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
-from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch, Watched
-from aerobee.remoting.peer import Handler, Reply
+from aerobee.remoting.frame import FrameDecoder, encode_frame
+from aerobee.remoting.limits import ConnectionLimits
+from aerobee.remoting.loop_watch import LoopWatch
+from aerobee.remoting.peer import Handler
 from aerobee.remoting.pending_calls import PendingCalls
-from aerobee.remoting.tls import FIRST_BYTE, ServerTls, TlsMode, TlsPump
+from aerobee.remoting.served_requests import ServedRequests
+from aerobee.remoting.tls import ServerTls, TlsPump, choose_tls
 
-MIB = 1024 * 1024
-GO_AWAY_VERSION = 475  # clients above it (5.3.2 and later) know GO_AWAY and repeat the request elsewhere
 OPAQUE_MASK = 0x7FFFFFFF
 
 _LOG = logging.getLogger("aerobee.remoting")
@@ -46,31 +43,6 @@ opaques = itertools.count(1)  # next(opaques) & OPAQUE_MASK is what next_opaque(
 
 # burst(connection, buffer, position) -> position of the first byte that was not used
 Burst = Callable[["Connection", bytes | bytearray, int], int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """What one connection may cost.
-
-    Worst case in memory: one partial frame and the read behind it (`frame_bytes_max` + 256 KiB), requests held by
-    waiting handlers (`handler_bytes_max` + one frame), unsent bytes (`write_max_bytes` + one frame). With the
-    defaults 16 + 32 + 16 + 64 + 16 = 144 MiB, reached by a hostile peer only; an idle connection has a few KiB.
-    """
-
-    frame_bytes_max: int = FRAME_BYTES_MAX  # a frame that announces more closes the connection
-    write_high_bytes: int = MIB  # above it nothing more is read or served until the peer took half of it
-    write_max_bytes: int = (
-        64 * MIB
-    )  # held replies and calls beyond it: the peer is dead, the connection is closed
-    pending_calls_max: int = 65_536  # calls of ours that wait for an answer; one more is refused
-    handler_tasks_max: int = 256  # handlers that are coroutines, running at once; then reading pauses
-    handler_bytes_max: int = 32 * MIB  # bodies which they hold; then reading pauses
-    idle_close_s: float = (
-        120.0  # no byte in either direction for so long: closed (serverChannelMaxIdleTimeSeconds)
-    )
-    handshake_s: float = 10.0  # for a TLS handshake, from the connection's first moment
-    frame_s: float = 30.0  # for a frame that has begun, and a second more for each
-    frame_bytes_per_s: int = 8_192  # of its length: who is slower than that is closed
 
 
 @dataclass(slots=True)
@@ -89,6 +61,17 @@ class Endpoint:
     watch: LoopWatch = field(default_factory=LoopWatch)
     on_made: Callable[[Connection], None] | None = None
     on_lost: Callable[[Connection], None] | None = None
+
+
+@runtime_checkable
+class BurstReader(Protocol):
+    """A transport that gives reads to the burst hook itself, while the connection `takes_bursts`."""
+
+    def stop_serving(self) -> None:
+        """Give everything that arrives to the connection, from the next byte on."""
+
+    def hand_back(self) -> None:
+        """The same, only where the beginning of a frame is kept."""
 
 
 class Connection(asyncio.Protocol):
@@ -113,13 +96,9 @@ class Connection(asyncio.Protocol):
         self.principal = ""
         self.is_open = False
         self.burst_note: Any = None
-        self.touched = False  # a byte moved since the last sweep for idle connections
-        self.idle_since = 0.0  # the clock's monotonic time of that sweep
-        self.ready: asyncio.Future[None] | None = None  # set by a client that waits for the TLS handshake
-        # Set by a transport that gives reads to the burst hook itself: from this call on they all come here again.
-        self.end_bursts: Callable[[], None] | None = None
-        # The same, only where that transport keeps the beginning of a frame.
-        self.hand_back: Callable[[], None] | None = None
+        self._moved = False  # a byte moved since take_moved()
+        self._ready: asyncio.Future[None] | None = None  # of a client that waits for the TLS handshake
+        self._reader: BurstReader | None = None
         self._endpoint = endpoint
         self._limits = endpoint.limits
         self._loop = asyncio.get_running_loop()
@@ -137,8 +116,14 @@ class Connection(asyncio.Protocol):
         self._calls = PendingCalls(self._loop, self._after_sweep, self._peer_is_unresponsive)
         self.pending = self._calls.table  # by opaque; a burst hook may take out calls that it answers
         self._leave_at: float | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._task_bytes = 0
+        self._requests = ServedRequests(
+            self,
+            handlers=endpoint.handlers,
+            default=endpoint.default,
+            watch=endpoint.watch,
+            limits=endpoint.limits,
+            go_on=self._go_on,
+        )
         self._writable_waiters: list[asyncio.Future[None]] = []
         self._close_callbacks: list[Callable[[Connection], None]] = []
         self._close_reason = ""
@@ -170,7 +155,7 @@ class Connection(asyncio.Protocol):
         """True while handlers run or bytes wait to be sent."""
         transport = self._transport
         unsent = 0 if transport is None or self._is_lost else transport.get_write_buffer_size()
-        return bool(self._tasks or self._out_bytes or unsent)
+        return bool(self._requests.is_busy or self._out_bytes or unsent)
 
     @property
     def unsent_bytes(self) -> int:
@@ -327,6 +312,24 @@ class Connection(asyncio.Protocol):
         transport.close()
         self._fail_pending(None)
 
+    def end_bursts(self) -> None:
+        """From now on every read comes here, where the transport has given some to the burst hook itself."""
+        if self._reader is not None:
+            self._reader.stop_serving()
+
+    def take_moved(self) -> bool:
+        """Whether a byte moved, either way, since the last call."""
+        moved, self._moved = self._moved, False
+        return moved
+
+    async def handshake(self) -> None:
+        """Wait for the TLS handshake of a client's connection, if it has one. Raises ConnectionLost."""
+        if self._tls is not None and not self._tls.is_ready:
+            self._ready = self._loop.create_future()
+            if self._is_lost:
+                raise self._lost_error("the TLS handshake", 0.0)
+            await self._ready
+
     @property
     def shakes_hands(self) -> bool:
         """Whether a TLS handshake has begun and is not done."""
@@ -334,8 +337,8 @@ class Connection(asyncio.Protocol):
 
     def frame_begun(self) -> tuple[tuple[int, int], int] | None:
         """A mark of the frame that has begun to arrive, and how long it says it is; None when none has."""
-        if self.hand_back is not None and self.takes_bursts:
-            self.hand_back()
+        if self._reader is not None and self.takes_bursts:
+            self._reader.hand_back()
         mark = None if self._reading_paused else self._decoder.beginning()
         return None if mark is None else (mark, self._decoder.announced_bytes())
 
@@ -357,6 +360,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._reader = transport if isinstance(transport, BurstReader) else None
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple) and len(peer) >= 2:
             self.host_port = (str(peer[0]), int(peer[1]))
@@ -371,7 +375,7 @@ class Connection(asyncio.Protocol):
             self._receive_tls(b"")
 
     def data_received(self, data: bytes) -> None:
-        self.touched = self._calls.heard = True
+        self._moved = self._calls.heard = True
         if not self.is_open:
             return
         decoder, burst = self._decoder, self._endpoint.burst
@@ -420,7 +424,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self.touched = True
+        self._moved = True
         waiters, self._writable_waiters = self._writable_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -432,10 +436,9 @@ class Connection(asyncio.Protocol):
         self._is_lost = True
         self._fail_pending(exc)
         self._calls.stop_sweeping()
-        for task in self._tasks:
-            task.cancel()
-        if self.ready is not None and not self.ready.done():
-            self.ready.set_exception(self._lost_error("the TLS handshake", 0.0))
+        self._requests.cancel()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(self._lost_error("the TLS handshake", 0.0))
         self._out.clear()
         self._out_bytes = 0
         callbacks, self._close_callbacks = self._close_callbacks, []
@@ -474,7 +477,7 @@ class Connection(asyncio.Protocol):
                 self._handle(command)
                 if self._out_bytes > self._limits.write_high_bytes:
                     self._flush()
-                if self._write_paused or self._has_enough_tasks():
+                if self._write_paused or self._requests.is_full:
                     break
             if not decoder.unused:
                 decoder.drop_used()
@@ -493,99 +496,25 @@ class Connection(asyncio.Protocol):
         self.close("a fault of ours, see the log")
 
     def _handle(self, command: RemotingCommand) -> None:
-        flag = command.flag
-        if flag & FLAG_RESPONSE:
+        if command.flag & FLAG_RESPONSE:
             call = self.pending.pop(command.opaque, None)
             # A response that nobody waits for any more came after its time-out.
             if call is not None and not call[0].done():
                 call[0].set_result(command)
-            return
-        endpoint = self._endpoint
-        if endpoint.going_away:
-            if not flag & FLAG_ONEWAY and command.version > GO_AWAY_VERSION:
-                self._reply(
-                    command, command.reply(ResponseCode.GO_AWAY, remark="the server is shutting down")
-                )
-            return
-        handler = endpoint.handlers.get(command.code, endpoint.default)
-        if handler is None:
-            remark = f" request type {command.code} not supported"
-            self._reply(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
-            return
-        watch = endpoint.watch
-        started = watch.monotonic()
-        try:
-            outcome = handler(self, command)
-        except Exception as error:
-            self._reply(command, self._error_reply(command, error))
-            return
-        finally:
-            held_s = watch.monotonic() - started
-            if held_s > HELD_LIMIT_S:
-                watch.note(command.code, self.address, held_s)
-        if outcome is None or type(outcome) is RemotingCommand:
-            self._reply(command, outcome)
+        elif self._endpoint.going_away:
+            self._requests.turn_away(command)
         else:
-            self._start_task(command, cast("Coroutine[Any, Any, Reply]", outcome))
-
-    def _reply(self, request: RemotingCommand, reply: Reply) -> None:
-        if reply is None or request.flag & FLAG_ONEWAY:
-            return
-        try:
-            data = encode_frame(reply)
-        except AerobeeError as error:
-            _LOG.error("the reply to %s cannot be sent: %s", request_name(request.code), error)
-            data = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
-        self.write(data)
-
-    def _error_reply(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
-        if isinstance(error, RemoteError):
-            return request.reply(error.code, remark=error.remark)
-        if isinstance(error, AerobeeError):
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        _LOG.error("%s of %s failed", request_name(request.code), self._name, exc_info=error)
-        return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
-
-    def _start_task(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
-        body_bytes = len(command.body)
-        self._task_bytes += body_bytes
-        task = self._loop.create_task(self._run(command, work), name=f"handler-{command.code}")
-        self._tasks.add(task)
-
-        def done(finished: asyncio.Task[None]) -> None:
-            work.close()  # a task that is cancelled before its first step never awaits it
-            self._tasks.discard(finished)
-            self._task_bytes -= body_bytes
-            if not finished.cancelled() and finished.exception() is not None:
-                _LOG.error(
-                    "the reply to %s failed", request_name(command.code), exc_info=finished.exception()
-                )
-            self._go_on()
-
-        task.add_done_callback(done)
-
-    async def _run(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
-        try:
-            reply = await Watched(work, self._endpoint.watch, command.code, self)
-        except Exception as error:
-            reply = self._error_reply(command, error)
-        self._reply(command, reply)
-
-    def _has_enough_tasks(self) -> bool:
-        return (
-            len(self._tasks) >= self._limits.handler_tasks_max
-            or self._task_bytes >= self._limits.handler_bytes_max
-        )
+            self._requests.serve(command)
 
     def _go_on(self) -> None:
         """Serve what waits, and read again, when nothing forbids it any more."""
         if self._reading_paused and self.is_open and not self._serving:
-            if self._write_paused or self._has_enough_tasks():
+            if self._write_paused or self._requests.is_full:
                 return
             self._serve()
 
     def _set_reading(self) -> None:
-        paused = self._write_paused or self._has_enough_tasks()
+        paused = self._write_paused or self._requests.is_full
         if paused == self._reading_paused or self._transport is None or not self.is_open:
             return
         self._reading_paused = paused
@@ -611,7 +540,7 @@ class Connection(asyncio.Protocol):
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
-        self.touched = True
+        self._moved = True
         if self._tls is not None:
             self._tls.send(data)
             self._send_tls()
@@ -651,8 +580,8 @@ class Connection(asyncio.Protocol):
             return b""
         self._send_tls()
         if self._tls.is_ready and not was_ready:
-            if self.ready is not None and not self.ready.done():
-                self.ready.set_result(None)
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_result(None)
             self._flush()
         if self._tls.is_ended and not plain:
             self.close("the peer ended the TLS session")
@@ -660,19 +589,10 @@ class Connection(asyncio.Protocol):
 
     def _choose_tls(self, first_byte: int) -> bool:
         """Decide by the first byte of a connection. Returns False when the connection was refused."""
-        tls = self._endpoint.tls
-        if first_byte != FIRST_BYTE:
-            if tls is not None and tls.mode is TlsMode.ENFORCING:
-                self._refuse(WireError("a plain connection, and tls.server.mode is enforcing"))
-                return False
-            return True
-        if tls is None or tls.mode is TlsMode.DISABLED:
-            self._refuse(WireError("a TLS connection, and tls.server.mode is disabled"))
-            return False
         try:
-            self._tls = TlsPump(tls.context(), server_side=True)
-        except ConfigError as error:
-            self._refuse(WireError(f"a TLS connection cannot be served: {error}"))
+            self._tls = choose_tls(first_byte, self._endpoint.tls)
+        except WireError as error:
+            self._refuse(error)
             return False
         return True
 

@@ -12,7 +12,8 @@ import asyncio
 import logging
 
 from aerobee.clock import Clock, Timer
-from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.progress import Progress
 
 _LOG = logging.getLogger("aerobee.remoting")
@@ -40,8 +41,7 @@ class ConnectionSet:
 
     def made(self, connection: Connection) -> None:
         self.connections.add(connection)
-        connection.idle_since = self._clock.monotonic()
-        self._progress[connection] = Progress(connection.idle_since)
+        self._progress[connection] = Progress(self._clock.monotonic())
 
     def lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -90,12 +90,11 @@ class ConnectionSet:
                 connection.abort("it did not close")
             elif not connection.is_open:
                 self._closing.add(connection)
-            elif connection.touched:
-                connection.touched = False
-                connection.idle_since = now
-            elif now - connection.idle_since >= self._idle_close_s:
+            elif (
+                idle_s := self._progress[connection].idle_s(now, moved=connection.take_moved())
+            ) >= self._idle_close_s:
                 self._closing.add(connection)
-                connection.close(f"nothing moved for {now - connection.idle_since:.0f} s")
+                connection.close(f"nothing moved for {idle_s:.0f} s")
         self.start_sweeping()
 
     def _look(self, left: list[Connection]) -> None:

@@ -225,8 +225,6 @@ class DirectTransport(asyncio.Transport):
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
         self._sockets = network.enter(loop)
         self._token = self._sockets.add(accepted.detach(), self)
-        connection.end_bursts = self.stop_serving
-        connection.hand_back = self.hand_back
         connection.connection_made(self)
 
     def on_event(self, kind: int, what: Any) -> None:

@@ -6,18 +6,25 @@ that has begun has one that grows with its length.
 
 from __future__ import annotations
 
-from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.limits import ConnectionLimits
 
 
 class Progress:
     """What was seen of one connection, which is looked at every few seconds."""
 
-    __slots__ = ("_begun", "_made_at", "_seen_at")
+    __slots__ = ("_begun", "_idle_since", "_made_at", "_seen_at")
 
     def __init__(self, made_at: float) -> None:
-        self._made_at = made_at
+        self._made_at = self._idle_since = made_at
         self._begun: tuple[int, int] | None = None  # the frame that was under way at the last look
         self._seen_at = 0.0  # the first look that found it so
+
+    def idle_s(self, now: float, *, moved: bool) -> float:
+        """How long nothing has moved; `moved`: something did since this was asked last."""
+        if moved:
+            self._idle_since = now
+        return now - self._idle_since
 
     def look(self, connection: Connection, limits: ConnectionLimits, now: float) -> str:
         """Return why the peer is too slow, or ""."""

@@ -16,8 +16,9 @@ from aerobee.clock import Clock
 from aerobee.errors import ConfigError
 from aerobee.log_throttle import LogThrottle
 from aerobee.network import Network, NetworkServer
-from aerobee.remoting.connection import Burst, Connection, ConnectionLimits, Endpoint
+from aerobee.remoting.connection import Burst, Connection, Endpoint
 from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ServerTls
@@ -155,8 +156,7 @@ class RemotingServer:
             self._endpoint.going_away = go_away
             if go_away:
                 for connection in list(self.connections):
-                    if connection.end_bursts is not None:
-                        connection.end_bursts()
+                    connection.end_bursts()
             try:
                 async with asyncio.timeout(drain_s):
                     await asyncio.sleep(GO_AWAY_LINGER_S if go_away else 0)

@@ -287,3 +287,20 @@ def _boolean(properties: Mapping[str, str], key: str, default: bool) -> bool:
     if text not in ("", "true", "false"):
         raise ConfigError(f"{key} is {text!r}, must be true or false")
     return text == "true" if text else default
+
+
+def choose_tls(first_byte: int, tls: ServerTls | None) -> TlsPump | None:
+    """Whether a connection that begins with this byte is TLS, at a server with these settings: its pump, or None for plain.
+
+    Raises WireError for what the settings forbid, and where the certificate cannot be used.
+    """
+    if first_byte != FIRST_BYTE:
+        if tls is not None and tls.mode is TlsMode.ENFORCING:
+            raise WireError("a plain connection, and tls.server.mode is enforcing")
+        return None
+    if tls is None or tls.mode is TlsMode.DISABLED:
+        raise WireError("a TLS connection, and tls.server.mode is disabled")
+    try:
+        return TlsPump(tls.context(), server_side=True)
+    except ConfigError as error:
+        raise WireError(f"a TLS connection cannot be served: {error}") from error

@@ -25,8 +25,9 @@ from aerobee.errors import (
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient, checked, split_address
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.remoting.connection import Connection, ConnectionLimits
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import FrameDecoder, decode_frame, encode_frame
+from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.server import Listener, RemotingServer, parse_listeners
 from tests.waiting import wait_until
 

@@ -27,7 +27,7 @@ from aerobee.remoting.body_limits import limit_bodies
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import ConnectionLimits
+from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import ServerTls

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from aerobee.errors import RequestTimeout
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection, ConnectionLimits, Endpoint
+from aerobee.remoting.connection import Connection, Endpoint
 from aerobee.remoting.frame import FrameDecoder, encode_frame
+from aerobee.remoting.limits import ConnectionLimits
 from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
 
 

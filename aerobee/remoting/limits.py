@@ -1,0 +1,34 @@
+"""What one connection may cost: bounds on frames, unsent bytes, waiting handlers and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aerobee.remoting.frame import FRAME_BYTES_MAX
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one connection may cost.
+
+    Worst case in memory: one partial frame and the read behind it (`frame_bytes_max` + 256 KiB), requests held by
+    waiting handlers (`handler_bytes_max` + one frame), unsent bytes (`write_max_bytes` + one frame). With the
+    defaults 16 + 32 + 16 + 64 + 16 = 144 MiB, reached by a hostile peer only; an idle connection has a few KiB.
+    """
+
+    frame_bytes_max: int = FRAME_BYTES_MAX  # a frame that announces more closes the connection
+    write_high_bytes: int = MIB  # above it nothing more is read or served until the peer took half of it
+    write_max_bytes: int = (
+        64 * MIB
+    )  # held replies and calls beyond it: the peer is dead, the connection is closed
+    pending_calls_max: int = 65_536  # calls of ours that wait for an answer; one more is refused
+    handler_tasks_max: int = 256  # handlers that are coroutines, running at once; then reading pauses
+    handler_bytes_max: int = 32 * MIB  # bodies which they hold; then reading pauses
+    idle_close_s: float = (
+        120.0  # no byte in either direction for so long: closed (serverChannelMaxIdleTimeSeconds)
+    )
+    handshake_s: float = 10.0  # for a TLS handshake, from the connection's first moment
+    frame_s: float = 30.0  # for a frame that has begun, and a second more for each
+    frame_bytes_per_s: int = 8_192  # of its length: who is slower than that is closed

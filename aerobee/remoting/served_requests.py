@@ -1,0 +1,139 @@
+"""The requests of one connection: each to its handler, the outcome to the peer (NettyRemotingAbstract.processRequestCommand).
+
+A handler that is a plain function costs no task and no future. One that is a coroutine runs as a task of the connection;
+`handler_tasks_max` and `handler_bytes_max` bound how many run and what they hold: beyond them the connection reads
+nothing. A oneway request is never answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
+
+from aerobee.errors import AerobeeError, RemoteError
+from aerobee.remoting.codes import ResponseCode, request_name
+from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
+from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.limits import ConnectionLimits
+from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch, Watched
+from aerobee.remoting.peer import Handler, Peer, Reply
+
+GO_AWAY_VERSION = 475  # clients above it (5.3.2 and later) know GO_AWAY and repeat the request elsewhere
+
+_LOG = logging.getLogger("aerobee.remoting")
+
+
+class ServedRequests:
+    """Those that are being served for one peer. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        handlers: Mapping[int, Handler],
+        default: Handler | None,
+        watch: LoopWatch,
+        limits: ConnectionLimits,
+        go_on: Callable[[], None],
+    ) -> None:
+        """`default` serves codes without a handler. `go_on` is called when a handler's task has ended."""
+        self._peer = peer
+        self._handlers = handlers
+        self._default = default
+        self._watch = watch
+        self._limits = limits
+        self._go_on = go_on
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._task_bytes = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether handlers run."""
+        return bool(self._tasks)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many handlers run, or hold as much, as one connection may have."""
+        return (
+            len(self._tasks) >= self._limits.handler_tasks_max
+            or self._task_bytes >= self._limits.handler_bytes_max
+        )
+
+    def turn_away(self, command: RemotingCommand) -> None:
+        """The server goes: answer GO_AWAY where the peer knows it, else nothing."""
+        if not command.flag & FLAG_ONEWAY and command.version > GO_AWAY_VERSION:
+            self._reply(command, command.reply(ResponseCode.GO_AWAY, remark="the server is shutting down"))
+
+    def serve(self, command: RemotingCommand) -> None:
+        """Give one request to its handler; its reply is written now or when the handler's task ends."""
+        handler = self._handlers.get(command.code, self._default)
+        if handler is None:
+            remark = f" request type {command.code} not supported"
+            self._reply(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            return
+        watch = self._watch
+        started = watch.monotonic()
+        try:
+            outcome = handler(self._peer, command)
+        except Exception as error:
+            self._reply(command, self._error_reply(command, error))
+            return
+        finally:
+            held_s = watch.monotonic() - started
+            if held_s > HELD_LIMIT_S:
+                watch.note(command.code, self._peer.address, held_s)
+        if outcome is None or type(outcome) is RemotingCommand:
+            self._reply(command, outcome)
+        else:
+            self._start_task(command, cast("Coroutine[Any, Any, Reply]", outcome))
+
+    def cancel(self) -> None:
+        """The peer is gone: end the handlers that wait."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _reply(self, request: RemotingCommand, reply: Reply) -> None:
+        if reply is None or request.flag & FLAG_ONEWAY:
+            return
+        try:
+            data = encode_frame(reply)
+        except AerobeeError as error:
+            _LOG.error("the reply to %s cannot be sent: %s", request_name(request.code), error)
+            data = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+        self._peer.write(data)
+
+    def _error_reply(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        if isinstance(error, RemoteError):
+            return request.reply(error.code, remark=error.remark)
+        if isinstance(error, AerobeeError):
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        _LOG.error("%s of %s failed", request_name(request.code), self._peer.address, exc_info=error)
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def _start_task(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+        body_bytes = len(command.body)
+        self._task_bytes += body_bytes
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._run(command, work), name=f"handler-{command.code}")
+        self._tasks.add(task)
+
+        def done(finished: asyncio.Task[None]) -> None:
+            work.close()  # a task that is cancelled before its first step never awaits it
+            self._tasks.discard(finished)
+            self._task_bytes -= body_bytes
+            if not finished.cancelled() and finished.exception() is not None:
+                _LOG.error(
+                    "the reply to %s failed", request_name(command.code), exc_info=finished.exception()
+                )
+            self._go_on()
+
+        task.add_done_callback(done)
+
+    async def _run(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+        try:
+            reply = await Watched(work, self._watch, command.code, self._peer)
+        except Exception as error:
+            reply = self._error_reply(command, error)
+        self._reply(command, reply)
