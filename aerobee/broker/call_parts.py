@@ -197,6 +197,8 @@ def admin_calls(
             stats=parts.stats,
         ),
         ConsumeStatsCalls(
+            expressions=parts.expressions,
+            live=parts.live,
             groups=parts.groups,
             topics=parts.topics,
             mappings=parts.mappings,

@@ -106,6 +106,8 @@ class BrokerConfig:
     compressed_register: bool = False
     enable_split_registration: bool = False  # parts of splitRegistrationSize; above 2,000 topics in any case
     split_registration_size: int = 800  # topics of one request
+    # A topic that was made or changed is told by REGISTER_TOPIC_IN_NAMESRV (217), not by a registration of the broker.
+    enable_single_topic_register: bool = False
     broker_not_active_timeout_millis: int = 10_000
     forward_timeout: int = 3_000  # for the answer of another broker that has a part of a static topic's queue
     enable_slave_acting_master: bool = False
@@ -122,6 +124,7 @@ class BrokerConfig:
     lite_pull_message_enable: bool = True
     use_server_side_reset_offset: bool = True
     notify_consumer_ids_changed_enable: bool = True
+    estimate_accumulation: bool = True  # of the lag of groups with a filter: what the filter takes (208)
     reject_pull_consumer_enable: bool = (
         False  # pulls only of members of groups that are pushed to, and of their own
     )

@@ -27,6 +27,7 @@ from aerobee.errors import AerobeeError, WireError
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.kv_table import KVTable
 from aerobee.remoting.body.register_broker import RegisterBrokerBody, body_crc32
+from aerobee.remoting.body.route import QueueData, TopicRouteData
 from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
@@ -136,6 +137,17 @@ class _NameserverLink:
                 self._watch()
                 continue
             table = owner.visible(self._well_formed(owner.topics.topics if full else changes))
+            if not full and owner.single_topics and self.registered_version is not None:
+                # A mapping has no place in this request.
+                for config in [
+                    each for each in table.values() if owner.mappings.get(each.topic_name) is None
+                ]:
+                    await self._register_topic(config)
+                table = {
+                    name: config for name, config in table.items() if owner.mappings.get(name) is not None
+                }
+                if not table:
+                    continue
             parts = parts_of(table, version, owner.part_topics_max)
             for part, part_version in parts:
                 await self._register(part, part_version, is_whole=len(parts) == 1)
@@ -163,6 +175,24 @@ class _NameserverLink:
         )
         reply = await self._owner.client.invoke(self.address, request, timeout_s=QUERY_TIMEOUT_S)
         return reply.code != 0 or (reply.ext or {}).get("changed", "true") != "false"
+
+    async def _register_topic(self, config: TopicConfig) -> None:
+        """Tell one topic alone. The nameserver keeps the version of the last registration, so the next one is taken in."""
+        owner = self._owner
+        queues = QueueData(
+            owner.identity.name,
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            config.topic_sys_flag,
+        )
+        request = RemotingCommand(
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+            {"topic": config.topic_name},
+            TopicRouteData(queue_datas=(queues,)).encode(),
+        )
+        reply = await owner.client.invoke(self.address, request, timeout_s=owner.timeout_s)
+        checked(reply, address=self.address, request="REGISTER_TOPIC_IN_NAMESRV")
 
     async def _register(
         self, table: Mapping[str, TopicConfig], version: DataVersion, *, is_whole: bool
@@ -265,6 +295,10 @@ class Registration:
     def part_topics_max(self) -> int:
         config = self._live.value
         return config.split_registration_size if config.enable_split_registration else PART_TOPICS_MAX
+
+    @property
+    def single_topics(self) -> bool:
+        return self._live.value.enable_single_topic_register
 
     @property
     def acting_master(self) -> bool:

@@ -61,6 +61,7 @@ class QueueProgress:
 
     `consumer_offset` is what the group committed. `member_offset` is the first offset that its owner has not finished
     with, as the owner says, -1 when it does not: it runs ahead of the commits, and is there before the first one.
+    `wanted` is how much of the lag the group's filter takes, estimated; None when it has none, or is not online.
     `member_worked_ms` is when the owner was last at work on a message of it, 0 when unknown.
     """
 
@@ -72,6 +73,7 @@ class QueueProgress:
     client_id: str = ""
     member_offset: int = -1
     member_worked_ms: int = 0
+    wanted: int | None = None
 
     @property
     def lag(self) -> int:

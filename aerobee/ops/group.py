@@ -230,11 +230,13 @@ def group_lag(
                 "broker_offset": row.broker_offset,
                 "consumer_offset": row.consumer_offset,
                 "lag": row.lag,
+                "wanted": row.wanted,
                 "last_consumed": moment_text(row.last_timestamp_ms),
                 "member": row.client_id or None,
             }
             for row in progress.queues
         ]
+        filters = any(row.wanted is not None for row in progress.queues)
         if as_json:
             out.document(
                 {"group": group, "lag": progress.lag, "consume_tps": progress.consume_tps, "queues": rows}
@@ -249,6 +251,7 @@ def group_lag(
                 "broker_offset": "broker offset",
                 "consumer_offset": "consumer offset",
                 "lag": "lag",
+                **({"wanted": "filter takes"} if filters else {}),
                 "last_consumed": "last consumed",
                 "member": "member",
             },

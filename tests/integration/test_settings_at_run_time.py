@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aerobee.client import Admin, ConsumeFrom, Producer, PullConsumer, PullConsumerConfig
+from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PullConsumer, PullConsumerConfig, Sql
 from aerobee.errors import RemoteError
 from aerobee.message import Message
 from aerobee.network import AsyncioNetwork
@@ -60,7 +60,7 @@ async def test_how_many_unread_bytes_are_held(cluster: LocalCluster) -> None:
         assert (await change(cluster, pendingReplyBytesMax=limit)).remark is None
         overload.observe(0, 2_000)
         assert bool(overload.reason) is refused
-        assert cluster.broker().unread.limit_bytes == limit
+        assert cluster.broker()._serving.unread.limit_bytes == limit
 
 
 async def test_pulls_of_those_that_are_no_members(cluster: LocalCluster) -> None:
@@ -118,3 +118,67 @@ async def test_recalls_while_the_broker_takes_no_messages() -> None:
             await producer.recall(TOPIC, sent.recall_handle)
         await admin.update_broker_config(address, {"allowRecallWhenBrokerNotWriteable": "true"})
         assert await producer.recall(TOPIC, sent.recall_handle) == sent.message_id
+
+
+async def test_a_topic_is_told_alone_or_by_a_registration(cluster: LocalCluster) -> None:
+    """`enableSingleTopicRegister`: 217 in place of 103, and the next whole registration is taken in."""
+    table, broker = cluster.nameserver().table, cluster.broker()
+    handlers = cluster.nameserver().handlers
+    seen: list[int] = []
+    for code in (103, 217):
+
+        def note(peer, request, code=code, handler=handlers[code]):
+            seen.append(code)
+            return handler(peer, request)
+
+        handlers[code] = note
+    for number, (single, code) in enumerate((("true", 217), ("false", 103), ("true", 217))):
+        assert (await change(cluster, enableSingleTopicRegister=single)).code == 0
+        await broker.registration.settled()
+        seen.clear()
+        await cluster.create_topic(f"T{number}", queues=number + 1)
+        assert seen == [code]
+        assert table.topics[f"T{number}"][broker.identity.name].read_queue_count == number + 1
+    await cluster.create_topic("T0", queues=5)
+    broker.registration.register_all()
+    await broker.registration.settled()
+    assert table.topics["T0"][broker.identity.name].read_queue_count == 5
+
+
+async def test_lag_is_estimated_through_the_filter_of_a_group(cluster: LocalCluster) -> None:
+    """`estimateAccumulation`: tags and SQL92, whole and from a sample, on and off."""
+    await change(cluster, enablePropertyFilter="true")
+    await cluster.create_topic(TOPIC, queues=1)
+    gate = asyncio.Event()
+
+    async def wait(message) -> None:
+        await gate.wait()
+
+    async with Producer(cluster.nameserver_address) as producer, Admin(cluster.nameserver_address) as admin:
+        for count in (40, 1_500):
+            await asyncio.gather(
+                *(
+                    producer.send(
+                        Message(
+                            TOPIC, b"x", tag="odd" if n % 4 == 1 else "even", properties={"n": str(n % 4)}
+                        )
+                    )
+                    for n in range(count)
+                )
+            )
+            for group, expression in (("Tags", "odd"), ("Sql", Sql("n = 1")), ("All", "*")):
+                config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+                async with cluster.push_consumer(f"{group}{count}", {TOPIC: expression}, wait, config=config):
+                    total = cluster.broker().store.max_offset(TOPIC, 0)
+                    (queue,) = (await admin.consumer_progress(f"{group}{count}", TOPIC)).queues
+                    assert queue.lag >= total - 1  # the first one, which no filter takes, may be committed
+                    if group == "All":
+                        assert queue.wanted is None
+                    else:
+                        assert queue.wanted is not None
+                        assert abs(queue.wanted - total / 4) <= (0 if count == 40 else 3 * total / 100)
+                    await change(cluster, estimateAccumulation="false")
+                    (queue,) = (await admin.consumer_progress(f"{group}{count}", TOPIC)).queues
+                    assert queue.wanted is None
+                    await change(cluster, estimateAccumulation="true")
+        gate.set()

@@ -192,6 +192,7 @@ class GroupCalls(AdminCalls):
                     client_id=owners.get(queue, nobody)[0],
                     member_offset=owners.get(queue, nobody)[1],
                     member_worked_ms=owners.get(queue, nobody)[2],
+                    wanted=offsets.wanted,
                 )
         return ConsumerProgress(
             group=group, queues=tuple(found[queue] for queue in sorted(found)), consume_tps=tps

@@ -19,6 +19,9 @@ class OffsetWrapper:
     consumer_offset: int = 0
     last_timestamp: int = 0
     pull_offset: int = 0
+    wanted: int | None = (
+        None  # how much of the lag the group's filter takes; None when it takes all, or nobody says
+    )
 
     @property
     def lag(self) -> int:
@@ -31,6 +34,7 @@ class OffsetWrapper:
             "consumerOffset": self.consumer_offset,
             "lastTimestamp": self.last_timestamp,
             "pullOffset": self.pull_offset,
+            **({} if self.wanted is None else {"wantedDiff": self.wanted}),
         }
 
     @classmethod
@@ -40,6 +44,7 @@ class OffsetWrapper:
             json_fields.integer(fields, "consumerOffset"),
             json_fields.integer(fields, "lastTimestamp"),
             json_fields.integer(fields, "pullOffset"),
+            None if fields.get("wantedDiff") is None else json_fields.integer(fields, "wantedDiff"),
         )
 
 
