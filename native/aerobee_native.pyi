@@ -90,6 +90,32 @@ class DeliveryBackend:
     def forget_topics(self) -> None: ...
 
 @final
+class PopRecords:
+    """What aerobee.broker.pop.revive_log writes to the timer's topic."""
+
+    def __init__(
+        self,
+        *,
+        store: object,
+        store_host: bytes,
+        host: bytes,
+        waiting: Container[tuple[str, int]],
+        timer_topic: TopicConfig,
+        revive_topic: str,
+        codes: tuple[int, int, int],
+    ) -> None: ...
+    def append(
+        self,
+        queue: object,
+        now_ms: int,
+        born_ms: int,
+        points: Sequence[tuple[object, int]],
+        acks: Sequence[tuple[object, int, int]],
+        *,
+        is_sync: bool,
+    ) -> tuple[list[int], int, int] | None: ...
+
+@final
 class Sockets:
     """aerobee.remoting.native_loop.NativeSockets. On Linux alone."""
 

@@ -16,6 +16,7 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.fastpath.pop import MakePopRecords
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
@@ -75,3 +76,4 @@ class BrokerParts:
         Callable[[Mapping[str, str]], Awaitable[None]] | None
     )  # into the configuration file, where there is one
     spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker
+    make_pop_records: MakePopRecords | None = None  # natively, where that can be had

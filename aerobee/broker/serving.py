@@ -219,6 +219,7 @@ class Serving:
             run_blocking=base.files.run_blocking,
             save_settings=base.files.save_settings,
             spawn=base.background.spawn,
+            make_pop_records=self._choice.make_pop_records,
         )
 
     def _make_handlers(self) -> dict[int, Handler]:

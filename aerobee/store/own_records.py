@@ -94,7 +94,7 @@ class OwnRecords:
             if len(text) > PROPERTIES_BYTES_MAX:
                 raise RecordInvalid(f"the properties of an own record take {len(text)} bytes")
             total += len(body) + len(text)
-        is_awaited = self._place in self._waiting
+        is_awaited = self.is_awaited
         done = store.appender.append_run(
             queue,
             len(records),
@@ -103,10 +103,19 @@ class OwnRecords:
             partial(self._lay_out, born_ms, records, now),
             is_awaited=is_awaited,
         )
+        self.written(is_awaited=is_awaited)
+        return done
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether each record of the queue is to be announced."""
+        return self._place in self._waiting
+
+    def written(self, *, is_awaited: bool) -> None:
+        """Records of the queue have been written, by append() or by somebody who writes the same natively."""
         if not is_awaited and not self._is_sync:
             self._came.tell()  # else each record was announced
-        store.burst_done()
-        return done
+        self._store.burst_done()
 
     def _lay_out(
         self, born_ms: int, records: Sequence[OwnRecord], now: int, start: int, queue_offset: int

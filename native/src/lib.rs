@@ -36,6 +36,7 @@ mod pull;
 mod later;
 mod transaction;
 mod delivery;
+mod pop_records;
 mod backend;
 #[cfg(target_os = "linux")]
 mod sockets;
@@ -66,5 +67,6 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     #[cfg(target_os = "linux")]
     module.add_class::<sockets::Sockets>()?;
     module.add_class::<delivery::DeliveryBackend>()?;
+    module.add_class::<pop_records::PopRecords>()?;
     module.add_class::<backend::Backend>()
 }

@@ -33,6 +33,7 @@ from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
+from aerobee.broker.fastpath.pop import PopBursts
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.parts import BrokerParts
@@ -49,7 +50,7 @@ from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.message import encode_properties
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import FrameDecoder
+from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.store.config import StoreConfig
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import StoredMessage
@@ -92,6 +93,8 @@ class Consumer:
         while (reply := decoder.next_frame()) is not None:
             self.send(reply)
 
+    write_now = write
+
 
 class Held:
     """A message at a consumer."""
@@ -123,6 +126,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
+        self.ways = random.Random(seed)  # by handler or fast path
         self.clock = ManualClock()
         self.disk = SimulatedDisk(rng, now_ms=lambda: self.clock.now_ms())
         self.twin = TWINS[seed % len(TWINS)]  # a seed is the same life with either
@@ -215,6 +219,7 @@ class World:
             config_file=self._file,
             run_blocking=self._run_blocking,
             spawn=lambda work: work.close(),
+            make_pop_records=self.twin.make_pop_records,
         )
         parts.groups.find_or_create(GROUP)
         self.timers = Timers(cast(BrokerParts, parts), slot_count=SLOTS)
@@ -222,6 +227,7 @@ class World:
             cast(BrokerParts, parts), timer=self.timers, pick=self.rng.randrange, call_soon=self.soon.append
         )
         self.handlers = {**self.pop_feature.handlers()}
+        self.bursts = PopBursts(self.pop_feature.fast_path_hooks())
         self.timers.load()
         self.pop_feature.load()
         self._look_at_offsets()
@@ -246,6 +252,7 @@ class World:
             (store, "append"),
             (store, "append_batch"),
             (self.pop_feature.engine.log.own, "append"),
+            (self.pop_feature.engine.log, "_append_natively"),
             (self.deliveries, "run"),
         ):
             inner = getattr(owner, name)
@@ -254,8 +261,8 @@ class World:
                 if self.kill_in == 0:
                     raise Killed
                 result = inner(*what, **more)
-                if result is None:
-                    return None  # append_batch() follows
+                if not result:
+                    return result  # somebody else does it
                 if self.kill_in > 0:
                     self.kill_in -= 1
                     if self.kill_in == 0 and self.rng.random() < 0.5:
@@ -346,6 +353,15 @@ class World:
         consumer.opaque += 1
         request = RemotingCommand(code, ext, body, opaque=consumer.opaque)
         consumer.then[request.opaque] = then
+        frame = b"" if body or self.ways.random() < 0.2 else encode_frame(request)
+        if self.bursts.burst(cast(Any, consumer), frame, 0) < len(frame) or not frame:
+            self.ask_handler(request)
+        if self.rng.random() < 0.7:
+            self.run_soon()
+
+    def ask_handler(self, request: RemotingCommand) -> None:
+        """What the fast path does not take."""
+        consumer, code = self.consumer, request.code
         try:
             reply = self.handlers[code](cast(Any, consumer), request)
         except RemoteError as error:
@@ -353,8 +369,6 @@ class World:
         if reply is not None:
             assert isinstance(reply, RemotingCommand), "nothing is cold here"
             consumer.send(reply)
-        if self.rng.random() < 0.7:
-            self.run_soon()
 
     def pop(self, topic: str, *, wait_ms: int = 0, count: int = 0) -> None:
         rng = self.rng

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from aerobee.broker.fastpath.delivery import PythonDelivery
 from aerobee.broker.fastpath.later import later_special_properties
+from aerobee.broker.fastpath.pop import MakePopRecords
 from aerobee.broker.fastpath.python_backend import PythonBackend
 from aerobee.broker.fastpath.seam import (
     FAST_PATH_VERSION,
@@ -74,6 +75,7 @@ class BackendChoice:
     make: MakeBackend
     make_delivery: MakeDelivery
     make_sockets: Callable[[], NativeSockets] | None = None  # None: the event loop reads and writes
+    make_pop_records: MakePopRecords | None = None  # None: pop/revive_log.py writes itself
 
 
 def wanted_backend(environment: Mapping[str, str]) -> str:
@@ -91,7 +93,8 @@ def choose_backend(wanted: str = "") -> BackendChoice:
     if not missing:
         why = f"{VARIABLE}={NATIVE}" if wanted else "aerobee-native is there"
         make_sockets = getattr(native, "Sockets", None)  # only Linux has them
-        return BackendChoice(NATIVE, why, make_native, make_native_delivery, make_sockets)
+        make_pop_records = getattr(native, "PopRecords", None)
+        return BackendChoice(NATIVE, why, make_native, make_native_delivery, make_sockets, make_pop_records)
     if wanted == NATIVE:
         raise ConfigError(f"{VARIABLE} is {NATIVE}, but {missing}: run `make native`, or unset {VARIABLE}")
     return BackendChoice(PYTHON, missing, PythonBackend, PythonDelivery)

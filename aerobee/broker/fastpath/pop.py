@@ -1,22 +1,28 @@
-"""Bursts of POP's requests with JSON headers: ACK_MESSAGE (200051).
+"""Bursts of POP's requests with JSON headers: POP_MESSAGE (200050) and ACK_MESSAGE (200051).
 
-Unlike a family of a backend these ask who their peer is: an acknowledgement is answered when the records of the whole
-pass of the event loop are written. So FastPath gives their reads here, with the connection.
+Unlike a family of a backend these ask who their peer is: a pop belongs to its consumer and may wait, and an acknowledgement
+is answered when the records of the whole pass of the event loop are written. So FastPath gives their reads here, with the
+connection.
 What is not quite ordinary is left for the handlers, before anything has changed: no request is refused here.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Container, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
 import orjson
 
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
+from aerobee.errors import FrameTooLarge
+from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION
+from aerobee.remoting.frame import FRAME_BYTES_MAX
 from aerobee.remoting.peer import Peer
+from aerobee.store.message_store import MessageStore
 
 POP_START = (
     b'{"code":200'  # how the headers of these requests begin, as everybody writes them who sorts the names
@@ -24,25 +30,64 @@ POP_START = (
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
-_ACK = RequestCode.ACK_MESSAGE.value
+_POP, _ACK = RequestCode.POP_MESSAGE.value, RequestCode.ACK_MESSAGE.value
 _DONE = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
 class PopHooks(Protocol):
     """What serves one request, by its fields as they stand in the header. `opaque` is the request's number, for its reply.
 
-    Returns the encoded reply, b"" when it leaves later or there is none. Raises NotOrdinary, or one of UNREADABLE,
-    and has changed nothing then; any other exception is a fault, and the peer is disconnected.
+    Returns the encoded reply, b"" when it leaves later. Raises NotOrdinary, and has changed nothing then; any other exception
+    is a fault, and the peer is disconnected.
     """
 
+    def pop(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes: ...
+
     def ack(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes: ...
+
+
+class PopRecords(Protocol):
+    """Lays out and appends what pop/revive_log.py writes to the timer's topic, in one call."""
+
+    def append(
+        self,
+        queue: object,
+        now_ms: int,
+        born_ms: int,
+        points: Sequence[tuple[object, int]],
+        acks: Sequence[tuple[object, int, int]],
+        *,
+        is_sync: bool,
+    ) -> tuple[list[int], int, int] | None:
+        """Write check points (CheckPoint, revive queue id), then acknowledgements (Acks, revive queue id, revive time, ms).
+
+        `now_ms` is the store's time, `born_ms` the broker's. Returns the records' physical offsets, the end of the last
+        one, and when the first is due, ms. None: nothing is written, the caller does it.
+        """
+        ...
+
+
+class MakePopRecords(Protocol):
+    """Makes them. `codes` are those of the tags ck, ack and bAck; both hosts are packed IPv4."""
+
+    def __call__(
+        self,
+        *,
+        store: MessageStore,
+        store_host: bytes,
+        host: bytes,
+        waiting: Container[tuple[str, int]],
+        timer_topic: TopicConfig,
+        revive_topic: str,
+        codes: tuple[int, int, int],
+    ) -> PopRecords: ...
 
 
 class PopBursts:
     """Cuts reads into requests, and gives each to its hook."""
 
     def __init__(self, hooks: PopHooks) -> None:
-        self._serve = {_ACK: hooks.ack}
+        self._serve = {_POP: hooks.pop, _ACK: hooks.ack}
 
     def burst(self, peer: Peer, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
@@ -63,8 +108,11 @@ class PopBursts:
                     serve = serve_of(code)
                     if serve is None:
                         break
+                except UNREADABLE:
+                    break
+                try:
                     reply = serve(peer, opaque, fields)
-                except (NotOrdinary, *UNREADABLE):
+                except NotOrdinary:
                     break
                 at = end
                 if reply:
@@ -81,3 +129,16 @@ def empty_reply(opaque: int) -> bytes:
     """The reply that says yes and nothing else, as encode_frame writes it."""
     header = f'{{"code":0,"flag":1,"language":"PYTHON","opaque":{opaque}{_DONE}'.encode()
     return _WORDS.pack(len(header) + 4, len(header)) + header
+
+
+def found_reply(opaque: int, fields: str, body: bytes) -> bytes:
+    """The reply FOUND with a body; `fields` are the members of extFields as JSON. Raises FrameTooLarge."""
+    header = (
+        f'{{"code":0,"extFields":{{{fields}}},"flag":1,"language":"PYTHON","opaque":{opaque},"remark":"FOUND"{_DONE}'
+    ).encode()
+    length = 4 + len(header) + len(body)
+    if length + 4 > FRAME_BYTES_MAX:
+        raise FrameTooLarge(
+            f"a pop has found {len(body)} bytes, peers accept frames of at most {FRAME_BYTES_MAX}"
+        )
+    return b"".join((_WORDS.pack(length, len(header)), header, body))

@@ -18,7 +18,7 @@ from aerobee.broker.ack import AckPolicy
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import check_client_group
 from aerobee.broker.fastpath.pop import empty_reply
-from aerobee.broker.fastpath.request import NotOrdinary
+from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
 from aerobee.broker.pop.check_point import Acks, CheckPointKey
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
@@ -127,11 +127,14 @@ class AckCalls:
 
         What the handles of one check point have in common is looked at once a pass.
         """
-        handle, offset_text = fields["extraInfo"], fields["offset"]
-        known, _, own_text = handle.rpartition(" ")
-        key = (fields["consumerGroup"], fields["topic"], fields["queueId"], known)
-        target = self._targets.get(key) or self._find_target(key)
-        offset, bit = target.offsets[offset_text]
+        try:
+            handle, offset_text = fields["extraInfo"], fields["offset"]
+            known, _, own_text = handle.rpartition(" ")
+            key = (fields["consumerGroup"], fields["topic"], fields["queueId"], known)
+            target = self._targets.get(key) or self._find_target(key)
+            offset, bit = target.offsets[offset_text]
+        except UNREADABLE as error:
+            raise NotOrdinary from error
         entry = target.entry
         if own_text != offset_text or entry.state is not State.OUT:
             raise NotOrdinary

@@ -8,10 +8,13 @@ check points are on the disk: what is handed out is never lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
 
 from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import LiveConfig
+from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.fastpath.pop import found_reply
+from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, born_time, number
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
 from aerobee.broker.pop.request_age import RequestAge
@@ -24,6 +27,7 @@ from aerobee.remoting.body.pop_handle import message_offset_info, start_offset_i
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.config import StoreConfig
 from aerobee.store.stored_message import GetResult
@@ -31,6 +35,14 @@ from aerobee.store.stored_message import GetResult
 COUNT_MAX = 32  # messages of one pop
 INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
 HOLD_MS_MAX = 300_000
+PLANS_MAX = 1_024
+# What tells pops apart, beside when they were born.
+_FIELDS = (
+    "consumerGroup", "topic", "queueId", "maxMsgNums", "invisibleTime",
+    "initMode", "expType", "exp", "order", "attemptId",
+)  # fmt: skip
+_NEEDED = itemgetter(*_FIELDS[:5])
+_ONLY_TEXT = frozenset((str,))
 LATE_MS = 500  # a request whose time was up so long ago is not served: nobody waits for its answer
 
 
@@ -51,6 +63,15 @@ class ColdReader(PopStore, Protocol):
         tag_codes: frozenset[int] | None = None,
         accept: Callable[[bytes], bool] | None = None,
     ) -> GetResult: ...
+
+
+class _Plan(NamedTuple):
+    """A kind of pop after its checks: everything but the moment and the queues' turn."""
+
+    want: PopWant  # made complete for each pop
+    turns: int  # queues to begin with; 0: one queue is asked for
+    config: BrokerConfig
+    prioritized: SubscriptionGroupConfig | None  # whose pops of this topic may go by priority
 
 
 class PopCalls:
@@ -84,6 +105,7 @@ class PopCalls:
         self._spawn = spawn
         self._when_free = when_free
         self._ages = RequestAge()
+        self._plans: dict[tuple[str | None, ...], _Plan] = {}
         self.accepting = True  # false while the broker stops: nothing waits any more
 
     def handlers(self) -> dict[int, Handler]:
@@ -111,6 +133,81 @@ class PopCalls:
             return self._answer(peer, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
         except ColdData:
             return self._pop_cold(peer, request, want, until_ms)
+
+    def pop_ordinary(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
+        """pop() in no order of hot messages, by the fields of its request (PopHooks.pop).
+
+        Most pops are like one before them, so what their texts say is checked once, until a setting changes.
+        """
+        field = fields.get
+        try:
+            key = (
+                *_NEEDED(fields),
+                field("initMode"),
+                field("expType"),
+                field("exp"),
+                field("order"),
+                field("attemptId"),
+            )
+            plan = self._plans.get(key) or self._find_plan(key)
+            born_ms, poll_ms = born_time(fields["bornTime"]), number(fields["pollTime"])
+        except UNREADABLE as error:
+            raise NotOrdinary from error
+        now_ms, late_ms = self._clock.now_ms(), poll_ms + LATE_MS
+        age_ms = self._ages.age_ms(peer, born_ms, now_ms, late_ms=late_ms)
+        if age_ms > late_ms:
+            raise NotOrdinary
+        want = self._in_turn(plan, peer)
+        try:
+            taken = self._engine.take(want, now_ms, self._store.is_cold)
+        except (ColdData, StoreError) as error:
+            raise NotOrdinary from error  # nothing is handed out
+        if not taken.count:
+            return self._nothing_ordinary(
+                peer, opaque, fields, want, taken, now_ms + min(poll_ms - age_ms, HOLD_MS_MAX)
+            )
+        self._count(want, taken)
+        shares = taken.shares
+        reply = found_reply(
+            opaque,
+            f'"popTime":"{taken.pop_time}","invisibleTime":"{want.invisible_ms}","reviveQid":"{taken.revive_queue_id}","restNum":"{taken.rest}",'
+            f'"startOffsetInfo":"{start_offset_info(shares)}","msgOffsetInfo":"{message_offset_info(shares)}"',
+            taken.bodies[0] if len(taken.bodies) == 1 else b"".join(taken.bodies),
+        )
+        if taken.end and self._ack.holds:
+            self._ack.hold(peer, taken.end, reply)
+            return b""
+        return reply
+
+    def _find_plan(self, key: tuple[str | None, ...]) -> _Plan:
+        """Check what all pops with these texts have in common. Raises NotOrdinary, or one of UNREADABLE."""
+        ext = {name: value for name, value in zip(_FIELDS, key, strict=True) if value is not None}
+        if not _ONLY_TEXT.issuperset(map(type, ext.values())):
+            raise NotOrdinary
+        try:
+            plan = self._make_plan(RemotingCommand(RequestCode.POP_MESSAGE, ext))
+        except RemoteError as error:
+            raise NotOrdinary from error
+        if plan.want.ordered:
+            raise NotOrdinary
+        if len(self._plans) >= PLANS_MAX:
+            self._plans.clear()
+        self._plans[key] = plan
+        return plan
+
+    def forget_plans(self) -> None:
+        """Topics, groups, settings or the broker's role have changed: check everything again."""
+        self._plans.clear()
+
+    def _nothing_ordinary(
+        self, peer: Peer, opaque: int, fields: dict[str, Any], want: PopWant, taken: Taken, until_ms: int
+    ) -> bytes:
+        """The answer to a pop that found nothing; b"" when it waits. Raises NotOrdinary, and nothing is counted then."""
+        if not _ONLY_TEXT.issuperset(map(type, fields.values())):
+            raise NotOrdinary
+        request = RemotingCommand(RequestCode.POP_MESSAGE, fields, opaque=opaque)
+        reply = self._empty(peer, request, want, taken, until_ms)
+        return b"" if reply is None else encode_frame(reply)
 
     def resume(self, call: WaitingCall, timed_out: bool) -> None:
         """Serve a pop that waited: now when its time is up, else it may wait on."""
@@ -158,6 +255,11 @@ class PopCalls:
     # --- steps
 
     def _want(self, peer: Peer, request: RemotingCommand, *, with_times: bool = True) -> PopWant:
+        """What a request asks for, after all checks. Raises RemoteError."""
+        return self._in_turn(self._make_plan(request, with_times=with_times), peer)
+
+    def _make_plan(self, request: RemotingCommand, *, with_times: bool = True) -> _Plan:
+        """Check everything that a request says. Raises RemoteError."""
         topic_name, group_name = request.text("topic"), request.text("consumerGroup")
         queue_id, count_max = request.integer("queueId"), request.integer("maxMsgNums")
         grant = self._checks.grant(group_name, topic_name, queue_id)
@@ -176,16 +278,8 @@ class PopCalls:
             )
         tag_codes, accept = self._checks.filter(topic_name, request.field("expType"), request.field("exp"))
         ordered = request.boolean("order", False)
-        retries = () if ordered else self._checks.with_queues(grant.retries)
-        by_priority = not ordered and grant.has_priorities and self._heeds_priority(grant.group)
         config = self._live.value
-        retry_percent = (
-            config.pop_from_retry_probability_for_priority
-            if by_priority
-            else config.pop_from_retry_probability
-        )
-        pick = self._pick
-        return PopWant(
+        want = PopWant(
             topic=topic_name,
             group=group_name,
             queue_id=max(ANY_QUEUE, queue_id),
@@ -198,12 +292,30 @@ class PopCalls:
             attempt_id=request.text("attemptId", ""),
             tag_codes=tag_codes,
             accept=accept,
-            retries=retries,
-            retry_first=bool(retries) and pick(100) < retry_percent,
-            highest_first=by_priority and config.priority_order_asc,
-            start=0 if by_priority or queue_id >= 0 else pick(max(1, topic.read_queue_nums)),
-            consumer=peer.address,
+            retries=() if ordered else self._checks.with_queues(grant.retries),
         )
+        return _Plan(
+            want,
+            0 if queue_id >= 0 else max(1, topic.read_queue_nums),
+            config,
+            grant.group if grant.has_priorities and not ordered else None,
+        )
+
+    def _in_turn(self, plan: _Plan, peer: Peer) -> PopWant:
+        """The plan's pop, for this peer and moment: with which queue it begins, whether it looks for retries first."""
+        want, config, pick = plan.want, plan.config, self._pick
+        by_priority = plan.prioritized is not None and self._heeds_priority(plan.prioritized)
+        if want.retries:
+            retry_percent = (
+                config.pop_from_retry_probability_for_priority
+                if by_priority
+                else config.pop_from_retry_probability
+            )
+            want.retry_first = pick(100) < retry_percent
+        want.highest_first = by_priority and config.priority_order_asc
+        want.start = pick(plan.turns) if plan.turns and not by_priority else 0
+        want.consumer = peer.address
+        return want
 
     def _heeds_priority(self, group: SubscriptionGroupConfig) -> bool:
         """Whether a pop of a PRIORITY topic takes higher priorities first: in priority.factor of 100 cases."""
@@ -227,16 +339,26 @@ class PopCalls:
             refusal = store_refusal(error)
             return request.reply(refusal.code, remark=refusal.remark, ext={})
         if not taken.count:
-            self._stats.get_miss()
-            if until_ms > taken.pop_time and self.accepting and not request.is_oneway:
-                return self._wait(peer, request, want, taken, until_ms)
-            return self._nothing(request, want, taken)
+            return self._empty(peer, request, want, taken, until_ms)
+        self._count(want, taken)
+        reply = request.reply(remark="FOUND", ext=self._fields(taken, want), body=b"".join(taken.bodies))
+        return self._ack.answer(peer, reply, taken.end) if taken.end else reply
+
+    def _count(self, want: PopWant, taken: Taken) -> None:
+        """Count what was taken, and wake who waits for the rest."""
         for topic, share, size in zip(taken.topics, taken.shares, taken.sizes, strict=True):
             self._stats.group_get(want.group, topic, len(share.offsets), size)
         if taken.rest and self._waiting.count:
             self._waiting.wake(want.topic, want.group)  # there is more than this one could take
-        reply = request.reply(remark="FOUND", ext=self._fields(taken, want), body=b"".join(taken.bodies))
-        return self._ack.answer(peer, reply, taken.end) if taken.end else reply
+
+    def _empty(
+        self, peer: Peer, request: RemotingCommand, want: PopWant, taken: Taken, until_ms: int
+    ) -> RemotingCommand | None:
+        """Let a pop that found nothing wait until `until_ms` (0: not at all), or say so."""
+        self._stats.get_miss()
+        if until_ms > taken.pop_time and self.accepting and not request.is_oneway:
+            return self._wait(peer, request, want, taken, until_ms)
+        return self._nothing(request, want, taken)
 
     def _wait(
         self,

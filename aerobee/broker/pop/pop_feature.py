@@ -76,6 +76,7 @@ class Pop(Feature):
             host=identity.store_host,
             waiting=parts.held.by_queue,
             on_timer_messages=timer.on_messages if timer and store.config.timer_wheel_enable else None,
+            make_records=parts.make_pop_records,
         )
         self.engine = PopEngine(
             store=store,
@@ -109,6 +110,11 @@ class Pop(Feature):
             store.on_arrival(arrived)
         parts.offsets.on_reset(self._offset_reset)
         parts.held.on_release_all(self._release_waiting)
+        forget_plans = self._pops.forget_plans
+        parts.topics.on_change(lambda _: forget_plans())
+        parts.groups.on_change(forget_plans)
+        parts.live.on_change(lambda _: forget_plans())
+        parts.role.on_change(lambda _: forget_plans())
         self._timers: dict[str, Timer] = {}
         self._free: dict[tuple[str, str], tuple[int, Timer]] = {}
 
@@ -152,7 +158,7 @@ class Pop(Feature):
             broker_name=identity.name,
             call_soon=call_soon,
         )
-        self._fast = PopFastPath(acks=self._acks)
+        self._fast = PopFastPath(pops=self._pops, acks=self._acks)
         self._notifications = NotificationCalls(
             engine=self.engine,
             checks=checks,
@@ -219,6 +225,9 @@ class Pop(Feature):
             timer.cancel()
         self._timers.clear()
         self._free.clear()
+
+    def close(self) -> None:
+        self._log.close()
 
     def save(self) -> None:
         self._file.write(self.engine.orders.to_dict())

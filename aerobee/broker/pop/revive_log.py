@@ -8,8 +8,8 @@ append. Several acknowledgements of one check point share one record (tag bAck).
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import Protocol
 
+from aerobee.broker.fastpath.pop import MakePopRecords, PopRecords
 from aerobee.broker.pop.check_point import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -21,12 +21,15 @@ from aerobee.broker.pop.check_point import (
 )
 from aerobee.broker.topic_table import SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.message import tags_code
-from aerobee.store.own_records import OwnRecord, OwnRecords, OwnStore
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.store.message_store import MessageStore
+from aerobee.store.own_records import OwnRecord, OwnRecords
+from aerobee.store.stored_message import StoredMessage
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_QUEUES = 8  # reviveQueueNum
 WRITTEN_MAX = 1_000_000
+IPV4_BYTES = 8  # of a packed host
 FAR_MS = 1_000  # records that are due later than that
 COMPANY_S = 0.02  # wait so long for their place in the wheel
 PRECISION_MS = 1_000  # timerPrecisionMs: the wheel's slot of a record
@@ -38,26 +41,21 @@ def revive_topic(cluster: str) -> str:
     return f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}"
 
 
-class ReviveStore(OwnStore, Protocol):
-    """What is needed of the store."""
-
-    def append_batch(self, messages: Sequence[StoredMessage]) -> AppendResult: ...
-
-
 class ReviveLog:
     """Appends to the revive topic. `uses_timer` false: everything goes there at once (timerWheelEnable=false)."""
 
     def __init__(
         self,
         *,
-        store: ReviveStore,
+        store: MessageStore,
         cluster: str,
         host: bytes,
         waiting: Container[tuple[str, int]],
         on_timer_messages: Callable[[float], None] | None,
+        make_records: MakePopRecords | None = None,
     ) -> None:
         """`on_timer_messages` tells the timer that its topic has messages, and how long they may wait there, in seconds;
-        None: there is no timer. `waiting`: OwnRecords."""
+        None: there is no timer. `waiting`: OwnRecords. `make_records`: what writes natively."""
         self._store = store
         self._host = host
         self.topic = revive_topic(cluster)
@@ -74,6 +72,17 @@ class ReviveLog:
             came=self._came,
         )
         self._on_timer_messages = on_timer_messages
+        self._records: PopRecords | None = None
+        if make_records is not None and self.uses_timer and len(host) == len(store.store_host) == IPV4_BYTES:
+            self._records = make_records(
+                store=store,
+                store_host=store.store_host,
+                host=host,
+                waiting=waiting,
+                timer_topic=TopicConfig(WHEEL_TIMER_TOPIC),
+                revive_topic=self.topic,
+                codes=(_CODES[CK_TAG], _CODES[ACK_TAG], _CODES[BATCH_ACK_TAG]),
+            )
         self._soonest_ms = 0  # until the first record of the run is due
 
     def append(
@@ -87,6 +96,12 @@ class ReviveLog:
         Returns the end of the last record: durable when the log is flushed up to it. Raises StoreError; then an
         acknowledgement or a check point may be there or not, which costs at most another delivery.
         """
+        if (
+            self._records is not None
+            and (points or acks)
+            and (end := self._append_natively(self._records, now_ms, points, acks))
+        ):
+            return end
         later: list[OwnRecord] = []
         keys: list[tuple[CheckPointKey, bool]] = []  # of `later`
         direct: list[StoredMessage] = []
@@ -127,6 +142,37 @@ class ReviveLog:
                 self.written.update(zip(offsets, keys, strict=True))
         for message in direct[point_count:]:
             end = self._store.append_batch((message,)).end
+        return end
+
+    def close(self) -> None:
+        """Let go of the broker: the native part is unknown to Python's garbage collection."""
+        self._records = None
+
+    def _append_natively(
+        self,
+        records: PopRecords,
+        now_ms: int,
+        points: Sequence[tuple[CheckPoint, int]],
+        acks: Sequence[tuple[Acks, int, int]],
+    ) -> int:
+        """append() in one native call; 0: nothing is written. Raises StoreNotWritable."""
+        store = self._store
+        store.check_writable()
+        queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
+        if queue is None:
+            return 0
+        is_awaited = self.own.is_awaited
+        is_sync = store.config.is_sync_flush
+        done = records.append(queue, store.store_time_now(), now_ms, points, acks, is_sync=is_sync)
+        if done is None:
+            return 0
+        offsets, end, soonest_ms = done
+        self._soonest_ms = soonest_ms - now_ms
+        if len(self.written) < WRITTEN_MAX:
+            keys = [(point.key, True) for point, _ in points]
+            keys += [(ack.key, False) for ack, _, _ in acks]
+            self.written.update(zip(offsets, keys, strict=True))
+        self.own.written(is_awaited=is_awaited)
         return end
 
     def _append_later(self, now_ms: int, records: Sequence[OwnRecord]) -> tuple[Sequence[int], int]:
