@@ -34,7 +34,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
             role=parts.role,
             clock=parts.clock,
         ),
-        OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE), run_blocking=parts.run_blocking),
+        OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE)),
         _filters(parts),
         BatchQueues(topics=parts.topics, mark=parts.store.set_batch_topic),
         LightQueues(parts.light),

@@ -1,7 +1,8 @@
-"""The thread that writes a broker's small files, so that the event loop never waits for the disk.
+"""The threads that write a broker's small files, so that the event loop never waits for the disk.
 
-What always holds: writes happen one after the other; what a request waits for goes before what nobody waits for, and each
-of the two keeps its order. Of one file only the newest content is written, what waits meanwhile is replaced; what the disk
+One for what requests wait for, one for what nobody waits for, so that a large file of offsets on a slow disk keeps no
+administrator waiting. What always holds: each of the two works in the order in which work was given. A file belongs to one of
+them. Of a file that nobody waits for only the newest content is written, what waits meanwhile is replaced; what the disk
 refuses is tried again (retry) until it is taken or newer content is. RocketMQ writes these files in the threads that change
 them (ConfigManager.persist).
 """
@@ -11,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from aerobee.errors import AerobeeError, StoreError
 
@@ -23,14 +23,13 @@ Work = Callable[[], None]
 
 
 class StateWriter:
-    """Runs blocking work in one thread. Any thread may call, but for write(), which belongs to the event loop."""
+    """Runs blocking work in two threads. Any thread may call, but for write(), which belongs to the event loop."""
 
     def __init__(self, executor: Executor | None = None) -> None:
-        """`executor` runs one piece of work at a time; a thread of its own when none is given."""
+        """`executor` runs one piece of work at a time, of both kinds; threads of its own when none is given."""
         self._executor = executor or ThreadPoolExecutor(1, "aerobee-config")
+        self._urgent = executor or ThreadPoolExecutor(1, "aerobee-config-requests")
         self._lock = threading.Lock()
-        self._urgent: deque[Work] = deque()
-        self._others: deque[Work] = deque()
         self._waiting: dict[str, Work] = {}  # path -> its newest content, not begun
         self._refused: dict[str, Work] = {}  # path -> what the disk did not take
 
@@ -41,29 +40,15 @@ class StateWriter:
             return list(self._refused)
 
     async def write(self, work: Work) -> None:
-        """Run `work` before all that nobody waits for; it is done on return.
+        """Run `work`, for which a request waits; it is done on return.
 
         Raises what it raises, StoreError when the writer is closed.
         """
-        done: Future[None] = Future()
-
-        def urgent() -> None:
-            try:
-                work()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        # The turn in which it is run may be one that other work was given: there are as many turns as pieces of work.
-        self._urgent.append(urgent)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._run_next)
+            future = asyncio.get_running_loop().run_in_executor(self._urgent, work)
         except RuntimeError as error:
-            if urgent in self._urgent:
-                self._urgent.remove(urgent)
-                raise StoreError("the broker is stopping: nothing is written any more") from error
-        await asyncio.wrap_future(done)
+            raise StoreError("the broker is stopping: nothing is written any more") from error
+        await future
 
     def write_soon(self, path: str, work: Work) -> None:
         """Run `work`, which writes `path`, in its turn; it replaces what waits for this path."""
@@ -71,7 +56,7 @@ class StateWriter:
             is_queued = path in self._waiting
             self._waiting[path] = work
         if not is_queued:
-            self._submit(lambda: self._write_newest(path))
+            self._executor.submit(self._write_newest, path)
 
     def run(self, work: Work) -> None:
         """Run `work` in its turn, once. A failure is logged."""
@@ -82,7 +67,7 @@ class StateWriter:
             except AerobeeError as error:
                 log.error("%s", error)
 
-        self._submit(once)
+        self._executor.submit(once)
 
     def retry(self) -> None:
         """Try again what the disk refused, unless newer content waits already."""
@@ -93,19 +78,12 @@ class StateWriter:
 
     def close(self, *, wait: bool) -> None:
         """Take no more work; with `wait` what was given is done on return, and what the disk refused tried once more."""
-        self._executor.shutdown(wait=wait)
+        for executor in (self._urgent, self._executor):
+            executor.shutdown(wait=wait)
         if wait:
             for path in self.refused_paths:
                 self._waiting[path] = self._refused[path]
                 self._write_newest(path)
-
-    def _submit(self, work: Work) -> None:
-        self._others.append(work)
-        self._executor.submit(self._run_next)
-
-    def _run_next(self) -> None:
-        """One turn: there are as many as there is work."""
-        (self._urgent or self._others).popleft()()
 
     def _write_newest(self, path: str) -> None:
         with self._lock:

@@ -80,6 +80,15 @@ class NameServerConfig:
     server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
     tls_handshake_timeout_millis: int = 10_000  # then a connection without a finished handshake is closed
     frame_receive_timeout_millis: int = 30_000  # for a frame that has begun, and 1 s more for each 8 KiB
+    registered_broker_nums_max: int = 10_000  # broker processes that are registered when another one comes
+    broker_group_members_max: int = 64  # processes of one broker name, a master and its slaves
+    broker_address_nums_max: int = 64  # addresses of one broker: of its listeners, of its filter servers
+    broker_topic_nums_max: int = 100_000  # topics of one broker name
+    route_entry_nums_max: int = 2_000_000  # pairs of topic and broker name, of all brokers
+    kv_config_keys_max: int = 10_000  # keys of all namespaces together
+    kv_config_bytes_max: int = (
+        4 * 1024 * 1024
+    )  # of all namespaces, keys and values; each change writes them all
     pending_reply_bytes_max: int = 256 * 1024 * 1024  # answers that peers have not read yet, all connections
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
 
@@ -99,6 +108,13 @@ class NameServerConfig:
             ("pendingReplyBytesMax", self.pending_reply_bytes_max),
             ("tlsHandshakeTimeoutMillis", self.tls_handshake_timeout_millis),
             ("frameReceiveTimeoutMillis", self.frame_receive_timeout_millis),
+            ("registeredBrokerNumsMax", self.registered_broker_nums_max),
+            ("brokerGroupMembersMax", self.broker_group_members_max),
+            ("brokerAddressNumsMax", self.broker_address_nums_max),
+            ("brokerTopicNumsMax", self.broker_topic_nums_max),
+            ("routeEntryNumsMax", self.route_entry_nums_max),
+            ("kvConfigKeysMax", self.kv_config_keys_max),
+            ("kvConfigBytesMax", self.kv_config_bytes_max),
         ):
             if value <= 0:
                 raise ConfigError(f"{key} is {value}, must be above 0")

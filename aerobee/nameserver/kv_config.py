@@ -14,20 +14,23 @@ from types import MappingProxyType
 
 import orjson
 
+from aerobee.remoting.peer_bounds import PeerBounds
 from aerobee.store.disk import Disk
 from aerobee.store.json_file import load_config_file, save_config_file
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
+SURROGATES = "surrogateescape"
 Table = dict[str, dict[str, str]]
 
 
 class KvConfig:
     """The table in memory and its file. Changes are made one after the other; reads see whole changes."""
 
-    def __init__(self, path: str | None, disk: Disk) -> None:
-        """`path` None keeps the table in memory only."""
+    def __init__(self, path: str | None, disk: Disk, bounds: PeerBounds | None = None) -> None:
+        """`path` None keeps the table in memory only. `bounds`: of its keys and bytes, without them there are none."""
         self._path = path
+        self._bounds = bounds
         self._disk = disk
         self._table: Table = {}
         self._change = asyncio.Lock()
@@ -49,9 +52,16 @@ class KvConfig:
         return None if table is None else MappingProxyType(table)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; on disk when this returns. Raises StoreError, and changes nothing then."""
+        """Set a value; on disk when this returns.
+
+        Raises StoreError, and RemoteError when there would be too many keys or bytes; changes nothing then.
+        """
         async with self._change:
-            await self._replace({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
+            table = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
+            if self._bounds is not None and self._grows(namespace, key, value):
+                self._bounds.require("kvConfigKeysMax", _key_count(table), "keys of the KV configuration")
+                self._bounds.require("kvConfigBytesMax", _byte_count(table), "bytes of the KV configuration")
+            await self._replace(table)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove a key, or nothing when it is not there. Raises StoreError, and changes nothing then."""
@@ -60,11 +70,29 @@ class KvConfig:
                 left = {k: v for k, v in self._table[namespace].items() if k != key}
                 await self._replace({**self._table, namespace: left})
 
+    def _grows(self, namespace: str, key: str, value: str) -> bool:
+        """Whether this value takes more room than what it replaces: what is too large already may shrink."""
+        before = self.get(namespace, key)
+        return before is None or len(value.encode(errors=SURROGATES)) > len(before.encode(errors=SURROGATES))
+
     async def _replace(self, table: Table) -> None:
         if self._path:
             data = orjson.dumps({"configTable": table})
             await asyncio.to_thread(save_config_file, self._disk, self._path, data)
         self._table = table
+
+
+def _key_count(table: Table) -> int:
+    """The keys; a namespace counts as one, for an empty one stays."""
+    return sum(1 + len(keys) for keys in table.values())
+
+
+def _byte_count(table: Table) -> int:
+    return sum(
+        len(text.encode(errors=SURROGATES))
+        for namespace, keys in table.items()
+        for text in (namespace, *(part for pair in keys.items() for part in pair))
+    )
 
 
 def parse_table(data: bytes) -> Table:

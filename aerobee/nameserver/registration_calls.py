@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from aerobee.clock import Clock
-from aerobee.errors import MalformedFrame
+from aerobee.errors import MalformedFrame, RemoteError
 from aerobee.nameserver.answers import kv_table_body, member_group_body
+from aerobee.nameserver.bounds import NameServerBounds
 from aerobee.nameserver.config import LiveNameServerConfig
 from aerobee.nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from aerobee.nameserver.min_broker_notice import MinBrokerNotices
@@ -31,6 +32,8 @@ log = logging.getLogger("aerobee.nameserver")
 PART_FIELD = "aerobeePart"
 LISTENERS_FIELD = "aerobeeListeners"
 ZONE_FIELD = "__ZONE_NAME"
+NAME_CHARS_MAX = 255  # of clusters, brokers and zones
+ADDRESS_CHARS_MAX = 300  # a host name has up to 253
 # "host:port", the host a name, an IPv4 address or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.%]+\]|[^\s:,;=\"]+):(\d{1,5})$")
 
@@ -46,6 +49,7 @@ class RegistrationCalls:
         config: LiveNameServerConfig,
         clock: Clock,
         notices: MinBrokerNotices,
+        bounds: NameServerBounds,
         watch: Callable[[Peer], None],
     ) -> None:
         self._table = table
@@ -53,6 +57,7 @@ class RegistrationCalls:
         self._config = config
         self._clock = clock
         self._notices = notices
+        self._bounds = bounds
         self._watch = watch
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -76,6 +81,13 @@ class RegistrationCalls:
                 len(left_out),
                 left_out[0],
             )
+        try:
+            self._bounds.check(self._table, registration, peer.address)
+        except RemoteError:
+            # What it has registered already goes on; its clients must not lose that for one topic too many.
+            identity = registration.identity
+            self._table.heartbeat(identity.cluster, identity.address, now_ms=self._clock.now_ms())
+            raise
         result = self._table.register(
             registration,
             now_ms=self._clock.now_ms(),
@@ -148,10 +160,10 @@ def _registration(request: RemotingCommand) -> tuple[Registration, tuple[str, ..
     listeners = request.field(LISTENERS_FIELD)
     registration = Registration(
         identity=_identity(request),
-        ha_address=request.text("haServerAddr"),
+        ha_address=request.text("haServerAddr")[:ADDRESS_CHARS_MAX],
         heartbeat_timeout_ms=request.integer("heartbeatTimeoutMillis") if timeout else None,
         enable_acting_master=request.boolean("enableActingMaster") if acting else None,
-        zone=request.field(ZONE_FIELD) or None,
+        zone=_zone(request),
         listener_addresses=parse_listener_addresses(listeners) if listeners else {},
         topics={name: _queues(config) for name, config in body.topic_configs.topic_config_table.items()},
         version=body.topic_configs.data_version,
@@ -159,6 +171,13 @@ def _registration(request: RemotingCommand) -> tuple[Registration, tuple[str, ..
         mappings=mappings,
     )
     return registration, body.left_out + wrong
+
+
+def _zone(request: RemotingCommand) -> str | None:
+    zone = request.field(ZONE_FIELD) or None
+    if zone is not None and len(zone) > NAME_CHARS_MAX:
+        raise MalformedFrame(f"{ZONE_FIELD} has {len(zone)} characters, at most {NAME_CHARS_MAX} are allowed")
+    return zone
 
 
 def _mappings(body: RegisterBrokerBody) -> tuple[dict[str, QueueMappingInfo], tuple[str, ...]]:
@@ -182,6 +201,9 @@ def _identity(request: RemotingCommand) -> BrokerIdentity:
     cluster, name = request.text("clusterName"), request.text("brokerName")
     if not cluster or not name:
         raise MalformedFrame("clusterName and brokerName must not be empty")
+    for what, text in (("clusterName", cluster), ("brokerName", name)):
+        if len(text) > NAME_CHARS_MAX:
+            raise MalformedFrame(f"{what} has {len(text)} characters, at most {NAME_CHARS_MAX} are allowed")
     broker_id = request.integer("brokerId")
     if broker_id < 0:
         raise MalformedFrame(f"brokerId is {broker_id}, must be 0 (master) or above (slave)")
@@ -190,6 +212,6 @@ def _identity(request: RemotingCommand) -> BrokerIdentity:
 
 def _address(text: str, what: str) -> str:
     match = _ADDRESS.match(text)
-    if match is None or not 0 < int(match[2]) <= 65_535:
+    if len(text) > ADDRESS_CHARS_MAX or match is None or not 0 < int(match[2]) <= 65_535:
         raise MalformedFrame(f"{what} is {text[:100]!r}, must be host:port")
     return text

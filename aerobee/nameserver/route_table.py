@@ -160,6 +160,8 @@ class RouteTable:
         self.live: dict[tuple[str, str], LiveBroker] = {}
         self._filter_servers: dict[tuple[str, str], tuple[str, ...]] = {}
         self._mappings: dict[str, dict[str, QueueMappingInfo]] = {}
+        self._topic_counts: dict[str, int] = {}  # broker name -> in how many topics it is
+        self.entry_count = 0  # pairs of topic and broker name
 
     # Brokers come and go.
 
@@ -268,6 +270,26 @@ class RouteTable:
         live = self.live.get((cluster, address))
         return live.version if live else None
 
+    # What there would be, for bounds.
+
+    def topic_count(self, broker_name: str) -> int:
+        """How many topics a broker name has."""
+        return self._topic_counts.get(broker_name, 0)
+
+    def new_topic_count(self, broker_name: str, topics: Iterable[str]) -> int:
+        """How many of `topics` the broker name does not have yet."""
+        return sum(broker_name not in self.topics.get(topic, ()) for topic in topics)
+
+    def is_member(self, broker: BrokerIdentity) -> bool:
+        """Whether this process is one of its broker name, under any id."""
+        group = self.groups.get(broker.name)
+        return group is not None and any(m.address == broker.address for m in group.members.values())
+
+    def member_count(self, broker_name: str) -> int:
+        """How many processes a broker name has."""
+        group = self.groups.get(broker_name)
+        return len(group.members) if group is not None else 0
+
     # Questions.
 
     def route(
@@ -346,7 +368,8 @@ class RouteTable:
         """Add a topic by hand; returns the broker names that are unknown, and changes nothing if there are any."""
         unknown = [name for name in queues if name not in self.groups]
         if not unknown and queues:
-            self.topics.setdefault(topic, {}).update(queues)
+            for name, each in queues.items():
+                self._set_queues(topic, name, each)
         return unknown
 
     # Helpers.
@@ -374,7 +397,7 @@ class RouteTable:
                 continue
             if is_prime_slave and group.enable_acting_master:
                 queues = replace(queues, perm=queues.perm & ~PERM_WRITE)
-            self.topics.setdefault(topic, {})[group.name] = queues
+            self._set_queues(topic, group.name, queues)
             mapping = registration.mappings.get(topic)
             if mapping is not None:
                 self._mappings.setdefault(topic, {})[group.name] = mapping
@@ -396,9 +419,20 @@ class RouteTable:
         for topic in [t for t, queues in self.topics.items() if name in queues]:
             self._drop_queues(topic, name)
 
+    def _set_queues(self, topic: str, broker_name: str, queues: TopicQueues) -> None:
+        brokers = self.topics.setdefault(topic, {})
+        if broker_name not in brokers:
+            self._topic_counts[broker_name] = self._topic_counts.get(broker_name, 0) + 1
+            self.entry_count += 1
+        brokers[broker_name] = queues
+
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self.topics[topic]
         del queues[broker_name]
+        self.entry_count -= 1
+        self._topic_counts[broker_name] -= 1
+        if not self._topic_counts[broker_name]:
+            del self._topic_counts[broker_name]
         if not queues:
             del self.topics[topic]
         self._drop_mapping(topic, broker_name)

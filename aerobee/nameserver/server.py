@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from aerobee.clock import Clock, SystemClock
+from aerobee.nameserver.bounds import NameServerBounds
 from aerobee.nameserver.config import LiveNameServerConfig, NameServerConfig
 from aerobee.nameserver.config_calls import ConfigCalls
 from aerobee.nameserver.kv_config import KvConfig
@@ -55,7 +56,8 @@ class NameServer:
         network = network or AsyncioNetwork()
         self._listeners = _listeners(self._config.value)
         self._disk = disk or RealDisk()
-        self._kv_config = KvConfig(self._config.value.kv_config_path, self._disk)
+        self.bounds = NameServerBounds(self._config, self._clock.monotonic)
+        self._kv_config = KvConfig(self._config.value.kv_config_path, self._disk, self.bounds)
         self.table = RouteTable()
         self._client = RemotingClient(clock=self._clock, network=network)
         self._notices = MinBrokerNotices(client=self._client, config=self._config)
@@ -138,6 +140,7 @@ class NameServer:
             config=self._config,
             clock=self._clock,
             notices=self._notices,
+            bounds=self.bounds,
             watch=self._watch,
         )
         routes = RouteCalls(
@@ -147,7 +150,7 @@ class NameServer:
             **registration.handlers(),
             **routes.handlers(),
             **TopicListCalls(table=self.table, config=self._config).handlers(),
-            **TopicAdminCalls(self.table).handlers(),
+            **TopicAdminCalls(self.table, self.bounds).handlers(),
             **KvConfigCalls(self._kv_config).handlers(),
             **ConfigCalls(self._config, self._disk).handlers(),
         }

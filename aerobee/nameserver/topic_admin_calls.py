@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aerobee.errors import MalformedFrame
+from aerobee.nameserver.bounds import NameServerBounds
 from aerobee.nameserver.route_table import RouteTable, TopicQueues
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.register_broker import check_topic_name
@@ -24,8 +25,9 @@ log = logging.getLogger("aerobee.nameserver")
 class TopicAdminCalls:
     """The administrators' calls on one table."""
 
-    def __init__(self, table: RouteTable) -> None:
+    def __init__(self, table: RouteTable, bounds: NameServerBounds) -> None:
         self._table = table
+        self._bounds = bounds
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -60,7 +62,10 @@ class TopicAdminCalls:
         topic = request.text("topic")
         if (refused := _refuse_name(request, topic)) is not None:
             return refused
-        unknown = self._table.register_topic(topic, _queues(request.body))
+        queues = _queues(request.body)
+        for name, each in queues.items():
+            self._bounds.check_topics(self._table, name, {topic: each}, peer.address)
+        unknown = self._table.register_topic(topic, queues)
         if unknown:
             # RocketMQ answers 0 here too, its tools expect it: the topic stays unknown until its brokers are here.
             log.warning("topic %s not registered, brokers %s are not known", topic, ", ".join(unknown))

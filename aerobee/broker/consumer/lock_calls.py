@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from aerobee.broker.config_file import ConfigFile
@@ -39,10 +39,8 @@ class OrderlyLocks(Feature):
 
     name = "orderly locks"
 
-    def __init__(
-        self, *, locks: LockTable, file: ConfigFile, run_blocking: Callable[[Callable[[], None]], object]
-    ) -> None:
-        self._calls = LockCalls(locks=locks, file=file, run_blocking=run_blocking)
+    def __init__(self, *, locks: LockTable, file: ConfigFile) -> None:
+        self._calls = LockCalls(locks=locks, file=file)
 
     def handlers(self) -> dict[int, Handler]:
         return self._calls.handlers()
@@ -57,18 +55,11 @@ class OrderlyLocks(Feature):
 class LockCalls:
     """The handlers. A grant that changes a holder is answered once the file has it; a renewal at once."""
 
-    def __init__(
-        self,
-        *,
-        locks: LockTable,
-        file: ConfigFile | None = None,
-        run_blocking: Callable[[Callable[[], None]], object] | None = None,
-    ) -> None:
+    def __init__(self, *, locks: LockTable, file: ConfigFile | None = None) -> None:
         self._locks = locks
         self._file = file
-        self._run_blocking = run_blocking
         self._saved_version = locks.version
-        self._saving: asyncio.Future[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -141,33 +132,20 @@ class LockCalls:
             await asyncio.shield(self._begin_saving())
         return reply
 
-    def _begin_saving(self) -> asyncio.Future[None]:
-        if self._saving is not None and not self._saving.done():
-            return self._saving
-        loop = asyncio.get_running_loop()
-        saving: asyncio.Future[None] = loop.create_future()
-        self._saving = saving
+    def _begin_saving(self) -> asyncio.Task[None]:
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.create_task(self._write_beside(), name="write-orderly-locks")
+        return self._saving
+
+    async def _write_beside(self) -> None:
         file, make_tree, version = self._file, self._locks.prepare_json(), self._locks.version
         assert file is not None
-        assert self._run_blocking is not None
-
-        def written() -> None:
-            self._saved_version = version
-            if not saving.done():
-                saving.set_result(None)
-
-        def write() -> None:
-            try:
-                file.write(make_tree())
-            except StoreError as error:
-                # As good as RocketMQ's locks then: they are in memory.
-                log.error(
-                    "locks of ordered queues are not written and would not survive a restart: %s", error
-                )
-            loop.call_soon_threadsafe(written)
-
-        self._run_blocking(write)
-        return saving
+        try:
+            await file.run(lambda: file.write(make_tree()))
+        except StoreError as error:
+            # As good as RocketMQ's locks then: they are in memory.
+            log.error("locks of ordered queues are not written and would not survive a restart: %s", error)
+        self._saved_version = version
 
 
 def _parse(fields: json_fields.Fields, what: str) -> tuple[str, str, tuple[MessageQueue, ...]]:
