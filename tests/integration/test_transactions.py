@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -262,3 +263,30 @@ async def test_open_transactions_survive_a_kill_and_decided_ones_stay_decided(cl
         await cluster.advance_clock(60)
         await wait_until(lambda: info(cluster)["openTransactions"] == 0, "it was asked and answered")
     assert await bodies(cluster) == [b"0", b"2"]
+
+
+async def test_a_plain_checker_that_blocks_holds_up_nobody(cluster: LocalCluster) -> None:
+    """It runs in a thread: the producer sends on, and is answered, while the checker waits."""
+    begun, may_end = threading.Event(), threading.Event()
+    names: list[str] = []
+
+    def checker(message) -> TransactionState:
+        names.append(threading.current_thread().name)
+        begun.set()
+        may_end.wait()
+        return TransactionState.COMMIT
+
+    try:
+        async with cluster.transaction_producer("payers", checker=checker) as producer:
+            async with producer.transaction(Message("orders", b"one")) as transaction:
+                transaction.leave_open()
+            await cluster.advance_clock(70)
+            await wait_until(begun.is_set, "the checker is asked")
+            for _ in range(3):
+                await producer.send(Message("orders", b"beside"))
+            assert names[0].startswith("aerobee-checker-payers")
+            may_end.set()
+            await wait_until(lambda: cluster.broker().store.max_offset("orders", 0) == 4, "it is committed")
+            assert (await bodies(cluster))[-1] == b"one"
+    finally:
+        may_end.set()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import select
 import socket
 import struct
 import sys
@@ -51,7 +52,10 @@ PENDING_BYTES_MAX = (
     256 << 20
 )  # pendingReplyBytesMax, of all deaf peers together; looked at once a second, so more for a moment
 GIVEN_BACK_S = 5.0
-PROBE_WAIT_MAX_S = 5.0
+CLOSED_WITHIN_S = (
+    60.0  # and ten times what they may idle: a busy machine closes them late, and that is no fault
+)
+PROBE_WAIT_MAX_S = 5.0  # or fifty times what it waits alone, where the machine does other work
 
 
 class Fault(Exception):
@@ -107,6 +111,8 @@ class SlowPeer:
     def __init__(self, port: int, kind: str) -> None:
         self.kind = kind
         self.pushed = 0
+        self.idle_for_s = -1.0  # how long it had said nothing when it was seen to be closed; -1: it is open
+        self._said_at = time.monotonic()
         self._socket = socket.socket()
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
@@ -128,6 +134,7 @@ class SlowPeer:
         """Get rid of what the socket takes; returns whether it took something. A deaf peer always has more."""
         if not self._rest or self.pushed >= DEAF_REQUEST_BYTES_MAX:
             return False
+        began = time.monotonic()
         try:
             count = self._socket.send(self._rest)
         except BlockingIOError:
@@ -136,9 +143,19 @@ class SlowPeer:
             self._rest = b""  # it was closed
             return False
         self.pushed += count
+        self._said_at = began
         # The requests are all alike: going round keeps the stream whole.
         self._rest = self._rest[count:] + (self._rest[:count] if self.kind == "deaf" else b"")
         return True
+
+    def look(self) -> bool:
+        """Whether the broker has closed it. Seen late at a busy machine, so it never seems to have come too early."""
+        if self.idle_for_s < 0:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+            if poll.poll(0):
+                self.idle_for_s = time.monotonic() - self._said_at
+        return self.idle_for_s >= 0
 
     def close(self) -> None:
         self._socket.close()
@@ -161,6 +178,8 @@ async def push_all(peers: list[SlowPeer]) -> None:
     moved_at = time.monotonic()
     while time.monotonic() - moved_at < BLOCKED_S:
         took = [peer.push() for peer in peers]
+        for peer in peers:
+            peer.look()
         if any(took):
             moved_at = time.monotonic()
         await asyncio.sleep(0.02)
@@ -175,12 +194,13 @@ async def run(server: servers.Server, kind: str, count: int, idle_s: float) -> d
     alone_s = max(probe.waits_s)
     before = look_at(pid)
     peers: list[SlowPeer] = []
-    started = time.monotonic()
     try:
         for _ in range(count):
             peers.append(SlowPeer(server.port, kind))
             peers[-1].begin()
             peers[-1].push()
+            for peer in peers:
+                peer.look()
             await asyncio.sleep(BETWEEN_PEERS_S)
         await push_all(peers)
         silent_since = time.monotonic()
@@ -188,28 +208,22 @@ async def run(server: servers.Server, kind: str, count: int, idle_s: float) -> d
             raise Fault(
                 f"a deaf peer got rid of {DEAF_REQUEST_BYTES_MAX} bytes of requests: it was not paused"
             )
-        peak = held = look_at(pid)
-        if kind != "deaf" and held.handles < before.handles + count:
-            raise Fault(
-                f"{before.handles + count - held.handles} of {count} {kind} peers were closed at once"
-            )
-        first_closed_s = 0.0
-        limit_s = 3 * idle_s + 10
-        while (now := look_at(pid)).handles > before.handles:
+        peak = look_at(pid)
+        limit_s = 10 * idle_s + CLOSED_WITHIN_S
+        while sum(peer.look() for peer in peers) < count or look_at(pid).handles > before.handles:
+            now = look_at(pid)
             peak = max(peak, now, key=lambda each: each.anonymous_bytes)
             waited_s = time.monotonic() - silent_since
-            if now.handles < held.handles:
-                first_closed_s = first_closed_s or time.monotonic() - started
             if waited_s > limit_s:
                 raise Fault(
                     f"{now.handles - before.handles} {kind} peers are not closed after {waited_s:.0f} s"
                 )
             await asyncio.sleep(0.1)
         last_closed_s = time.monotonic() - silent_since
-        first_closed_s = first_closed_s or time.monotonic() - started
+        first_closed_s = min(peer.idle_for_s for peer in peers)
         if kind != "deaf" and first_closed_s < idle_s:
             raise Fault(
-                f"a {kind} peer was closed after {first_closed_s:.1f} s, before the {idle_s} s it may idle"
+                f"a {kind} peer was closed {first_closed_s:.1f} s after its last byte, before the {idle_s} s it may idle"
             )
     finally:
         for peer in peers:
@@ -245,7 +259,7 @@ def check(figures: dict[str, Any], probe: Probe) -> None:
     kind = figures["kind"]
     if probe.refused and kind != "deaf":
         raise Fault(f"a send was refused beside {kind} peers\n{figures}")
-    if figures["probe_longest_ms"] > PROBE_WAIT_MAX_S * 1000:
+    if figures["probe_longest_ms"] > max(PROBE_WAIT_MAX_S * 1000, 50 * figures["probe_alone_longest_ms"]):
         raise Fault(f"a send waited {figures['probe_longest_ms']} ms beside {kind} peers\n{figures}")
     if figures["kib_a_peer"] * 1024 > MEMORY_MAX_BYTES[kind] + (8 << 20) / figures["peers"]:
         raise Fault(f"a {kind} peer costs {figures['kib_a_peer']} KiB\n{figures}")

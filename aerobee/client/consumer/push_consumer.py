@@ -24,7 +24,6 @@ from aerobee.client.consumer.consumer_trace import consumer_tracer
 from aerobee.client.consumer.consumption import Consumption, Handler
 from aerobee.client.consumer.first_offset import FirstOffset, begin_at_end
 from aerobee.client.consumer.give_back import GivesBack
-from aerobee.client.consumer.handler_threads import HandlerThreads, in_threads, is_plain
 from aerobee.client.consumer.local_place import DEFAULT_INSTANCE, LocalPlace
 from aerobee.client.consumer.message_stream import MessageStream
 from aerobee.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
@@ -36,6 +35,7 @@ from aerobee.client.consumer.pop_push import PopPush
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.rebalance import Rebalancer
 from aerobee.client.consumer.subscription import Subscription, subscribe
+from aerobee.client.handler_threads import HandlerThreads, in_threads, is_plain
 from aerobee.client.observer import ConsumeObserver, observed
 from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.received import ReceivedMessage

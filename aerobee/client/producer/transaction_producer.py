@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from aerobee.client.config import ClientConfig, ProducerConfig
+from aerobee.client.handler_threads import HandlerThreads, in_threads, is_plain
 from aerobee.client.observer import SendObserver
 from aerobee.client.producer.producer import Producer, Selector
 from aerobee.client.producer.publish_routes import target_of
@@ -92,7 +93,9 @@ class TransactionProducer(Producer):
         observers: Sequence[SendObserver] = (),
     ) -> None:
         """`checker(message)` says what became of the local work of a transaction of this group, `executor(message,
-        argument)` does the work in send_in_transaction(). Both may be plain or async; a plain one must not block.
+        argument)` does the work in send_in_transaction(). Both may be plain or async. A plain checker runs in one of at most
+        `check_concurrency` threads of this producer and may block; a plain executor runs where send_in_transaction() is
+        awaited and must not.
         """
         super().__init__(
             nameservers,
@@ -106,7 +109,8 @@ class TransactionProducer(Producer):
             observers=observers,
         )
         self.transactions = transactions or TransactionConfig()
-        self._checker = checker
+        self._threads = HandlerThreads(f"aerobee-checker-{group}", self.transactions.check_concurrency)
+        self._checker = in_threads(checker, self._threads) if is_plain(checker) else checker
         self._executor = executor
         self._ended = EndedTransactions(self.transactions.remembered_max)
         self._checks = asyncio.Semaphore(self.transactions.check_concurrency)
@@ -119,6 +123,13 @@ class TransactionProducer(Producer):
         # broker that makes topics; as in RocketMQ's client, others learn of this producer by its first message.
         self._session.routes.watch((self.config.default_topic,))
         self._session.tasks.spawn(self._join_brokers(), "transaction-producer-route")
+
+    async def close(self) -> None:
+        """As Producer.close(); a checker that runs in a thread is not waited for."""
+        try:
+            await super().close()
+        finally:
+            self._threads.close()
 
     async def _join_brokers(self) -> None:
         """Fetch the route; new brokers in it get a heartbeat at once. The periodic refresh tries again."""
