@@ -287,6 +287,22 @@ class ConsumerOffsets:
             "pullOffsetTable": _table_dict(self._pulled.items()),
         }
 
+    def limit_to_ends(self) -> list[tuple[str, str, int]]:
+        """Set each offset that is behind its queue's end to that end. Returns (topic, group, queue id) of these."""
+        lowered: list[tuple[str, str, int]] = []
+        for table in (self._offsets, self._pulled):
+            for (topic, group), queues in table.items():
+                for queue_id, offset in queues.items():
+                    end = offset if self._end_of is None else self._end_of(topic, queue_id)
+                    if offset > end:
+                        queues[queue_id] = end  # its key stays: the loop goes on
+                        if table is self._offsets:
+                            lowered.append((topic, group, queue_id))
+        if lowered:
+            self._dirty = True
+            self._next_version()
+        return lowered
+
     def copied(self, log_offset: int | None) -> None:
         """What is here are a master's offsets: what was popped since shows in the log from `log_offset` on. None: they are
         this broker's own, as those of a master are."""

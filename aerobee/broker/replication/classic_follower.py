@@ -116,11 +116,21 @@ class _Plan(NamedTuple):
 class ClassicFollower:
     """Follows one master at a time. Belongs to the event loop."""
 
-    def __init__(self, *, store: MessageStore, clock: Clock, network: Network, ask_bounds: AskBounds) -> None:
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        clock: Clock,
+        network: Network,
+        ask_bounds: AskBounds,
+        on_cut: Callable[[int], None],
+    ) -> None:
+        """`on_cut` is told where the log was cut, before anything else is appended."""
         self._store = store
         self._clock = clock
         self._network = network
         self._ask_bounds = ask_bounds
+        self._on_cut = on_cut
         self._receiver = RawReceiver(store)
         self._master = MasterAddress(ha="")
         self._connection: MasterConnection | None = None
@@ -189,6 +199,7 @@ class ClassicFollower:
         if self._cut_at is not None:
             cut_at, self._cut_at = self._cut_at, None
             cut = await self._store.cut_to(cut_at)
+            self._on_cut(cut_at)
             log.warning(
                 "this log parted from the master's at %d: its bytes up to %d were cut off, with %d queue entries, and are kept "
                 "in %s",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 
-from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, ConsumerOffsets, parse_offset_table
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets, parse_offset_table
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
@@ -171,8 +171,6 @@ class MetadataSync:
         for each in found.taken:
             self._offsets.commit(each.group, each.topic, each.queue_id, each.offset, client="the master")
         for each in found.given_back:
-            if each.group.startswith(SYSTEM_GROUP_PREFIX):
-                continue
             log.info(
                 "the master is told that group %s has consumed %s queue %d up to %d here",
                 each.group, each.topic, each.queue_id, each.offset,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
+
 PUSHED_MAX = 10_000  # offsets given back to a master at a time
 
 
@@ -51,7 +53,10 @@ class OffsetMerge:
             key = each.topic, each.group, each.queue_id
             last, mine = seen.get(key), query(each.group, each.topic, each.queue_id)
             now[key] = each.offset
-            if (
+            if each.group.startswith(SYSTEM_GROUP_PREFIX):
+                if mine != each.offset:  # the brokers' own progress: nobody commits it here
+                    taken.append(each)
+            elif (
                 mine is None
                 or each.offset > mine
                 or (last is not None and not was_away and each.offset < last)

@@ -7,6 +7,7 @@ import logging
 from aerobee.broker.config import MASTER_ID, BrokerConfig
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.parts import BrokerParts
+from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.classic_follower import ClassicFollower
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.broker.replication.ha_listener import HaListener
@@ -63,7 +64,14 @@ def make_replication(
     store, clock, live = parts.store, parts.clock, parts.live
     questions = MasterQuestions(parts.client)
     acks = ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000)
-    follower = ClassicFollower(store=store, clock=clock, network=network, ask_bounds=questions.log_bounds)
+    after_cut = AfterCut(store=store, offsets=parts.offsets, schedule=parts.schedule, disk=parts.disk)
+    follower = ClassicFollower(
+        store=store,
+        clock=clock,
+        network=network,
+        ask_bounds=questions.log_bounds,
+        on_cut=after_cut.forget,
+    )
     mode = ClassicMode(
         store=store,
         clock=clock,

@@ -1,0 +1,180 @@
+"""A slave of one product behind a master of the other, in classic mode, while messages flow.
+
+What must hold: the bytes of both logs are the same, from the first file on; the slave serves what it has when the master was
+killed; the master returns, and the slave goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.conftest import targets
+from tests.interop.rocketmq import Broker, Driver, JavaClient, NameServer, call, wait_for
+from tests.interop.test_store_exchange import QUEUES, Sent
+
+PAIRS = {
+    "aerobee": [("aerobee", "rocketmq"), ("rocketmq", "aerobee")],
+    "rocketmq": [("rocketmq", "rocketmq")],
+}
+
+
+class Slave(Broker):
+    """A broker that is ready when its name is routed to it as number 1."""
+
+    def is_ready(self) -> bool:
+        try:
+            header, body = call(
+                self.namesrv, 105, {"topic": self.broker_name, "acceptStandardJsonOnly": "true"}
+            )
+            call(self.address, 28, {})
+        except OSError:
+            return False
+        return header["code"] == 0 and any(
+            data["brokerAddrs"].get("1") == self.address for data in json.loads(body)["brokerDatas"]
+        )
+
+
+@pytest.fixture(scope="module")
+def namesrv(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = NameServer("aerobee", tmp_path_factory.mktemp("replication-namesrv"))
+    server.start()
+    yield server.address
+    server.kill()
+
+
+def log_end(broker: Broker) -> int:
+    _, body = call(broker.address, 28, {})
+    return int(json.loads(body)["table"]["commitLogMaxOffset"])
+
+
+def log_bytes(broker: Broker, end: int) -> dict[str, bytes]:
+    """The log's files by name, up to `end`."""
+    files: dict[str, bytes] = {}
+    for path in sorted((broker.store / "commitlog").iterdir()):
+        if path.name.isdecimal() and int(path.name) < end:
+            files[path.name] = path.read_bytes()[: end - int(path.name)]
+    return files
+
+
+def check_same(master: Broker, slave: Broker) -> int:
+    """Wait until the slave has everything, and compare. Returns the log's end."""
+    wait_for("the slave to have the whole log", lambda: log_end(slave) == log_end(master), 60)
+    end = log_end(master)
+    mine, theirs = log_bytes(master, end), log_bytes(slave, end)
+    assert mine.keys() == theirs.keys()
+    for name, data in mine.items():
+        assert data == theirs[name], f"{name} differs"
+    return end
+
+
+def knows(broker: Broker, topic: str) -> bool:
+    header, _ = call(broker.address, 351, {"topic": topic})
+    return int(header["code"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("master_kind", "slave_kind"), [pair for target in targets() for pair in PAIRS[target]]
+)
+def test_a_slave_follows_a_master_of_the_other_product(
+    driver: Driver, namesrv: str, topic: str, tmp_path: pathlib.Path, master_kind: str, slave_kind: str
+) -> None:
+    name = driver.unique("broker-ha-")
+    master = Broker(master_kind, tmp_path / "master", namesrv, brokerName=name, brokerRole="ASYNC_MASTER")
+    slave = Slave(
+        slave_kind, tmp_path / "slave", namesrv,
+        brokerName=name, brokerRole="SLAVE", brokerId="1", slaveReadEnable="true",
+    )  # fmt: skip
+    group = driver.unique("CG_ha")
+    sent: list[Sent] = []
+    try:
+        master.start()
+        admin = ("-b", master.address, "-t", topic, "-r", str(QUEUES), "-w", str(QUEUES))
+        assert "success" in driver.admin(namesrv, "updateTopic", *admin)
+        with driver.producer(namesrv) as producer:
+            sent += send_to(producer, topic, name, "before", 300)
+            assert log_end(master) > 1 << 20, "the log has one file only"
+            flow = Flow(producer, topic, name)
+            slave.start()
+            wait_for("the slave to come near", lambda: log_end(slave) > log_end(master) - 100_000 > 0, 60)
+            sent += flow.stop()
+            check_same(master, slave)
+            sent += send_to(producer, topic, name, "after", 20)
+            check_same(master, slave)
+        with driver.pull(namesrv, group=group) as puller:
+            puller.call("commit", topic=topic, broker=name, queue=0, offset=3)
+            wait_for("the topic at the slave", lambda: knows(slave, topic), 100)
+        master.kill()
+        with driver.pull(namesrv, group=group) as puller:
+            for queue in range(QUEUES):
+                expected = sorted((each.offset, each.body) for each in sent if each.queue == queue)
+                found = [(each["offset"], each["body"]) for each in read(puller, topic, name, queue)]
+                assert found == expected
+        master.start()
+        with driver.producer(namesrv) as producer:
+            send_to(producer, topic, name, "again", 20)
+        check_same(master, slave)
+    finally:
+        master.kill()
+        slave.kill()
+
+
+def read(puller: JavaClient, topic: str, broker: str, queue: int) -> list[dict[str, object]]:
+    """Everything of one queue, from whichever broker of the name is there."""
+    messages: list[dict[str, object]] = []
+    offset = 0
+    while True:
+        page = puller.call("pull", topic=topic, broker=broker, queue=queue, offset=offset)
+        messages += page["messages"]
+        offset = page["next"]
+        if offset >= page["max"]:
+            return messages
+
+
+def send_to(producer: JavaClient, topic: str, broker: str, label: str, count: int) -> list[Sent]:
+    sent = []
+    for number in range(count):
+        noise = (
+            random.Random(number).randbytes(number * 97 % 6_000).hex()
+        )  # nothing that a client would compress away
+        body = f"{label} {number} ünï {noise}"
+        message = {
+            "topic": topic, "body": body, "keys": f"{label}-{number}", "tags": "TagA", "queue": number % QUEUES,
+            "broker": broker,
+        }  # fmt: skip
+        (result,) = producer.send([message])
+        assert result["status"] == "SEND_OK"
+        sent.append(Sent(body, f"{label}-{number}", number % QUEUES, result["offset"], "", ""))
+    return sent
+
+
+class Flow:
+    """Sends in a thread until it is stopped."""
+
+    def __init__(self, producer: JavaClient, topic: str, broker: str) -> None:
+        self._is_over = threading.Event()
+        self._sent: list[Sent] = []
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=(producer, topic, broker))
+        self._thread.start()
+
+    def _run(self, producer: JavaClient, topic: str, broker: str) -> None:
+        number = 0
+        try:
+            while not self._is_over.is_set():
+                self._sent += send_to(producer, topic, broker, f"flow{number}", 4)
+                number += 1
+                self._is_over.wait(0.02)
+        except BaseException as error:
+            self._errors.append(error)
+
+    def stop(self) -> list[Sent]:
+        self._is_over.set()
+        self._thread.join(60)
+        assert not self._errors, self._errors
+        return self._sent

@@ -1,0 +1,70 @@
+"""What a slave makes of the offsets that its master tells."""
+
+from __future__ import annotations
+
+from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
+
+
+class Table:
+    """The slave's own offsets."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.merge = OffsetMerge()
+
+    def hear(self, offset: int, group: str = "g") -> list[int]:
+        """The master's table comes; returns what the master is told."""
+        found = self.merge.merge(
+            [OffsetAt("t", group, 0, offset)], lambda *key: self.offsets.get((key[1], key[0], key[2]))
+        )
+        for each in found.taken:
+            self.offsets[each.topic, each.group, each.queue_id] = each.offset
+        return [each.offset for each in found.given_back]
+
+    def at(self, group: str = "g") -> int:
+        return self.offsets["t", group, 0]
+
+
+def test_it_follows_up_and_a_reset_down() -> None:
+    table = Table()
+    assert table.hear(5) == []
+    assert table.hear(9) == []
+    assert table.at() == 9
+    table.hear(2)
+    assert table.at() == 2
+
+
+def test_a_master_that_was_away_takes_nothing_back() -> None:
+    table = Table()
+    table.hear(50)
+    table.merge.master_lost()
+    assert table.hear(40) == []  # its file was older than the crash: nobody committed here meanwhile
+    assert table.at() == 50
+    table.hear(41)
+    assert table.at() == 50
+    table.hear(60)
+    assert table.at() == 60
+
+
+def test_what_was_committed_here_meanwhile_is_given_to_it() -> None:
+    table = Table()
+    table.hear(50)
+    table.merge.master_lost()
+    table.offsets["t", "g", 0] = 70
+    assert table.hear(50) == [70]
+    assert table.at() == 70
+    assert table.hear(70) == []
+
+
+def test_a_slave_that_began_anew_gives_nothing_back_for_it_knows_of_no_progress() -> None:
+    table = Table()
+    table.offsets["t", "g", 0] = 70
+    assert table.hear(50) == []
+    assert table.at() == 70
+
+
+def test_the_brokers_own_progress_is_the_masters_whatever_it_was_here() -> None:
+    table = Table()
+    table.offsets["t", "CID_RMQ_SYS_TRANS", 0] = 70
+    table.hear(50, "CID_RMQ_SYS_TRANS")
+    assert table.at("CID_RMQ_SYS_TRANS") == 50
