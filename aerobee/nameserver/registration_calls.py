@@ -7,9 +7,10 @@ one, `aerobeePart=true`, says that the registration is a part of a large table: 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, RemoteError
@@ -22,18 +23,21 @@ from aerobee.nameserver.route_table import BrokerIdentity, Registration, RouteTa
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.queue_mapping import QueueMappingInfo
-from aerobee.remoting.body.register_broker import RegisterBrokerBody, body_crc32
+from aerobee.remoting.body.register_broker import ZLIB_FIRST_BYTE, RegisterBrokerBody, body_crc32
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer
 
 log = logging.getLogger("aerobee.nameserver")
+_ZLIB = bytes((ZLIB_FIRST_BYTE,))
 PART_FIELD = "aerobeePart"
 LISTENERS_FIELD = "aerobeeListeners"
 ZONE_FIELD = "__ZONE_NAME"
 NAME_CHARS_MAX = 255  # of clusters, brokers and zones
 ADDRESS_CHARS_MAX = 300  # a host name has up to 253
+# Longer ones are not read in the event loop: 10 us a topic, and a zlib stream becomes a thousand times as long.
+LARGE_BYTES, LARGE_COMPRESSED_BYTES = 128 * 1024, 1024
 # "host:port", the host a name, an IPv4 address or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.%]+\]|[^\s:,;=\"]+):(\d{1,5})$")
 
@@ -59,6 +63,7 @@ class RegistrationCalls:
         self._notices = notices
         self._bounds = bounds
         self._watch = watch
+        self._reading = asyncio.Lock()
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -69,11 +74,27 @@ class RegistrationCalls:
             RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
         }
 
-    def register(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    def register(
+        self, peer: Peer, request: RemotingCommand
+    ) -> RemotingCommand | Coroutine[None, None, RemotingCommand | None]:
+        """103. A large table is read beside the event loop, one at a time."""
         crc32 = request.integer("bodyCrc32", 0)
         if crc32 != 0 and body_crc32(request.body) != crc32:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
-        registration, left_out = _registration(request)
+        if _is_large(request.body):
+            return self._register_large(peer, request)
+        return self._register(peer, request, *_registration(request))
+
+    async def _register_large(self, peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
+        async with self._reading:
+            found = await asyncio.to_thread(_registration, request)
+        if not peer.is_open:
+            return None  # the broker went meanwhile: nobody would notice that it is not there
+        return self._register(peer, request, *found)
+
+    def _register(
+        self, peer: Peer, request: RemotingCommand, registration: Registration, left_out: tuple[str, ...]
+    ) -> RemotingCommand:
         if left_out:
             log.warning(
                 "broker %s registers %d topics that cannot be and are left out, the first: %s",
@@ -147,6 +168,10 @@ def parse_listener_addresses(text: str) -> dict[str, str]:
             raise MalformedFrame(f"{LISTENERS_FIELD} has {part!r}, must be name=host:port")
         addresses[name] = _address(address, LISTENERS_FIELD)
     return addresses
+
+
+def _is_large(body: bytes) -> bool:
+    return len(body) > (LARGE_COMPRESSED_BYTES if body[:1] == _ZLIB else LARGE_BYTES)
 
 
 def _registration(request: RemotingCommand) -> tuple[Registration, tuple[str, ...]]:

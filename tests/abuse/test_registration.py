@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerobee.broker.registration_parts import PART_BYTES_MAX, PART_TOPICS_MAX, parts_of
-from aerobee.nameserver import NameServer
+from aerobee.nameserver import NameServer, registration_calls
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
@@ -112,3 +114,53 @@ async def test_a_part_deletes_no_topics_of_the_other_parts() -> None:
             assert (await stranger.call(103, ext, data)).code == 0
         assert set(server.table.topics) == set(map(str, range(6)))
         assert json.loads((await stranger.call(206)).body)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_large_table_is_not_read_in_the_event_loop_and_a_broker_that_left_is_not_registered(
+    compressed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = table_of(*(f"topic-{n}" for n in range(2_000)))
+    body = RegisterBrokerBody(TopicConfigSerializeWrapper(topics, DataVersion(0, 1, 1)))
+    data = body.encode_compressed() if compressed else body.encode()
+    ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:10911", "brokerId": "0",
+           "haServerAddr": "", "compressed": str(compressed).lower()}  # fmt: skip
+    decode = registration_calls.RegisterBrokerBody.decode
+    read_by: list[threading.Thread] = []
+    may_end = threading.Event()
+
+    def slow(*args: Any, **kwargs: Any) -> RegisterBrokerBody:
+        read_by.append(threading.current_thread())
+        assert may_end.wait(20)
+        return decode(*args, **kwargs)
+
+    monkeypatch.setattr(registration_calls.RegisterBrokerBody, "decode", slow)
+    async with NameServer(SERVER) as server:
+        async with Stranger(server.address) as gone:
+            gone.send(103, ext, data)
+            await wait_until(lambda: bool(read_by), "the table is being read")
+            async with Stranger(server.address) as other:
+                assert (await other.call(106)).code == 0, "others are served meanwhile"
+        await wait_until(lambda: server.connection_count == 0, "it left")
+        may_end.set()
+        async with Stranger(server.address) as stranger:
+            ext |= {"brokerName": "stays", "brokerAddr": "127.0.0.1:10921"}
+            assert (await stranger.call(103, ext, data)).code == 0
+            assert len(server.table.topics["topic-1999"]) == 1
+            assert "stays" in server.table.topics["topic-0"]
+    assert threading.main_thread() not in read_by
+
+
+async def test_a_registration_that_no_broker_writes_is_read_up_to_a_bound_only() -> None:
+    text = b'{"filterServerList":["' + b"\\u0001" * (5 << 17) + b"\x01"  # broken at its end
+    ext = {
+        "clusterName": "c",
+        "brokerName": "b",
+        "brokerAddr": "127.0.0.1:10911",
+        "brokerId": "0",
+        "haServerAddr": "",
+    }
+    async with NameServer(SERVER) as server, Stranger(server.address) as stranger:
+        long = await stranger.call(103, ext, text + bytes(1 << 21))
+        assert long.code != 0
+        assert "not standard JSON" in str(long.remark)

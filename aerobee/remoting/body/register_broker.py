@@ -40,6 +40,9 @@ INFLATED_BYTES_MAX = 64 * 1024 * 1024
 # Longest name that any release sends: %RETRY%, a group, a separator and a topic fit well inside.
 TOPIC_NAME_LENGTH_MAX = 512
 QUEUE_MAPPING_VERSION_MIN = 413
+DIALECT_BYTES_MAX = (
+    4 * 1024 * 1024
+)  # of a plain body with static topics, whose maps have bare keys: some 10,000 topics
 QUEUE_COUNT_MAX = (1 << 31) - 1
 
 
@@ -85,7 +88,7 @@ class RegisterBrokerBody:
             return cls()
         if compressed or body[0] == ZLIB_FIRST_BYTE:
             return _decode_compressed(body, sender_version)
-        fields = fastjson.loads_object(body, "RegisterBrokerBody")
+        fields = fastjson.loads_object(body, "RegisterBrokerBody", DIALECT_BYTES_MAX)
         left_out: list[str] = []
         wrapper = TopicConfigSerializeWrapper.from_dict(
             json_fields.mapping(fields, "topicConfigSerializeWrapper"), check=check_topic, left_out=left_out
