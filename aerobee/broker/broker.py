@@ -25,6 +25,7 @@ from aerobee.broker.overload import Overload
 from aerobee.broker.ports import Ports
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.registration import Registration
+from aerobee.broker.replication.controller_wiring import ControllerMode
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.wiring import open_ha_port
@@ -43,6 +44,7 @@ from aerobee.store.disk import Disk, RealDisk
 log = logging.getLogger(__name__)
 
 FIRST_REGISTRATION_WAIT_S = 3.0
+FIRST_ROLE_WAIT_S = 10.0  # for the controllers; a broker without a role goes on asking
 
 
 class Broker:
@@ -144,6 +146,11 @@ class Broker:
         return self._serving.replication
 
     @property
+    def controllers(self) -> ControllerMode | None:
+        """In controller mode: what it knows of its controllers; None otherwise."""
+        return self._serving.controllers
+
+    @property
     def schedule(self) -> Schedule:
         """The delay levels and how far each is delivered."""
         return self._serving.schedule
@@ -202,7 +209,13 @@ class Broker:
         self._is_running = True
         serving.start()
         base.start()
-        await serving.registration.start(self.config.nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
+        has_id = True
+        if serving.controllers is not None:
+            # A nameserver is told an id that the controllers gave; without one there is nothing to register.
+            await serving.controllers.agent.start(wait_s=FIRST_ROLE_WAIT_S)
+            has_id = serving.controllers.agent.broker_id > 0
+        nameservers = self.config.nameservers if has_id else ()
+        await serving.registration.start(nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
         log.info(
             "broker %s of %s serves at %s (%s fast path: %s)",
             self.identity.name,
@@ -262,5 +275,7 @@ class Broker:
         self._base.stop()
 
     async def _leave(self, *, unregister: bool) -> None:
+        if self._serving.controllers is not None:
+            await self._serving.controllers.agent.stop()
         await self.registration.stop(unregister=unregister)
         await self._base.client.close()

@@ -111,6 +111,20 @@ class BrokerConfig:
     broker_not_active_timeout_millis: int = 10_000
     forward_timeout: int = 3_000  # for the answer of another broker that has a part of a static topic's queue
     enable_slave_acting_master: bool = False
+    # controllers
+    enable_controller_mode: bool = (
+        False  # the controllers say who is master; brokerRole and brokerId mean nothing
+    )
+    controller_addr: str = ""  # host:port;host:port of the controllers
+    controller_heart_beat_timeout_mills: int = 10_000  # a broker that is silent for so long is gone
+    broker_heartbeat_interval: int = 1_000  # to every controller; a master with a lease sends more often
+    broker_election_priority: int = (
+        2_147_483_647  # of brokers that have equally much, the smallest becomes master
+    )
+    sync_controller_metadata_period: int = (
+        10_000  # between questions who is master; hints are asked about at once
+    )
+    check_sync_state_set_period: int = 5_000
     # pulling
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1_000

@@ -257,7 +257,9 @@ class Registration:
         live: LiveConfig,
         clock: Clock,
         on_master: MasterCallback | None = None,
+        broker_id: Callable[[], int] | None = None,
     ) -> None:
+        """`broker_id` is asked at each request; without it the identity's is said."""
         self.client = client
         self.topics = topics
         self.mappings = mappings
@@ -267,6 +269,7 @@ class Registration:
         self.registered_at_ms: dict[str, int] = {}  # nameserver -> last registration that succeeded
         self._live = live
         self._on_master = on_master
+        self._broker_id = broker_id or (lambda: identity.broker_id)
         self._permission = live.value.broker_permission
         self._links: dict[str, _NameserverLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -309,6 +312,11 @@ class Registration:
         return self._live.value.broker_not_active_timeout_millis
 
     @property
+    def is_started(self) -> bool:
+        """From start() to stop()."""
+        return self._started
+
+    @property
     def nameservers(self) -> tuple[str, ...]:
         return tuple(self._links)
 
@@ -323,7 +331,7 @@ class Registration:
             "brokerName": identity.name,
             "brokerAddr": identity.address,
             "clusterName": identity.cluster,
-            "brokerId": str(identity.broker_id),
+            "brokerId": str(self._broker_id()),
         }
 
     def visible(self, table: Mapping[str, TopicConfig]) -> Mapping[str, TopicConfig]:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 
-from aerobee.broker.config import MASTER_ID
+from aerobee.broker.config import MASTER_ID, BrokerConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.store.config import BrokerRole
 
@@ -68,6 +68,13 @@ class RoleState:
     def on_change(self, callback: Callable[[RoleState], None]) -> None:
         """Call back after each change of the role, in the order of these calls; one that fails stops no other."""
         self._listeners.append(callback)
+
+
+def first_role(config: BrokerConfig, identity: BrokerIdentity, broker_role: BrokerRole) -> RoleState:
+    """The role of a broker that starts; in controller mode the controllers change it when they are asked."""
+    if config.enable_controller_mode:
+        return RoleState(Role.SLAVE, "the controllers have not said who is master")
+    return configured_role(identity, broker_role)
 
 
 def configured_role(identity: BrokerIdentity, broker_role: BrokerRole) -> RoleState:

@@ -23,7 +23,7 @@ from aerobee.broker.call_parts import (
     replication_calls,
     request_modes,
 )
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.config import MASTER_ID, BrokerConfig
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import BackendChoice
@@ -38,9 +38,11 @@ from aerobee.broker.parts import BrokerParts
 from aerobee.broker.ports import Ports
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.registration import Registration
+from aerobee.broker.replication.controller_wiring import ControllerMode, make_controller_mode
 from aerobee.broker.replication.ha_listener import HaListener
+from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.wiring import make_replication
-from aerobee.broker.role import configured_role
+from aerobee.broker.role import first_role
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.unique_key import UniqueKeys
@@ -71,7 +73,7 @@ class Serving:
         self._base = base
         self._ports = ports
         self._choice = choice
-        self.role = configured_role(identity, base.store_config.broker_role)
+        self.role = first_role(config, identity, base.store_config.broker_role)
         self.held = HeldPulls(
             bounds=base.bounds,
             clock=base.clock,
@@ -97,6 +99,7 @@ class Serving:
             live=base.live,
             clock=base.clock,
             on_master=self._master_found,
+            broker_id=self._registered_id,
         )
         base.duplicates.load(store.log)
         self._deliveries = Deliveries(
@@ -117,9 +120,8 @@ class Serving:
         store.on_arrival(self.schedule.arrived)
         self.parts = self._make_parts(identity)
         self._modes = request_modes(self.parts)
-        self.replication = make_replication(
-            parts=self.parts, modes=self._modes, listener=ha_listener, network=base.network
-        )
+        self.controllers: ControllerMode | None = None
+        self.replication = self._make_replication(ha_listener)
         self.features = make_features(self.parts)
         for feature in self.features:
             feature.load()
@@ -129,6 +131,22 @@ class Serving:
         self._pulls = pull_calls(self.parts)
         self.handlers: Mapping[int, Handler] = self._make_handlers()
         self.fast_path = self._make_fast_path()
+
+    def _make_replication(self, listener: HaListener) -> Replication:
+        """Classic, or as the controllers say."""
+        base = self._base
+        if not base.live.value.enable_controller_mode:
+            return make_replication(
+                parts=self.parts, modes=self._modes, listener=listener, network=base.network
+            )
+        self.controllers = make_controller_mode(
+            parts=self.parts,
+            modes=self._modes,
+            listener=listener,
+            network=base.network,
+            on_role=self._role_given,
+        )
+        return self.controllers.replication
 
     # --- life
 
@@ -240,6 +258,7 @@ class Serving:
             *admin_calls(parts, self.registration, info, self._modes),
             *replication_calls(parts, self.replication),
             *self.features,
+            *((self.controllers.calls,) if self.controllers is not None else ()),
         )
         handlers: dict[int, Handler] = {}
         for part in calls:
@@ -274,8 +293,24 @@ class Serving:
             expressions=parts.expressions,
         )
 
+    def _registered_id(self) -> int:
+        """The id that nameservers are told: controllers give ids from 1 on, and whoever is master is 0."""
+        if self.controllers is None:
+            return self.parts.identity.broker_id
+        return MASTER_ID if self.role.is_master else self.controllers.agent.broker_id
+
+    def _role_given(self, epoch: int) -> None:
+        """The controllers said who is master: nameservers take the newest epoch's word."""
+        self._base.topics.begin_epoch(epoch)
+        if self.registration.is_started:
+            self.registration.set_nameservers(self._base.live.value.nameservers)
+            self.registration.register_all()
+
     def _master_found(self, address: str, ha_address: str) -> None:
         """A NameServer says who the master is. What haMasterAddress names counts more."""
+        if self.controllers is not None:
+            self.controllers.agent.nameserver_says(address, ha_address)
+            return
         named = self._base.store_config.ha_master_address
         if named and not address:
             host, _, port = named.rpartition(":")

@@ -206,6 +206,12 @@ class TopicTable:
         self._take_now({name: config for name, config in self.topics.items() if name != topic}, ())
         return True
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Give the table a version of this master epoch: a nameserver refuses a master whose epoch is older."""
+        if epoch != self.data_version.state_version:
+            self.data_version = self.data_version.next(self._clock.now_ms(), state_version=epoch)
+            self.touch()
+
     def touch(self) -> None:
         """Give the unchanged table a new version, so that nameservers take it in again."""
         self._take_now(self.topics, ())

@@ -68,6 +68,15 @@ class StoreConfig:
     enable_auto_in_sync_replicas: bool = (
         False  # with enableSlaveActingMaster: wait for those that are in sync
     )
+    all_ack_in_sync_state_set: bool = (
+        False  # controller mode: sends wait for every member of the sync state set
+    )
+    async_learner: bool = False  # controller mode: this broker follows, and never becomes master
+    ha_max_time_slave_not_catchup: int = (
+        15_000  # controller mode; a slave that lags for longer leaves the sync state set
+    )
+    store_path_epoch_file: str = ""  # controller mode; empty: epochFileCheckpoint below storePathRootDir
+    store_path_broker_identity: str = ""  # controller mode; empty: brokerIdentity below storePathRootDir
     sync_from_last_file: bool = False  # an empty slave takes the newest log file only, as RocketMQ's do
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     sync_flush_timeout: int = 5_000

@@ -43,6 +43,11 @@ class Writability:
         return self._refusal is None and self._slave_refusal is None
 
     @property
+    def is_sound(self) -> bool:
+        """Whether the disk takes writes, whoever's; a slave's can be sound."""
+        return self._refusal is None
+
+    @property
     def reason(self) -> str:
         """Why messages are refused; empty when they are not."""
         return str(self._refusal or self._slave_refusal or "")

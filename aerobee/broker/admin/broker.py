@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 # Settings that are built into sockets, files and the broker's name when it starts.
 RESTART_KEYS = frozenset(
     {
+        "enableControllerMode",
+        "controllerAddr",
         "advertisedListeners", "bindAddress", "brokerClusterName", "brokerTopicEnable", "clusterTopicEnable",
         "enableCalcFilterBitMap", "enablePopBufferMerge", "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter",
         "msgTraceTopicName", "traceTopicEnable", "transactionOpBatchInterval", "transactionOpMsgMaxSize", "brokerIP1", "brokerIP2", "brokerId",

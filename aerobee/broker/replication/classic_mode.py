@@ -81,6 +81,10 @@ class ClassicMode:
         return config.broker_role is BrokerRole.SYNC_MASTER and config.in_sync_replicas > 1
 
     @property
+    def guards(self) -> bool:
+        return self.waits
+
+    @property
     def shortage(self) -> str:
         if not self._is_guarded():
             return ""

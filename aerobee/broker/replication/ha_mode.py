@@ -82,6 +82,11 @@ class HaMode(Protocol):
         ...
 
     @property
+    def guards(self) -> bool:
+        """Whether `shortage` is to be asked at a master."""
+        ...
+
+    @property
     def shortage(self) -> str:
         """Why a message may not even be written (IN_SYNC_REPLICAS_NOT_ENOUGH); "" while there are enough replicas."""
         ...

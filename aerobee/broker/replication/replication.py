@@ -150,7 +150,7 @@ class Replication:
         """Appends wait for replicas, or no longer, as the settings say now."""
         is_master = not self._is_slave
         self._ack.set_replication(self.acks if is_master and self._mode.waits else None)
-        self._ack.refuse_on((lambda: self._mode.shortage) if is_master and self._mode.waits else None)
+        self._ack.refuse_on((lambda: self._mode.shortage) if is_master and self._mode.guards else None)
 
     def _stop_following(self) -> None:
         tasks, self._tasks, self._master = self._tasks, [], None

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 def check_roles(config: BrokerConfig, store: StoreConfig) -> None:
     """Raises ConfigError for settings of role and replicas that contradict each other."""
+    if config.enable_controller_mode:
+        _check_controller_mode(config, store)
+        return
     if store.broker_role is BrokerRole.SLAVE and config.broker_id == MASTER_ID:
         raise ConfigError(
             "brokerRole is SLAVE and brokerId is 0, which is the master's: give each slave of a broker name an id of its own"
@@ -32,6 +35,31 @@ def check_roles(config: BrokerConfig, store: StoreConfig) -> None:
         raise ConfigError(
             f"brokerRole is {store.broker_role.value} and brokerId is {config.broker_id}: a master's id is 0; write "
             "brokerRole=SLAVE for a slave"
+        )
+
+
+def _check_controller_mode(config: BrokerConfig, store: StoreConfig) -> None:
+    addresses = [part.strip() for part in config.controller_addr.split(";") if part.strip()]
+    if not addresses:
+        raise ConfigError(
+            "enableControllerMode is true and controllerAddr is empty: name the controllers, host:port;host:port"
+        )
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65_535):
+            raise ConfigError(f"controllerAddr has {address!r}, expected host:port")
+    if config.enable_slave_acting_master:
+        raise ConfigError(
+            "enableControllerMode and enableSlaveActingMaster are both true: controllers elect a master that takes messages, so "
+            "nobody acts for one; set one of them"
+        )
+    if store.ha_master_address:
+        raise ConfigError(
+            "haMasterAddress is set and enableControllerMode is true: the controllers say who is master"
+        )
+    if store.async_learner and store.all_ack_in_sync_state_set:
+        log.warning(
+            "asyncLearner is true: this broker never leads, so allAckInSyncStateSet has no effect here"
         )
 
 
@@ -45,7 +73,11 @@ async def open_ha_port(listener: HaListener, config: BrokerConfig, store: StoreC
     try:
         await listener.open(first.host, port)
     except OSError as error:
-        if store.ha_listen_port or store.broker_role is not BrokerRole.ASYNC_MASTER:
+        if (
+            store.ha_listen_port
+            or store.broker_role is not BrokerRole.ASYNC_MASTER
+            or config.enable_controller_mode
+        ):
             raise
         log.warning(
             "port %d, where slaves would connect, cannot be bound: %s (set haListenPort)", port, error
@@ -81,16 +113,6 @@ def make_replication(
             live.value.enable_slave_acting_master and store.config.broker_role is BrokerRole.SYNC_MASTER
         ),
     )
-    metadata = MetadataSync(
-        questions=questions,
-        store=store,
-        topics=parts.topics,
-        groups=parts.groups,
-        offsets=parts.offsets,
-        schedule=parts.schedule,
-        modes=modes,
-        clock=clock,
-    )
     return Replication(
         store=store,
         role=parts.role,
@@ -98,5 +120,19 @@ def make_replication(
         acks=acks,
         mode=mode,
         listener=listener,
-        metadata=metadata,
+        metadata=make_metadata_sync(parts, modes),
+    )
+
+
+def make_metadata_sync(parts: BrokerParts, modes: RequestModes) -> MetadataSync:
+    """What a slave of either mode copies beside the log."""
+    return MetadataSync(
+        questions=MasterQuestions(parts.client),
+        store=parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        offsets=parts.offsets,
+        schedule=parts.schedule,
+        modes=modes,
+        clock=parts.clock,
     )

@@ -96,7 +96,7 @@ class Masters:
         if not self._raft.status.is_leader:
             return 0.0
         is_alive = self.liveness.is_alive(name, broker_id, now_ms)
-        if is_alive is not was_alive:
+        if is_alive is not was_alive or not heartbeat.is_disk_sound:
             self.consider(name)
         group = self._state.groups.get(name)
         is_master = (

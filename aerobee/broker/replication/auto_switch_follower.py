@@ -1,0 +1,295 @@
+"""A slave's half of controller mode's replication (AutoSwitchHAClient of RocketMQ).
+
+One life of a connection:
+
+    HANDSHAKE   this broker's id; the master answers with its epochs and its log's end
+    CUT         what this log has behind the last point that the epochs share is cut off and kept in a file
+    FOLLOW      bytes are appended as they come, an epoch is on the disk before its first byte, every frame is answered
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from aerobee.broker.replication.classic_follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow
+from aerobee.broker.replication.controller_files import Epochs
+from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
+from aerobee.broker.replication.raw_receiver import RawReceiver
+from aerobee.clock import Clock, Timer
+from aerobee.errors import AerobeeError, MalformedFrame, StoreError
+from aerobee.ha.epoch_file import common_point
+from aerobee.ha.handshake import Handshake, HandshakeReply, MasterStream
+from aerobee.ha.transfer_header import StateReport, TransferFrame
+from aerobee.network import Network
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class _MasterConnection(asyncio.Protocol):
+    """One connection to a master. `greeted` has its handshake; `closed` is over with the connection, its reason an exception."""
+
+    def __init__(self, owner: AutoSwitchFollower, handshake: Handshake) -> None:
+        loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[HandshakeReply] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._owner = owner
+        self._handshake = handshake
+        self._stream = MasterStream()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._handshake.encode())
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed.done():
+            return
+        try:
+            self._owner.on_read()
+            self._stream.feed(data)
+            while (frame := self._stream.next_frame()) is not None and not self.closed.done():
+                if isinstance(frame, HandshakeReply):
+                    if not self.greeted.done():
+                        self.greeted.set_result(frame)
+                elif self.greeted.done():
+                    self._owner.on_frame(self, frame)
+                else:
+                    raise MalformedFrame("a frame came before the handshake")
+        except AerobeeError as error:
+            self.end(error)
+        except Exception as error:
+            log.exception("following the master failed")
+            self.end(StoreError(f"a fault of this broker: {error!r}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(exc or ConnectionResetError("the master closed the connection"))
+
+    def report(self, offset: int) -> None:
+        """Tell the master how far this log goes."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._owner.on_write()
+            self._transport.write(StateReport(offset).encode())
+
+    def end(self, error: BaseException) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        for future in (self.greeted, self.closed):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # read, so that nobody complains when nobody waits any more
+
+
+class AutoSwitchFollower:
+    """Follows one master at a time. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        clock: Clock,
+        network: Network,
+        epochs: Epochs,
+        broker_id: Callable[[], int],
+    ) -> None:
+        self.confirm_offset = 0  # as the master says
+        self._store = store
+        self._clock = clock
+        self._network = network
+        self._epochs = epochs
+        self._broker_id = broker_id
+        self._receiver = RawReceiver(store)
+        self._master = MasterAddress(ha="")
+        self._connection: _MasterConnection | None = None
+        self._is_following = False
+        self._is_stopped = False
+        self._master_end = 0
+        self._last_read_s = -1.0
+        self._last_write_s = -1.0
+        self._trouble = ""
+        self._timer: Timer | None = None
+
+    def state(self) -> FollowState:
+        """What is known of the master now."""
+        return FollowState(
+            master=self._master,
+            is_connected=self._is_following,
+            master_end=self._master_end,
+            last_read_s=self._last_read_s,
+            last_write_s=self._last_write_s,
+            trouble=self._trouble,
+        )
+
+    def stop_now(self) -> None:
+        """Append nothing more, from this moment on: this broker becomes a master. run() is cancelled by its owner."""
+        self._is_stopped = True
+        self._disconnect()
+
+    async def run(self, master: MasterAddress) -> None:
+        """Until cancelled."""
+        self._master, self._is_stopped = master, False
+        try:
+            while not self._is_stopped:
+                try:
+                    await self._follow()
+                except (AerobeeError, OSError, TimeoutError) as error:
+                    self._say(str(error) or type(error).__name__)
+                except Exception:
+                    # The task's outermost edge: a slave that silently followed nobody would be no copy.
+                    log.exception("following the master at %s failed; trying again", master.ha)
+                    self._trouble = "a fault of this broker, see its log"
+                await self._clock.sleep(RETRY_S)
+        finally:
+            if self._master == master:
+                self._disconnect()
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("the master at %s is not followed: %s; trying again", self._master.ha, trouble)
+
+    async def _follow(self) -> None:
+        """One connection, from its handshake to its end."""
+        await self._durable()
+        config = self._store.config
+        handshake = Handshake(
+            broker_id=self._broker_id(),
+            is_sync_from_last_file=config.sync_from_last_file,
+            is_async_learner=config.async_learner,
+        )
+        connection = _MasterConnection(self, handshake)
+        host, _, port = self._master.ha.rpartition(":")
+        self._last_read_s = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._network.create_connection(lambda: connection, host.strip("[]"), int(port))
+            self._connection = connection
+            async with asyncio.timeout(config.ha_housekeeping_interval / 1000):
+                greeting = await connection.greeted
+            await self._align(greeting)
+            if self._is_stopped:
+                return
+            self._receiver = RawReceiver(self._store)
+            self._is_following = True
+            self._report(connection)
+            self._tick()
+            await connection.closed
+        finally:
+            self._disconnect()
+
+    async def _align(self, greeting: HandshakeReply) -> None:
+        """Cut this log to what it shares with the master's."""
+        self._master_end = greeting.max_offset
+        store_log, epochs = self._store.log, self._epochs
+        epochs.follow_log(store_log.min_offset, store_log.end)
+        end = store_log.end
+        if not store_log.segments or end == store_log.min_offset == 0:
+            return
+        point = common_point(epochs.entries, end, greeting.entries, greeting.max_offset)
+        if point is None:
+            raise CannotFollow(
+                f"this log shares no epoch with that of the master at {self._master.ha}. Move the store of this broker away if "
+                "that is its master; an empty one begins where the master's log does"
+            )
+        if point.offset < store_log.min_offset:
+            raise CannotFollow(
+                f"this log begins at {store_log.min_offset}, and shares only what is before {point.offset} with the master's. "
+                "Move the store of this broker away"
+            )
+        if point.offset < end:
+            cut = await self._store.cut_to(point.offset)
+            log.warning(
+                "this log parted from the master's at %d, in epoch %d: its bytes up to %d were cut off, with %d queue entries, "
+                "and are kept in %s",
+                cut.start,
+                point.epoch,
+                cut.end,
+                cut.entry_count,
+                ", ".join(cut.paths),
+            )
+        # After the cut: epochs without their bytes are harmless, bytes without their epochs are not.
+        epochs.cut(point)
+
+    async def _durable(self) -> None:
+        """With sync flush wait until the disk has the log: the first report says how far it goes."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(ok: bool) -> None:
+            if not future.done():
+                future.set_result(ok)
+
+        self._store.wait_durable(self._store.log.end, done)
+        if not await future:
+            raise StoreError(self._store.writability.reason or "the store failed")
+
+    def _disconnect(self) -> None:
+        self._is_following = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.end(ConnectionResetError("this broker no longer follows"))
+
+    # --- what comes
+
+    def on_read(self) -> None:
+        self._last_read_s = self._clock.monotonic()
+
+    def on_write(self) -> None:
+        self._last_write_s = self._clock.monotonic()
+
+    def on_frame(self, connection: _MasterConnection, frame: TransferFrame) -> None:
+        """Log bytes, or a heartbeat. Raises WireError, StoreError."""
+        if not self._is_following or connection is not self._connection:
+            return
+        body, receiver = frame.body, self._receiver
+        if receiver.received == 0 and frame.offset and not self._store.log.segments:
+            receiver.begin_at(frame.offset)
+        if frame.epoch < self._epochs.last_epoch and body:
+            found = self._epochs.at(frame.offset)
+            if found is None or found[0].epoch != frame.epoch:
+                raise MalformedFrame(
+                    f"bytes of epoch {frame.epoch} came for {frame.offset}, this log is in epoch {self._epochs.last_epoch}"
+                )
+        if body and frame.epoch > self._epochs.last_epoch:
+            if frame.offset != receiver.received or not 0 <= frame.epoch_start_offset <= frame.offset:
+                raise MalformedFrame(
+                    f"epoch {frame.epoch} from {frame.epoch_start_offset} begins with byte {frame.offset}, "
+                    f"{receiver.received} was to come"
+                )
+            self._epochs.begin(frame.epoch, frame.epoch_start_offset)
+        self._master_end = max(self._master_end, frame.offset + len(body))
+        if body:
+            receiver.take(frame.offset, body)
+            self._trouble = ""
+        self.confirm_offset = max(self.confirm_offset, min(frame.confirm_offset, self._store.log.end))
+        self._report(connection)
+
+    def _report(self, connection: _MasterConnection) -> None:
+        """Acknowledge what is here; with sync flush what is on the disk."""
+        store = self._store
+        if not store.holds_answers:
+            connection.report(store.log.end)
+            return
+        store.wait_durable(store.log.end, lambda ok: connection.report(store.flushed.value) if ok else None)
+
+    def _tick(self) -> None:
+        """Reports without bytes, and housekeeping."""
+        config, now = self._store.config, self._clock.monotonic()
+        connection = self._connection
+        if connection is None:
+            return
+        silent_s = now - self._last_read_s
+        if silent_s > config.ha_housekeeping_interval / 1000:
+            connection.end(
+                TimeoutError(f"nothing came from it for {silent_s:.0f} s (haHousekeepingInterval)")
+            )
+            return
+        if now - self._last_write_s >= config.ha_send_heartbeat_interval / 1000:
+            connection.report(self._store.readable_offset)
+        shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, 4_000)
+        self._timer = self._clock.call_later(shortest_ms / 4000, self._tick)

@@ -1,0 +1,227 @@
+"""Replication in controller mode: epochs in the log, a sync state set that the controllers keep, and a lease.
+
+    members      who may become master next; acknowledgements wait for all of them (needs_all) or for nobody
+    lease        until when nobody else can be master; it is asked for with each burst, so that a broker that was stopped and goes on
+                 refuses before it stores
+
+RocketMQ waits for `inSyncReplicas` copies, whoever has them, and may then elect a member that has not. Here a master that waits
+at all (inSyncReplicas above 1, or allAckInSyncStateSet) waits for every member, and for inSyncReplicas copies at least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
+from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
+from aerobee.broker.replication.controller_files import Epochs
+from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
+from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
+from aerobee.clock import Clock
+from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+SLAVES_MAX = 64  # connections at the HA port
+NO_LEASE = float("inf")  # the controllers grant none: RocketMQ's
+
+
+class AutoSwitchMode:
+    """A HaMode. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        clock: Clock,
+        acks: ReplicaAcks,
+        follower: AutoSwitchFollower,
+        epochs: Epochs,
+        broker_id: Callable[[], int],
+    ) -> None:
+        """`broker_id`: the id that the controllers gave to this broker."""
+        self.lease_until_s = float("-inf")  # by the clock's monotonic time
+        self.on_set_wanted: Callable[[], None] | None = (
+            None  # somebody should enter or leave the sync state set
+        )
+        self._store = store
+        self._clock = clock
+        self._acks = acks
+        self._follower = follower
+        self._epochs = epochs
+        self._broker_id = broker_id
+        self._next: tuple[frozenset[int], int] = (frozenset(), 0)
+        self._set: SyncStateSet | None = None  # while this broker is master
+        self._slaves: set[AutoSwitchSlave] = set()
+
+    # --- what the controllers say
+
+    def prepare(self, members: Iterable[int], set_epoch: int) -> None:
+        """The set with which the next mastership begins."""
+        self._next = frozenset(members), set_epoch
+
+    def learned(self, members: Iterable[int], set_epoch: int) -> None:
+        """The controllers' newest set."""
+        if self._set is not None:
+            self._set.learned(members, set_epoch)
+            self._confirm()
+
+    @property
+    def sync_state_set(self) -> SyncStateSet | None:
+        """That of this mastership; None at a slave."""
+        return self._set
+
+    @property
+    def confirm_offset(self) -> int:
+        """Up to where everybody who may become master has the log, as far as it is known here."""
+        return self._set.confirm_offset if self._set is not None else self._follower.confirm_offset
+
+    # --- HaMode
+
+    def become_master(self, epoch: int) -> None:
+        self._follower.stop_now()
+        log_end, epochs = self._store.log.end, self._epochs
+        epochs.follow_log(self._store.log.min_offset, log_end)
+        if not epochs.entries and log_end > self._store.log.min_offset:
+            # A log from before controller mode: its bytes belong to the time before the first epoch.
+            epochs.begin(0, self._store.log.min_offset)
+        epochs.begin(epoch, log_end)
+        members, set_epoch = self._next
+        self._set = SyncStateSet(
+            self._broker_id(),
+            members=members,
+            set_epoch=set_epoch,
+            epoch_start_offset=epochs.entries[-1].start_offset,
+            confirm_offset=self._follower.confirm_offset,
+            needs_all=self.waits,
+            catch_up_ms_max=self._store.config.ha_max_time_slave_not_catchup,
+        )
+        self._end_slaves("another epoch begins")
+        self._acks.restart(0)
+        self._confirm()
+
+    def become_slave(self) -> None:
+        self._set = None
+        self._end_slaves("this broker is no master any more")
+        self._acks.restart(0)
+
+    def slave_connection(self) -> asyncio.Protocol:
+        return AutoSwitchSlave(
+            store=self._store,
+            clock=self._clock,
+            epochs=self._epochs,
+            confirm_offset=lambda: self.confirm_offset,
+            is_member=self._is_member,
+            admit=self._admit,
+            on_ack=self._acknowledged,
+            on_lost=self._lost,
+        )
+
+    def on_appended(self) -> None:
+        for slave in self._slaves:
+            slave.wake()
+        self._confirm()
+
+    async def follow(self, master: MasterAddress) -> None:
+        await self._follower.run(master)
+
+    def replicas(self) -> list[ReplicaState]:
+        return [slave.state() for slave in self._slaves]
+
+    def following(self) -> FollowState | None:
+        return None if self._set is not None else self._follower.state()
+
+    @property
+    def waits(self) -> bool:
+        config = self._store.config
+        return config.all_ack_in_sync_state_set or config.in_sync_replicas > 1
+
+    @property
+    def guards(self) -> bool:
+        """`shortage` is to be asked whether or not appends wait."""
+        return True
+
+    @property
+    def shortage(self) -> str:
+        if self._clock.monotonic() >= self.lease_until_s:
+            return "the lease of this master is over: the controllers may have made another broker master"
+        needed = self._store.config.min_in_sync_replicas
+        if needed > 1 and self._set is not None and len(self._set.members) < needed:
+            return f"{len(self._set.members)} of {needed} replicas are in sync (minInSyncReplicas)"
+        return ""
+
+    def close(self) -> None:
+        self._end_slaves("this broker stops")
+
+    # --- the master's half
+
+    def wanted(self) -> frozenset[int] | None:
+        """The sync state set to ask the controllers for; None when it is right."""
+        found = self._set
+        return found.wanted(self._clock.monotonic() * 1000) if found is not None else None
+
+    def _is_member(self, broker_id: int) -> bool:
+        return self._set is not None and broker_id in self._set.members
+
+    def _admit(self, slave: AutoSwitchSlave) -> str:
+        if self._set is None:
+            return "this broker is a slave itself"
+        if slave.broker_id == self._broker_id():
+            return f"it says that it is broker {slave.broker_id}, which is this one"
+        others = [other for other in self._slaves if other is not slave]
+        if len(others) >= SLAVES_MAX:
+            return f"{SLAVES_MAX} connections are open at the HA port"
+        for other in others:
+            if other.broker_id == slave.broker_id:
+                other.end("the same broker has connected again")
+        self._slaves.add(slave)
+        return ""
+
+    def _lost(self, slave: AutoSwitchSlave) -> None:
+        if slave not in self._slaves:
+            return
+        self._slaves.discard(slave)
+        log.info("the connection of broker %d at %s is closed", slave.broker_id, slave.address)
+        is_there_again = any(other.broker_id == slave.broker_id for other in self._slaves)
+        if self._set is not None and not is_there_again:
+            self._set.left(slave.broker_id)
+            self._look()
+
+    def _acknowledged(self, slave: AutoSwitchSlave) -> None:
+        found = self._set
+        if found is None or slave not in self._slaves:
+            return
+        found.report(
+            slave.broker_id,
+            slave.acknowledged,
+            own_end=self._store.log.end,
+            now_ms=self._clock.monotonic() * 1000,
+            is_learner=slave.is_learner,
+        )
+        self._confirm()
+        if slave.broker_id not in found.members and not slave.is_learner:
+            self._look()
+
+    def _look(self) -> None:
+        if self.on_set_wanted is not None and self.wanted() is not None:
+            self.on_set_wanted()
+
+    def _confirm(self) -> None:
+        """Release what every member has, and as many copies as are asked for."""
+        found = self._set
+        if found is None:
+            return
+        end = self._store.log.end
+        confirmed = found.advance(end)
+        copies = self._store.config.in_sync_replicas
+        if copies > 1:
+            members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]
+            confirmed = min(confirmed, confirmed_by([end, *members], copies))
+        self._acks.advance(confirmed)
+
+    def _end_slaves(self, reason: str) -> None:
+        for slave in list(self._slaves):
+            slave.end(reason)
+        self._slaves.clear()

@@ -1,0 +1,220 @@
+"""A slave's connection at the master, in controller mode (AutoSwitchHAConnection of RocketMQ).
+
+HANDSHAKE   it says who it is; the answer is this log's epochs and end, as often as it asks before its first report
+READ        its first report says where its log ends once it has cut off what the epochs do not share; then sending begins
+SEND        an empty frame first, then log bytes, each frame within one epoch; heartbeats without bytes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from aerobee.broker.replication.controller_files import Epochs
+from aerobee.broker.replication.ha_mode import ReplicaState
+from aerobee.broker.replication.log_sender import LogSender
+from aerobee.clock import Clock, Timer
+from aerobee.errors import WireError
+from aerobee.ha.epoch_file import EpochEntry
+from aerobee.ha.handshake import Handshake, HandshakeReply, SlaveStream
+from aerobee.ha.transfer_header import TRANSFER_HEAD, HaState
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class AutoSwitchSlave(asyncio.Protocol):
+    """One slave. Bounded: a frame of what it sends is at most 16 bytes, and it is sent no more than it reads."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        clock: Clock,
+        epochs: Epochs,
+        confirm_offset: Callable[[], int],
+        is_member: Callable[[int], bool],
+        admit: Callable[[AutoSwitchSlave], str],
+        on_ack: Callable[[AutoSwitchSlave], None],
+        on_lost: Callable[[AutoSwitchSlave], None],
+    ) -> None:
+        """`admit` says why the connection may not stay, "" when it may; it is asked when the slave has said who it is."""
+        self.address = ""
+        self.broker_id = -1
+        self.is_learner = False
+        self.acknowledged = -1  # before its first report
+        self._store = store
+        self._clock = clock
+        self._epochs = epochs
+        self._confirm_offset = confirm_offset
+        self._is_member = is_member
+        self._admit = admit
+        self._on_ack = on_ack
+        self._on_lost = on_lost
+        self._stream = SlaveStream()
+        self._wants_last_file = False
+        self._transport: asyncio.Transport | None = None
+        self._sender: LogSender | None = None
+        self._timer: Timer | None = None
+        self._last_read_s = clock.monotonic()
+        self._caught_up_at_s = -1.0
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._tick()
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._last_read_s = self._clock.monotonic()
+        try:
+            self._stream.feed(data)
+            last = -1
+            while (frame := self._stream.next_frame()) is not None:
+                if isinstance(frame, Handshake):
+                    self._on_handshake(frame)
+                else:
+                    last = frame.offset
+            if last >= 0 and not transport.is_closing():
+                self._on_report(last)
+        except WireError as error:
+            self.end(f"it sent {error}")
+        except Exception as error:
+            log.exception("serving the slave at %s failed", self.address)
+            self.end(f"a fault of this broker: {error!r}")
+
+    def pause_writing(self) -> None:
+        if self._sender is not None:
+            self._sender.pause()
+
+    def resume_writing(self) -> None:
+        if self._sender is not None:
+            self._sender.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sender is not None:
+            self._sender.close()
+        self._on_lost(self)
+
+    # ---
+
+    def wake(self) -> None:
+        """The log has grown."""
+        if self._sender is not None:
+            self._sender.wake()
+
+    def end(self, reason: str) -> None:
+        """Close the connection at once; connection_lost follows."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            log.warning("the connection of the slave at %s is closed: %s", self.address, reason)
+            if self._sender is not None:
+                self._sender.close()
+            transport.abort()
+
+    def state(self) -> ReplicaState:
+        return ReplicaState(
+            address=self.address,
+            acknowledged=max(0, self.acknowledged),
+            sent=self._sender.position if self._sender is not None else 0,
+            is_in_sync=self._is_member(self.broker_id),
+            caught_up_at_s=self._caught_up_at_s,
+            broker_id=self.broker_id,
+        )
+
+    def _on_handshake(self, handshake: Handshake) -> None:
+        if self._sender is not None:
+            self.end("it sent a handshake in the middle of the log")
+            return
+        self.broker_id = handshake.broker_id
+        self.is_learner = handshake.is_async_learner
+        self._wants_last_file = handshake.is_sync_from_last_file
+        refusal = self._admit(self)
+        if refusal:
+            self.end(refusal)
+            return
+        reply = HandshakeReply(max_offset=self._store.log.end, entries=self._epochs.sent())
+        assert self._transport is not None
+        self._transport.write(reply.encode())
+
+    def _on_report(self, offset: int) -> None:
+        end = self._store.log.end
+        if self.broker_id < 0:
+            self.end("it reported before it said who it is")
+        elif offset > end:
+            self.end(f"it says that it has byte {offset}, the log ends at {end}")
+        elif self._sender is None:
+            self._begin(offset)
+        else:
+            self._acknowledge(offset)
+
+    def _acknowledge(self, offset: int) -> None:
+        self.acknowledged = offset
+        if offset >= self._store.log.end:
+            self._caught_up_at_s = self._last_read_s
+        self._on_ack(self)
+
+    def _begin(self, offset: int) -> None:
+        """The slave's log ends at `offset`, and is this one up to there: epochs say so."""
+        store_log = self._store.log
+        start = offset
+        if offset == 0:
+            start = store_log.min_offset
+            if self._wants_last_file:
+                start = max(start, store_log.end - store_log.end % store_log.segment_size)
+        if start < store_log.min_offset:
+            self.end(f"it wants byte {start}, the log begins at {store_log.min_offset}")
+            return
+        assert self._transport is not None
+        log.info("broker %d at %s follows from byte %d on", self.broker_id, self.address, start)
+        store = self._store
+        self._sender = LogSender(
+            log=store_log,
+            transport=self._transport,
+            frame_head=self._frame_head,
+            hot_bytes=lambda: store.config.hot_read_bytes,
+            warm=store.warm_records,
+            clock=self._clock,
+            on_gone=self.end,
+            position=start,
+        )
+        self._sender.write(self._head(start, 0))
+        self._acknowledge(offset)
+        self._sender.wake()
+
+    def _frame_head(self, offset: int, size_max: int) -> tuple[bytes, int]:
+        _, end = self._epoch_at(offset)
+        size = min(size_max, self._store.config.ha_transfer_batch_size, end - offset)
+        return self._head(offset, size), size
+
+    def _head(self, offset: int, size: int) -> bytes:
+        entry, _ = self._epoch_at(offset)
+        return TRANSFER_HEAD.pack(
+            HaState.TRANSFER, size, offset, entry.epoch, entry.start_offset, self._confirm_offset()
+        )
+
+    def _epoch_at(self, offset: int) -> tuple[EpochEntry, int]:
+        found = self._epochs.at(offset)
+        assert found is not None, "a master's log has an epoch from its first byte on"
+        return found
+
+    def _tick(self) -> None:
+        """Heartbeats and housekeeping."""
+        config, now = self._store.config, self._clock.monotonic()
+        if now - self._last_read_s > config.ha_housekeeping_interval / 1000:
+            self.end(f"it was silent for {now - self._last_read_s:.0f} s (haHousekeepingInterval)")
+            return
+        sender = self._sender
+        if sender is not None and now - sender.last_write_s >= config.ha_send_heartbeat_interval / 1000:
+            sender.write(self._head(sender.position, 0))
+        shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, 4_000)
+        self._timer = self._clock.call_later(shortest_ms / 4000, self._tick)

@@ -1,0 +1,77 @@
+"""Makes the replication of a broker in controller mode, and what keeps its role what the controllers say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aerobee.broker.consumer.request_mode import RequestModes
+from aerobee.broker.parts import BrokerParts
+from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
+from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
+from aerobee.broker.replication.controller_agent import ControllerAgent
+from aerobee.broker.replication.controller_calls import ControllerModeCalls
+from aerobee.broker.replication.controller_client import ControllerClient
+from aerobee.broker.replication.controller_files import Epochs, IdentityFiles
+from aerobee.broker.replication.ha_listener import HaListener
+from aerobee.broker.replication.replica_acks import ReplicaAcks
+from aerobee.broker.replication.replication import Replication
+from aerobee.broker.replication.wiring import make_metadata_sync
+from aerobee.network import Network
+
+
+class ControllerMode(NamedTuple):
+    """The parts of a broker in controller mode."""
+
+    replication: Replication
+    agent: ControllerAgent
+    calls: ControllerModeCalls
+
+
+def make_controller_mode(
+    *,
+    parts: BrokerParts,
+    modes: RequestModes,
+    listener: HaListener,
+    network: Network,
+    on_role: Callable[[int], None],
+) -> ControllerMode:
+    """`on_role` is told a master's epoch whenever a role began. Raises StoreError for damaged epochs."""
+    store, clock, identity, disk = parts.store, parts.clock, parts.identity, parts.disk
+    config = store.config
+    epochs = Epochs(disk, config.store_path_epoch_file or config.path("epochFileCheckpoint"))
+    epochs.load()
+    acks = ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000)
+    agent = ControllerAgent(
+        live=parts.live,
+        identity=identity,
+        store=store,
+        clock=clock,
+        client=ControllerClient(parts.client, cluster=identity.cluster, name=identity.name),
+        files=IdentityFiles(disk, config.store_path_broker_identity or config.path("brokerIdentity")),
+        epochs=epochs,
+        on_role=on_role,
+    )
+    follower = AutoSwitchFollower(
+        store=store, clock=clock, network=network, epochs=epochs, broker_id=lambda: agent.broker_id
+    )
+    mode = AutoSwitchMode(
+        store=store,
+        clock=clock,
+        acks=acks,
+        follower=follower,
+        epochs=epochs,
+        broker_id=lambda: agent.broker_id,
+    )
+    agent.mode = mode
+    agent.replication = Replication(
+        store=store,
+        role=parts.role,
+        ack=parts.ack,
+        acks=acks,
+        mode=mode,
+        listener=listener,
+        metadata=make_metadata_sync(parts, modes),
+    )
+    calls = ControllerModeCalls(agent=agent, epochs=epochs, identity=identity, role=parts.role, store=store)
+    return ControllerMode(agent.replication, agent, calls)

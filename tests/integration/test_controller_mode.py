@@ -1,0 +1,283 @@
+"""Brokers of a controller group in one process, over real sockets: ids, roles, failover, rejoin, leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.role import Role
+from aerobee.clock import SystemClock
+from aerobee.errors import ConfigError, StoreError
+from aerobee.ha.quorum.controller import Controller
+from aerobee.nameserver.config import NameServerConfig
+from aerobee.nameserver.server import NameServer
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.fastjson import loads
+from tests.integration.broker_calls import make_broker, send_request
+from tests.integration.test_controller import configs, leader_of
+from tests.integration.test_replication import log_bytes
+from tests.waiting import wait_until
+
+SYNC = {"all_ack_in_sync_state_set": True}
+
+
+class Group:
+    """A NameServer, controllers, and brokers of one name."""
+
+    def __init__(self, path: Path, client: RemotingClient, stack: AsyncExitStack) -> None:
+        self.path = path
+        self.client = client
+        self.controllers: list[Controller] = []
+        self.brokers: dict[str, Broker] = {}
+        self._stack = stack
+        self.nameserver: NameServer
+
+    async def begin(self, controllers: int = 1) -> None:
+        nameserver = NameServer(NameServerConfig(listen_port=0, bind_address="127.0.0.1"))
+        self.nameserver = await self._stack.enter_async_context(nameserver)
+        for config in configs(self.path / "controllers", controllers):
+            self.controllers.append(await self._stack.enter_async_context(Controller(config)))
+        await leader_of(self.controllers)
+
+    async def start(self, name: str, *, store: dict[str, Any] | None = None, **config: Any) -> Broker:
+        broker = make_broker(
+            self.path / name,
+            store=store,
+            name="broker-g",
+            enable_controller_mode=True,
+            controller_addr=";".join(each.address for each in self.controllers),
+            namesrv_addr=self.nameserver.address,
+            **config,
+        )
+        await broker.start()
+        self.brokers[name] = broker
+        return broker
+
+    async def stop(self) -> None:
+        for broker in self.brokers.values():
+            await broker.stop()
+
+    def master(self) -> Broker | None:
+        masters = [
+            each for each in self.brokers.values() if each._is_running and each.role.role is Role.MASTER
+        ]
+        return masters[0] if len(masters) == 1 else None
+
+    async def has_master(self, *, other_than: Broker | None = None) -> Broker:
+        def found() -> bool:
+            master = self.master()
+            return master is not None and master is not other_than
+
+        await wait_until(found, "a master", timeout_s=60)
+        master = self.master()
+        assert master is not None
+        return master
+
+    async def send(self, broker: Broker, body: bytes, topic: str = "t") -> RemotingCommand:
+        return await self.client.invoke(broker.address, send_request(topic, body), timeout_s=10)
+
+    async def sent(self, broker: Broker, bodies: list[bytes]) -> None:
+        for body in bodies:
+            async with asyncio.timeout(60):
+                # Refused while there is no lease yet, or a member has just left.
+                while (await self.send(broker, body)).code != 0:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+    def members(self) -> frozenset[int]:
+        leader = next(each for each in self.controllers if each.status.is_serving)
+        return leader.state.groups["broker-g"].in_sync
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    async with AsyncExitStack() as stack:
+        group = Group(tmp_path, client, stack)
+        yield group
+        await group.stop()
+        await client.close()
+
+
+async def same(*brokers: Broker) -> None:
+    """Wait until all have one log."""
+    await wait_until(lambda: len({each.store.log.end for each in brokers}) == 1, "one end", timeout_s=60)
+    assert len({log_bytes(each) for each in brokers}) == 1
+
+
+async def test_brokers_take_ids_the_first_leads_and_others_follow(group: Group, tmp_path: Path) -> None:
+    await group.begin()
+    a = await group.start("a")
+    assert a.role.role is Role.MASTER
+    assert (tmp_path / "a" / "brokerIdentity").read_text() == f"{a.config.broker_cluster_name}#broker-g#1"
+    assert not (tmp_path / "a" / "brokerIdentity-temp").exists()
+    await group.sent(a, [b"1", b"2"])
+    b = await group.start("b")
+    assert b.role.role is Role.SLAVE
+    await same(a, b)
+    await group.sent(a, [b"3", b"4"])
+    await same(a, b)
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    assert (tmp_path / "b" / "epochFileCheckpoint").read_bytes().endswith(b"1-0\n")
+    assert (await group.send(b, b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    epochs = await group.client.invoke(a.address, RemotingCommand(RequestCode.GET_BROKER_EPOCH_CACHE))
+    assert loads(epochs.body)["epochList"] == [{"endOffset": (1 << 63) - 1, "epoch": 1, "startOffset": 0}]
+    assert loads(epochs.body)["brokerId"] == 0
+
+
+async def test_nameservers_know_the_master_as_id_0_after_each_failover(group: Group) -> None:
+    await group.begin()
+    a = await group.start("a", store=SYNC)
+    b = await group.start("b", store=SYNC)
+    await group.sent(a, [b"1"])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+
+    def registered() -> dict[int, str]:
+        found = [live.identity for live in group.nameserver.table.live.values()]
+        return {each.broker_id: each.address for each in found if each.name == "broker-g"}
+
+    await wait_until(lambda: registered() == {0: a.address, 2: b.address}, timeout_s=60)
+    await a.kill()
+    await wait_until(lambda: b.role.role is Role.MASTER, timeout_s=60)
+    await wait_until(lambda: registered().get(0) == b.address, timeout_s=60)
+
+
+async def test_what_every_member_has_survives_the_master(group: Group) -> None:
+    await group.begin(3)
+    for name in "abc":
+        await group.start(name, store=SYNC)
+    a = await group.has_master()
+    await wait_until(lambda: group.members() == {1, 2, 3}, timeout_s=60)
+    await group.sent(a, [b"before %d" % number for number in range(50)])
+    await a.kill()
+    master = await group.has_master(other_than=a)
+    assert master.store.max_offset("t", 0) == 50
+    assert master.role.epoch == 2
+    await group.sent(master, [b"after %d" % number for number in range(10)])
+    name = next(name for name, each in group.brokers.items() if each is a)
+    again = await group.start(name, store=SYNC)
+    await same(*group.brokers.values())
+    await wait_until(lambda: group.members() == {1, 2, 3}, timeout_s=60)
+    assert again.store.max_offset("t", 0) == 60
+
+
+async def test_a_returning_master_cuts_what_nobody_else_has(group: Group, tmp_path: Path) -> None:
+    await group.begin()
+    a = await group.start("a")
+    b = await group.start("b")
+    await group.sent(a, [b"common %d" % number for number in range(5)])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    await same(a, b)
+    # Its slave takes no more, and is a member for as long as it may lag: nobody is waited for in this group.
+    assert b.controllers is not None
+    b.controllers.agent.mode._follower._is_following = False
+    end = a.store.log.end
+    reply = await group.send(a, b"only here")
+    assert reply.code == 0
+    assert a.store.log.end > end
+    await a.kill()
+    await wait_until(lambda: b.role.role is Role.MASTER, timeout_s=60)
+    await group.sent(b, [b"second epoch"])
+    again = await group.start("a")
+    await same(again, b)
+    assert list((tmp_path / "a" / "cut").iterdir())
+    assert again.store.max_offset("t", 0) == 6
+
+
+async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -> None:
+    await group.begin()
+    a = await group.start("a")
+    await group.sent(a, [b"1"])
+    await group.controllers[0].stop()
+    end = a.store.log.end
+
+    async def refused() -> bool:
+        reply = await group.send(a, b"too late")
+        return reply.code != 0
+
+    async with asyncio.timeout(60):
+        while not await refused():
+            end = a.store.log.end
+            await asyncio.sleep(0.02)
+    assert a.store.log.end == end
+    reply = await group.send(a, b"too late")
+    assert "lease" in (reply.remark or ""), reply
+
+
+async def test_a_restarted_master_begins_another_epoch(group: Group) -> None:
+    await group.begin()
+    a = await group.start("a")
+    await group.sent(a, [b"1", b"2"])
+    await a.kill()
+    again = await group.start("a")
+    await wait_until(lambda: again.role.role is Role.MASTER, timeout_s=60)
+    assert again.role.epoch > 1
+    await group.sent(again, [b"3"])
+    assert again.store.max_offset("t", 0) == 3
+
+
+async def test_a_master_whose_disk_failed_gives_way(group: Group) -> None:
+    await group.begin()
+    a = await group.start("a", store=SYNC)
+    b = await group.start("b", store=SYNC)
+    await group.sent(a, [b"1"])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    a.store.writability.fail(StoreError("the disk is broken", path="/dev/none"))
+    await wait_until(lambda: b.role.role is Role.MASTER, timeout_s=60)
+    await group.sent(b, [b"2"])
+
+
+async def test_a_learner_follows_and_never_enters_the_set(group: Group) -> None:
+    await group.begin()
+    a = await group.start("a")
+    learner = await group.start("b", store={"async_learner": True})
+    await group.sent(a, [b"1", b"2"])
+    await same(a, learner)
+    await asyncio.sleep(0.2)
+    assert group.members() == {1}
+
+
+async def test_a_group_goes_on_when_the_leading_controller_dies(group: Group) -> None:
+    await group.begin(3)
+    a = await group.start("a", store=SYNC)
+    await group.start("b", store=SYNC)
+    await group.sent(a, [b"1"])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    leader = await leader_of(group.controllers)
+    group.controllers.remove(leader)
+    await leader.stop()
+    await group.sent(a, [b"2", b"3"])
+    assert a.role.epoch == 1
+
+
+async def test_too_few_members_refuse_a_message(group: Group) -> None:
+    await group.begin()
+    a = await group.start(
+        "a", store={**SYNC, "in_sync_replicas": 2, "min_in_sync_replicas": 2, "total_replicas": 2}
+    )
+    async with asyncio.timeout(60):
+        while "lease" in ((reply := await group.send(a, b"alone")).remark or ""):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "replicas are in sync" in (reply.remark or "")
+    await group.start("b", store=SYNC)
+    await group.sent(a, [b"together"])
+
+
+def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    for config, store in (
+        ({"enable_controller_mode": True}, {}),
+        ({"enable_controller_mode": True, "controller_addr": "nowhere"}, {}),
+        ({"enable_controller_mode": True, "controller_addr": "h:1", "enable_slave_acting_master": True}, {}),
+        ({"enable_controller_mode": True, "controller_addr": "h:1"}, {"ha_master_address": "h:2"}),
+    ):
+        with pytest.raises(ConfigError):
+            make_broker(tmp_path, store=store, **config)
