@@ -14,8 +14,9 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
 
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.config import PROM, BrokerConfig
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.exporter.exporter import Exporter
 from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.feature import Feature
@@ -103,6 +104,7 @@ class Broker:
             tls=tls,
         )
         self._ha_listener = HaListener(network)
+        self.exporter = Exporter(config) if config.metrics_exporter_type == PROM else None
         self._is_started = False
         self._is_running = False
         self.identity: BrokerIdentity
@@ -186,7 +188,13 @@ class Broker:
             raise UsageError("this broker was started before: make a new one")
         self._is_started = True
         base = self._base
-        await base.load_store()
+        if self.exporter is not None:
+            await self.exporter.open()
+        try:
+            await base.load_store()
+        except BaseException:
+            await self._close_exporter()
+            raise
         try:
             await base.load_tables()
             ha_port = await open_ha_port(self._ha_listener, self.config, base.store_config)
@@ -201,6 +209,7 @@ class Broker:
             self.ports.serve(serving.handlers, serving.fast_path)
             await self.store.start()
         except BaseException:
+            await self._close_exporter()
             self._ha_listener.close()
             await self.ports.abandon()
             base.files.close(wait=False)
@@ -216,6 +225,8 @@ class Broker:
             has_id = serving.controllers.agent.broker_id > 0
         nameservers = self.config.nameservers if has_id else ()
         await serving.registration.start(nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
+        if self.exporter is not None:
+            self.exporter.serve(serving.parts, serving.registration)
         log.info(
             "broker %s of %s serves at %s (%s fast path: %s)",
             self.identity.name,
@@ -234,6 +245,7 @@ class Broker:
         if not self._is_running:
             return
         self._is_running = False
+        await self._close_exporter()
         await self._leave(unregister=True)
         self.held.end()
         try:
@@ -252,6 +264,7 @@ class Broker:
         if not self._is_running:
             return
         self._is_running = False
+        await self._close_exporter()
         await self._leave(unregister=False)
         self._stop_timers()
         for connection in list(self.connections):
@@ -269,6 +282,10 @@ class Broker:
         The log goes to the disk first, for the files speak of what is in it; when it does not, nothing is written.
         """
         self._serving.save()
+
+    async def _close_exporter(self) -> None:
+        if self.exporter is not None:
+            await self.exporter.close()
 
     def _stop_timers(self) -> None:
         self._serving.stop()

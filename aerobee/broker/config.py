@@ -21,6 +21,7 @@ from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 
 MASTER_ID = 0
 TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999: a later one cannot be written as a date
+DISABLE, PROM = "DISABLE", "PROM"  # how numbers are exported
 WARN, REFUSE = "warn", "refuse"  # what becomes of members that subscribe differently
 POLICIES = (WARN, REFUSE)
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
@@ -58,6 +59,17 @@ def parse_endpoints(text: str, key: str) -> tuple[Endpoint, ...]:
             raise ConfigError(f"{key} names listener {name!r} twice")
         endpoints.append(Endpoint(name, match["host"].strip("[]"), int(match["port"])))
     return tuple(endpoints)
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Parse metricsLabel, `name:value,name:value`. Raises ValueError for anything else."""
+    labels = {}
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        name, colon, value = piece.partition(":")
+        if not colon or not name.isidentifier() or not name.isascii() or name.startswith("__"):
+            raise ValueError(f"write name:value with letters, digits and _ in the name, not {piece!r}")
+        labels[name] = value
+    return labels
 
 
 def _host_name() -> str:
@@ -199,6 +211,13 @@ class BrokerConfig:
     consumer_offset_nums_max: int = 1_000_000  # committed offsets, one a group, topic and queue
     client_polls_max: int = 10_000  # pulls, and pops, of one connection that wait for messages
     config_black_list: str = "configBlackList;brokerConfigPath"
+    # metrics and health over HTTP (exporter/)
+    metrics_exporter_type: str = DISABLE  # or PROM; the others of RocketMQ are refused
+    metrics_prom_exporter_host: str = ""  # empty: every address
+    metrics_prom_exporter_port: int = 5_557
+    metrics_label: str = ""  # name:value,name:value, for every series
+    metrics_topics_max: int = 5_000  # by themselves; the rest is summed as topic "other"
+    metrics_lag_interval_millis: int = 10_000  # from one measurement of all groups' lag to the next
 
     def __post_init__(self) -> None:
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
@@ -216,6 +235,7 @@ class BrokerConfig:
         if self.broker_id < 0:
             raise ConfigError(f"brokerId is {self.broker_id}, must be 0 for a master or above for a slave")
         _between("listenPort", self.listen_port, 0, 65_535)
+        _check_metrics(self)
         _between("brokerPermission", self.broker_permission, 0, 7)
         _between("dedupWindowMillis", self.dedup_window_millis, 0, 7 * 86_400_000)
         _between("popFromRetryProbability", self.pop_from_retry_probability, 0, 100)
@@ -297,6 +317,20 @@ class BrokerConfig:
     def advertised(self) -> Mapping[str, Endpoint]:
         """Listener name -> what to advertise for it, for those that say so."""
         return {e.name: e for e in parse_endpoints(self.advertised_listeners, "advertisedListeners")}
+
+
+def _check_metrics(config: BrokerConfig) -> None:
+    _between("metricsPromExporterPort", config.metrics_prom_exporter_port, 0, 65_535)
+    _between("metricsTopicsMax", config.metrics_topics_max, 0, 1_000_000)
+    _between("metricsLagIntervalMillis", config.metrics_lag_interval_millis, 100, 3_600_000)
+    if config.metrics_exporter_type not in (DISABLE, PROM):
+        raise ConfigError(
+            f"metricsExporterType is {config.metrics_exporter_type!r}, must be {PROM} or {DISABLE}"
+        )
+    try:
+        parse_labels(config.metrics_label)
+    except ValueError as error:
+        raise ConfigError(f"metricsLabel is {config.metrics_label!r}: {error}") from error
 
 
 def _between(key: str, value: int, low: int, high: int) -> None:

@@ -166,6 +166,18 @@ class Registry:
         """A number that is what it is when it is read."""
         self._add(Metric(name, Kind.GAUGE, unit, meaning, (), lambda: [((), read())]))
 
+    def gauges(
+        self,
+        name: str,
+        meaning: str,
+        read: Callable[[], Iterable[tuple[Labels, Value]]],
+        *,
+        labels: tuple[str, ...],
+        unit: str = "messages",
+    ) -> None:
+        """The same with one number for each value of its labels."""
+        self._add(Metric(name, Kind.GAUGE, unit, meaning, labels, read))
+
     def latency(self, name: str, meaning: str) -> Latency:
         """Durations; whoever measures them adds to what this returns."""
         latency = Latency()

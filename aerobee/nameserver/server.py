@@ -11,9 +11,12 @@ import logging
 from collections.abc import Mapping
 
 from aerobee.clock import Clock, SystemClock
+from aerobee.monitoring.health import Health
+from aerobee.monitoring.http_server import HttpServer
 from aerobee.nameserver.bounds import NameServerBounds
-from aerobee.nameserver.config import LiveNameServerConfig, NameServerConfig
+from aerobee.nameserver.config import PROM, LiveNameServerConfig, NameServerConfig
 from aerobee.nameserver.config_calls import ConfigCalls
+from aerobee.nameserver.families import nameserver_families
 from aerobee.nameserver.kv_config import KvConfig
 from aerobee.nameserver.kv_config_calls import KvConfigCalls
 from aerobee.nameserver.min_broker_notice import MinBrokerNotices
@@ -79,6 +82,8 @@ class NameServer:
             lambda: self._server.connections, limit_bytes=self._config.value.pending_reply_bytes_max
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self.health = Health("nameserver")
+        self.http = self._make_http() if self.config.metrics_exporter_type == PROM else None
 
     @property
     def config(self) -> NameServerConfig:
@@ -111,6 +116,13 @@ class NameServer:
         """Listen. Raises StoreError for an unreadable kvConfig.json, OSError when an address cannot be bound."""
         await asyncio.to_thread(self._kv_config.load)
         await self._server.start(self._listeners)
+        if self.http is not None:
+            try:
+                await self.http.start()
+            except BaseException:
+                await self._server.stop(drain_s=0)
+                raise
+        self.health.is_started = True
         self._tasks = [
             asyncio.create_task(self._scan_brokers(), name="nameserver-scan"),
             asyncio.create_task(self._look_for_unread(), name="nameserver-unread"),
@@ -122,6 +134,8 @@ class NameServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        if self.http is not None:
+            await self.http.stop()
         await self._server.stop(drain_s=self._config.value.shutdown_wait_time_seconds)
         await self._notices.close()
         await self._client.close()
@@ -132,6 +146,16 @@ class NameServer:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.stop()
+
+    def _make_http(self) -> HttpServer:
+        return HttpServer(
+            host=self.config.metrics_prom_exporter_host,
+            port=self.config.metrics_prom_exporter_port,
+            health=self.health,
+            families=lambda: nameserver_families(
+                self.table, connections=self.connection_count, clock=self._clock
+            ),
+        )
 
     def _make_handlers(self) -> Mapping[int, Handler]:
         registration = RegistrationCalls(

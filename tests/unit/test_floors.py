@@ -3,7 +3,7 @@
     floor 4   ops/      testing/
     floor 3   broker/   nameserver/
     floor 2   client/   ha/
-    floor 1   remoting/ store/
+    floor 1   remoting/ store/  monitoring/
     floor 0   errors.py clock.py message.py network.py config.py quick_init.py
 
 Imports only go down, packages on one floor do not import each other, and inside `aerobee` nothing imports through a
@@ -32,6 +32,7 @@ FLOORS: dict[str, int] = {
     "log_throttle": 0,
     "remoting": 1,
     "store": 1,
+    "monitoring": 1,
     "client": 2,
     "ha": 2,
     "broker": 3,
@@ -117,6 +118,7 @@ BROKER_ORDER = (
     "admin",
     "call_parts",
     "features",
+    "exporter",  # what is shown to a monitoring system
     "background",  # what the broker itself is made of
     "config_files",
     "ports",

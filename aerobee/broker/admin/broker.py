@@ -42,7 +42,7 @@ RESTART_KEYS = frozenset(
         "enableCalcFilterBitMap", "enablePopBufferMerge", "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter",
         "msgTraceTopicName", "traceTopicEnable", "transactionOpBatchInterval", "transactionOpMsgMaxSize", "brokerIP1", "brokerIP2", "brokerId",
         "brokerName", "brokerRole", "enableVipListener", "listenPort",
-        "listeners", "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
+        "listeners", "metricsExporterType", "metricsPromExporterHost", "metricsPromExporterPort", "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
         "frameReceiveTimeoutMillis", "tlsHandshakeTimeoutMillis",
     }
 )  # fmt: skip

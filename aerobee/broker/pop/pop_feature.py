@@ -13,6 +13,7 @@ from typing import Protocol
 
 from aerobee.broker.fastpath.pop import PopHooks
 from aerobee.broker.feature import Feature
+from aerobee.broker.metrics import Registry
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.ack_calls import AckCalls
 from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_point
@@ -117,6 +118,18 @@ class Pop(Feature):
         parts.role.on_change(lambda _: forget_plans())
         self._timers: dict[str, Timer] = {}
         self._free: dict[tuple[str, str], tuple[int, Timer]] = {}
+        self._register_numbers(parts.stats.registry)
+
+    def _register_numbers(self, registry: Registry) -> None:
+        registry.gauge(
+            "pop_invisible", "Handed out by pops, not settled", lambda: self.engine.in_flight.message_count
+        )
+        registry.gauge("pop_waiting", "Pops that wait for messages", lambda: self.waiting.count)
+        registry.gauge("pop_revive_behind", "Records of pops not looked at yet", lambda: self.reviver.unread)
+        registry.counter("pop_acked", "Acknowledged", lambda: [((), self._acks.ack_count)])
+        registry.counter(
+            "pop_revived", "Come again, not settled in time", lambda: [((), self.reviver.revived_count)]
+        )
 
     def _make_calls(
         self,

@@ -8,6 +8,7 @@ happened since the file was written.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from aerobee.remoting import fastjson
@@ -39,6 +40,11 @@ class PendingCounts:
     @property
     def total(self) -> int:
         return sum(max(0, entry[0]) for entry in self._counts.values())
+
+    def counts(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """(topic,) and how many wait for it."""
+        for topic, (count, _) in list(self._counts.items()):
+            yield (topic,), max(0, count)
 
     def to_dict(self) -> dict[str, Any]:
         return {

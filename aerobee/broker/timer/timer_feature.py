@@ -8,6 +8,7 @@ from typing import Any
 
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.feature import Feature
+from aerobee.broker.metrics import Registry
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.property_names import TIMER_OUT_MS
 from aerobee.broker.send.timer_properties import number
@@ -89,6 +90,21 @@ class Timers(Feature):
         self._has_run = False
         self._rates = (parts.clock.monotonic(), 0, 0)
         store.on_arrival(self._service.on_appended)
+        self._register_numbers(parts.stats.registry, pending)
+
+    def _register_numbers(self, registry: Registry, pending: PendingCounts) -> None:
+        service = self._service
+        registry.gauges("timing_messages", "Waiting for their time", pending.counts, labels=("topic",))
+        registry.gauge(
+            "timer_enqueue_lag", "Stored, not in the wheel yet", lambda: service.progress.behind_messages
+        )
+        registry.gauge(
+            "timer_dequeue_latency", "How late the wheel is, ms", lambda: service.behind_ms, unit="ms"
+        )
+        registry.counter("timer_enqueued", "Put into the wheel", lambda: [((), service.progress.enqueued)])
+        registry.counter(
+            "timer_dequeued", "Taken out of the wheel", lambda: [((), service.progress.dequeued)]
+        )
 
     def handlers(self) -> Mapping[int, Handler]:
         return self._calls.handlers() if self._is_enabled else {}

@@ -20,6 +20,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
 from aerobee.broker.feature import Feature
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.metrics import Registry
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.property_names import PRODUCER_GROUP, UNIQUE_KEY
 from aerobee.broker.role import RoleState
@@ -113,17 +114,39 @@ class Transactions(Feature):
         )
         self.put_hook = self._hook
         parts.writer.on_stored(HALF_TOPIC, self._stored)
+        self._register_numbers(parts.stats.registry)
 
     def handlers(self) -> dict[int, Handler]:
         return {**self.ends.handlers(), **self._operator.handlers()}
 
+    def _register_numbers(self, registry: Registry) -> None:
+        ledger, book = self.ledger, self.ledger.book
+        registry.gauges(
+            "half_messages",
+            "Of open transactions",
+            lambda: [((topic,), count) for topic, count in list(book.counts.items())],
+            labels=("topic",),
+        )
+        registry.gauge(
+            "oldest_half_message_seconds",
+            "Age of the oldest open one",
+            lambda: self._oldest_ms() / 1000,
+            unit="s",
+        )
+        registry.counter("transactions_committed", "Committed", lambda: [((), ledger.committed_count)])
+        registry.counter("transactions_rolled_back", "Rolled back", lambda: [((), ledger.rolled_back_count)])
+        registry.counter("transactions_given_up", "Asked for in vain", lambda: [((), ledger.given_up_count)])
+
+    def _oldest_ms(self) -> int:
+        """How long the oldest open transaction has been open; 0 without one."""
+        oldest = min((each.stored_ms for each in self.ledger.book.by_key.values()), default=None)
+        return max(0, self._clock.now_ms() - oldest) if oldest is not None else 0
+
     def runtime_info(self) -> dict[str, str]:
         ledger, book = self.ledger, self.ledger.book
-        oldest = min((transaction.stored_ms for transaction in book.by_key.values()), default=None)
-        age_ms = max(0, self._clock.now_ms() - oldest) if oldest is not None else 0
         return {
             "openTransactions": str(len(book.by_key)),
-            "oldestOpenTransactionMs": str(age_ms),
+            "oldestOpenTransactionMs": str(self._oldest_ms()),
             "transactionsCommitted": str(ledger.committed_count),
             "transactionsRolledBack": str(ledger.rolled_back_count),
             "transactionsGivenUp": str(ledger.given_up_count),

@@ -1,0 +1,39 @@
+"""What a role says when it is asked how it is: started, alive, ready; with the reason when it is not. Core.
+
+/startupz   whether start() is through: recovery of a large store can take minutes
+/livez      whether the event loop still runs; that somebody answers is the answer
+/readyz     whether this process should get work: each check gives a reason why not, or nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Check = Callable[[], str]
+
+
+class Health:
+    """The checks of one process. A check returns why the process is not ready, or an empty text."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.is_started = False
+        self._checks: dict[str, Check] = {}
+
+    def check(self, name: str, check: Check) -> None:
+        """Add a check; a second one of that name takes the place of the first."""
+        self._checks[name] = check
+
+    def reasons(self) -> dict[str, str]:
+        """Why this process is not ready, by name of the check; empty when it is."""
+        if not self.is_started:
+            return {"startup": f"the {self.role} is still starting"}
+        found = {}
+        for name, check in self._checks.items():
+            try:
+                reason = check()
+            except Exception as error:
+                reason = f"the check failed: {error!r}"
+            if reason:
+                found[name] = reason
+        return found

@@ -1,0 +1,44 @@
+"""A NameServer's numbers as families of /metrics. RocketMQ's NameServer exports none, so the names are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aerobee.clock import Clock
+from aerobee.monitoring.exposition import GAUGE, Family, joined, label_text
+from aerobee.nameserver.route_table import RouteTable
+
+MASTER_ID = 0
+
+
+def nameserver_families(table: RouteTable, *, connections: int, clock: Clock) -> Iterator[Family]:
+    """What is registered here now, and which broker has been silent for how long."""
+    common = label_text({"node_type": "nameserver"})
+    for name, meaning, value in (
+        ("aerobee_nameserver_topics", "Topics that some broker registered", len(table.topics)),
+        ("aerobee_nameserver_brokers", "Brokers that give signs of life", len(table.live)),
+        ("aerobee_nameserver_connections", "Of brokers, clients and tools", connections),
+    ):
+        yield Family(name, GAUGE, meaning, ((common, value),))
+    groups = [
+        (joined(common, label_text({"cluster": group.cluster, "broker": name})), group)
+        for name, group in list(table.groups.items())
+    ]
+    meaning = "1: the broker with id 0 of this name is registered"
+    yield Family(
+        "aerobee_nameserver_has_master",
+        GAUGE,
+        meaning,
+        ((label, int(MASTER_ID in group.members)) for label, group in groups),
+    )
+    members = ((label, len(group.members)) for label, group in groups)
+    yield Family("aerobee_nameserver_replicas", GAUGE, "Brokers of one name", members)
+    now_ms = clock.now_ms()
+    silent = (
+        (
+            joined(common, label_text({"cluster": each.identity.cluster, "address": each.identity.address})),
+            max(0, now_ms - each.last_seen_ms) / 1000,
+        )
+        for each in list(table.live.values())
+    )
+    yield Family("aerobee_nameserver_broker_silent_seconds", GAUGE, "Since its last sign of life", silent)

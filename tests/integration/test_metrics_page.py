@@ -1,0 +1,231 @@
+"""/metrics and the health pages of a broker, asked over HTTP, held against what was really sent and consumed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from aerobee import Message
+from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
+from aerobee.nameserver.config import NameServerConfig
+from aerobee.nameserver.route_table import BrokerIdentity, Registration
+from aerobee.nameserver.server import NameServer
+from aerobee.testing import LocalCluster
+from tests.waiting import wait_until
+
+METRICS = {
+    "metrics_exporter_type": "PROM",
+    "metrics_prom_exporter_host": "127.0.0.1",
+    "metrics_prom_exporter_port": 0,
+    "metrics_lag_interval_millis": 100,
+    "metrics_label": "zone:a",
+}
+FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+Labels = dict[str, str]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(broker_config=METRICS) as started:
+        yield started
+
+
+async def ask(cluster: LocalCluster, path: str) -> tuple[int, str]:
+    exporter = cluster.broker().exporter
+    assert exporter is not None
+    host, port = exporter.address
+    async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def numbers(cluster: LocalCluster) -> list[tuple[str, Labels, float]]:
+    status, page = await ask(cluster, "/metrics")
+    assert status == 200
+    return [
+        (sample.name, sample.labels, sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    ]
+
+
+def of(found: list[tuple[str, Labels, float]], name: str, **labels: str) -> list[float]:
+    return [
+        value
+        for each, has, value in found
+        if each == name and all(has.get(key) == wanted for key, wanted in labels.items())
+    ]
+
+
+async def test_what_was_sent_and_consumed_is_counted(cluster: LocalCluster) -> None:
+    await cluster.create_topic("paid", queues=1)
+    async with cluster.producer() as producer:
+        for number in range(5):
+            await producer.send(Message("paid", b"%d" % number))
+
+    async def take(message: ReceivedMessage) -> None: ...
+
+    async with cluster.push_consumer("clerks", subscriptions={"paid": "*"}, handler=take, config=FIRST):
+
+        async def consumed() -> bool:
+            found = await numbers(cluster)
+            return of(found, "rocketmq_messages_out_total", topic="paid", consumer_group="clerks") == [5.0]
+
+        deadline = time.monotonic() + 60
+        while not await consumed():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        found = await numbers(cluster)
+    (name,) = cluster.broker_names
+    common = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": name, "zone": "a"}
+    assert of(found, "rocketmq_messages_in_total", topic="paid", message_type="normal", **common) == [5.0]
+    assert of(found, "rocketmq_throughput_in_total", topic="paid", is_system="false")[0] > 5
+    assert of(found, "rocketmq_consumer_connections", consumer_group="clerks", language="python") == [1.0]
+    assert of(found, "aerobee_consumer_members", consumer_group="clerks") == [1.0]
+    assert of(found, "aerobee_put_latency_seconds_count") == [5.0]
+    assert of(found, "aerobee_role", role="master") == [1.0]
+    assert of(found, "rocketmq_storage_size")[0] > 500
+    buckets = of(found, "aerobee_put_latency_seconds_bucket")
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == 5.0
+
+
+async def test_lag_is_the_truth_in_messages_and_in_time(cluster: LocalCluster) -> None:
+    """Three of eight are committed by a group that then is not connected any more; one queue it never committed."""
+    await cluster.create_topic("late", queues=2)
+    broker = cluster.broker()
+    async with cluster.producer() as producer:
+        queues = await producer.queues("late")
+        results = [await producer.send(Message("late", b"x"), queue=queues[0]) for _ in range(8)]
+        await producer.send(Message("late", b"x"), queue=queues[1])
+    async with cluster.admin() as admin:
+        await admin.create_group("slow")
+    async with cluster.pull_consumer("slow") as consumer:
+        await consumer.assign([queues[0]])
+        await consumer.commit({queues[0]: 3})
+
+    async def lag() -> list[float]:
+        return of(
+            await numbers(cluster), "rocketmq_consumer_lag_messages", consumer_group="slow", topic="late"
+        )
+
+    deadline = time.monotonic() + 60
+    while await lag() != [5.0]:
+        assert time.monotonic() < deadline, await lag()
+        await asyncio.sleep(0.05)
+    stored_ms = broker.store.store_time("late", queues[0].queue_id, 3)
+    before = time.time() * 1000 - stored_ms
+    await broker.exporter._lags.measure()  # type: ignore[union-attr]
+    after = time.time() * 1000 - stored_ms
+    found = await numbers(cluster)
+    (latency,) = of(found, "rocketmq_consumer_lag_latency", consumer_group="slow", topic="late")
+    assert before - 1 <= latency <= after + 1_000
+    assert of(found, "rocketmq_consumer_ready_messages", consumer_group="slow", topic="late") == [5.0]
+    assert of(found, "rocketmq_consumer_inflight_messages", consumer_group="slow", topic="late") == [0.0]
+    assert of(found, "aerobee_consumer_unknown_queues", consumer_group="slow", topic="late") == [1.0]
+    assert of(found, "aerobee_consumer_members", consumer_group="slow") == [0.0]
+    (left,) = of(found, "aerobee_consumer_retention_left_seconds", consumer_group="slow", topic="late")
+    assert left == pytest.approx(72 * 3600 - latency / 1000, abs=2)
+    assert len(results) == 8
+
+
+async def test_a_deleted_topic_leaves_no_series(cluster: LocalCluster) -> None:
+    await cluster.create_topic("gone", queues=1)
+    async with cluster.producer() as producer:
+        await producer.send(Message("gone", b"x"))
+    assert of(await numbers(cluster), "rocketmq_messages_in_total", topic="gone") == [1.0]
+    async with cluster.admin() as admin:
+        await admin.delete_topic("gone")
+    assert of(await numbers(cluster), "rocketmq_messages_in_total", topic="gone") == []
+
+
+async def test_health_says_why_a_broker_is_not_ready(cluster: LocalCluster) -> None:
+    for path in ("/livez", "/readyz", "/startupz"):
+        assert (await ask(cluster, path))[0] == 200
+    exporter = cluster.broker().exporter
+    assert exporter is not None
+    exporter.health.check("store", lambda: "the disk is full")
+    status, text = await ask(cluster, "/readyz")
+    assert status == 503
+    assert "the disk is full" in text
+    assert (await ask(cluster, "/livez"))[0] == 200
+    assert (await ask(cluster, "/nowhere"))[0] == 404
+
+
+async def test_topics_beyond_the_bound_are_summed() -> None:
+    async with LocalCluster(broker_config={**METRICS, "metrics_topics_max": 2}) as cluster:
+        async with cluster.producer() as producer:
+            for name in ("one", "two", "three", "four"):
+                await cluster.create_topic(name, queues=1)
+                await producer.send(Message(name, b"x"))
+        found = await numbers(cluster)
+    assert of(found, "rocketmq_messages_in_total", topic="one") == [1.0]
+    assert of(found, "rocketmq_messages_in_total", topic="other") == [2.0]
+    assert of(found, "rocketmq_messages_in_total", topic="four") == []
+
+
+async def test_a_hundred_who_ask_at_once_get_the_same_page(cluster: LocalCluster) -> None:
+    exporter = cluster.broker().exporter
+    assert exporter is not None
+    made = 0
+    families = exporter._server._families
+
+    def counted() -> Any:
+        nonlocal made
+        made += 1
+        return families()
+
+    exporter._server._families = counted
+    host, port = exporter.address
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def one() -> int:
+            async with session.get(f"http://{host}:{port}/metrics") as answer:
+                await answer.read()
+                return answer.status
+
+        assert set(await asyncio.gather(*(one() for _ in range(100)))) == {200}
+    assert made < 100
+    await wait_until(lambda: exporter._server._page is None)
+
+
+async def test_a_nameserver_shows_who_is_registered() -> None:
+    config = NameServerConfig(
+        bind_address="127.0.0.1",
+        listen_port=0,
+        metrics_exporter_type="PROM",
+        metrics_prom_exporter_host="127.0.0.1",
+        metrics_prom_exporter_port=0,
+    )
+    async with NameServer(config) as nameserver:
+        assert nameserver.http is not None
+        host, port = nameserver.http.address
+
+        async def page(path: str) -> tuple[int, str]:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://{host}:{port}{path}") as answer,
+            ):
+                return answer.status, await answer.text()
+
+        assert (await page("/readyz"))[0] == 200
+        identity = BrokerIdentity("Cluster", "broker-a", "127.0.0.1:10911", 0)
+        nameserver.table.register(
+            Registration(identity=identity),
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        status, text = await page("/metrics")
+    assert status == 200
+    found = [
+        (sample.name, sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert of(found, "aerobee_nameserver_brokers") == [1.0]
+    assert of(found, "aerobee_nameserver_has_master", broker="broker-a", cluster="Cluster") == [1.0]
+    assert 0 <= of(found, "aerobee_nameserver_broker_silent_seconds", address="127.0.0.1:10911")[0] < 60
