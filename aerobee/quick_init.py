@@ -1,7 +1,7 @@
 """Frozen dataclasses that are made often: an __init__ in a quarter of the time.
 
 The __init__ that dataclasses write for a frozen class calls object.__setattr__ for each field, 0.1 us apiece, which is
-most of what making a Message or a SendResult costs. This one turns the new object for a moment into one of a twin class
+most of what making a Message or a SendResult costs. This one turns the new object for a moment into one of an open class
 that has the same slots and is not frozen, stores the fields plainly, and turns it back before anybody else sees it.
 """
 
@@ -34,10 +34,10 @@ def quick_init(cls: type[T]) -> type[T]:
         raise TypeError(f"quick_init takes no class with keyword-only fields: {cls.__name__}")
     names = tuple(member.name for member in members)
     made_by_dataclass: Any = cls.__init__
-    twin = _open_twins[cls] = type(f"_Open{cls.__name__}", (), {"__slots__": names})
+    backend = _open_twins[cls] = type(f"_Open{cls.__name__}", (), {"__slots__": names})
     scope: dict[str, Any] = {
         "_cls": cls,
-        "_open": twin,
+        "_open": backend,
         "_set": object.__setattr__,
         "_plain": made_by_dataclass,
         "_missing": MISSING,

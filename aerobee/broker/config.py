@@ -166,7 +166,7 @@ class BrokerConfig:
     # A message that comes again keeps its queue's number in the retry topic (and so its priority); else it lies in queue 0.
     use_separate_retry_queue: bool = False
     priority_order_asc: bool = True  # which priority pops take first: the highest number, else the lowest
-    # A new group that begins at the end gets a young queue whole: one whose first message is in memory.
+    # A new group that begins at the end gets a new queue whole: one whose first message is in memory.
     init_pop_offset_by_check_msg_in_mem: bool = True
     retrieve_message_from_pop_retry_topic_v1: bool = field(
         default=True, metadata={"key": "retrieveMessageFromPopRetryTopicV1"}

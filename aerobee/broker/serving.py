@@ -117,7 +117,7 @@ class Serving:
             stats=base.stats,
         )
         self.schedule.load()
-        store.on_arrival(self.schedule.arrived)
+        store.on_arrival(self.schedule.on_appended)
         self.parts = self._make_parts(identity)
         self._modes = request_modes(self.parts)
         self.controllers: ControllerMode | None = None

@@ -1,4 +1,4 @@
-"""Which twin makes and reads what a client sends and gets: the native one (package aerobee-native) or the Python one.
+"""Which backend makes and reads what a client sends and gets: the native one (package aerobee-native) or the Python one.
 
 As with the broker's fast path (aerobee/broker/fastpath/choice.py) the Python codec is the definition and is always there, and
 the native one is taken when it is installed and has this version. AEROBEE_CLIENT_CODEC=python or =native forces one.
@@ -39,7 +39,7 @@ PYTHON, NATIVE = "python", "native"
 
 
 class Template(Protocol):
-    """SendTemplate of either twin."""
+    """SendTemplate of either backend."""
 
     def frame(
         self,
@@ -59,7 +59,7 @@ class Template(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """`name` is "python" or "native". `ids` and `template` make that twin's part out of the Python one."""
+    """`name` is "python" or "native". `ids` and `template` make that backend's part out of the Python one."""
 
     name: str
     ids: Callable[[UniqueIds], Ids]
@@ -88,7 +88,7 @@ def native_codec() -> Codec:
 
 
 def choose_codec(wanted: str | None = None) -> Codec:
-    """The twin to use; `wanted` is AEROBEE_CLIENT_CODEC unless given. Raises ConfigError when it cannot be had."""
+    """The backend to use; `wanted` is AEROBEE_CLIENT_CODEC unless given. Raises ConfigError when it cannot be had."""
     wanted = os.environ.get(VARIABLE, "") if wanted is None else wanted
     if wanted not in ("", PYTHON, NATIVE):
         raise ConfigError(f"{VARIABLE} is {wanted!r}: it must be {PYTHON}, {NATIVE} or empty")

@@ -241,7 +241,7 @@ def decode_messages(
 ) -> list[ReceivedMessage]:
     """Decode the records of an answer that all came from `queue`.
 
-    `take_records`: the native twin, for what it takes of an ordinary queue. Raises MalformedRecord for anything that
+    `take_records`: the native backend, for what it takes of an ordinary queue. Raises MalformedRecord for anything that
     is not whole records back to back.
     """
     messages: list[ReceivedMessage] = []

@@ -148,7 +148,7 @@ def next_checkpoint(
     open_index: OpenIndex | None,
     queue_bounds: bytes,
 ) -> Checkpoint:
-    """What may be written now. `last_record` is (offset, store time) of the youngest one, offset -1 for none.
+    """What may be written now. `last_record` is (offset, store time) of the newest one, offset -1 for none.
 
     `queues_bound`: the queue and index entries of every record before it are on the disk.
     """

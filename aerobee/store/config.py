@@ -128,9 +128,7 @@ class StoreConfig:
     memory_bytes: int = 0  # what the 40 % rule takes for physical memory; 0: ask the machine
     commit_log_reserve_bytes: int = 8_388_608  # disk space taken in advance, so that a full disk is an error
     mapped_queue_files_max: int = 0  # queue files open at a time; 0: from the process's file limit
-    hot_read_bytes: int = (
-        67_108_864  # the log's youngest bytes, read without asking whether they are in memory
-    )
+    hot_read_bytes: int = 67_108_864  # the log's newest bytes, read without asking whether they are in memory
     truncate_corrupt_log: bool = False  # start although acknowledged records are damaged, leaving those out
     check_queues_on_start: bool = False  # compare every queue entry with the log, which reads all of it
 
@@ -264,7 +262,7 @@ class StoreConfig:
         )
 
     def memory_share_bytes(self) -> int:
-        """How many of the log's youngest bytes count as "in memory" (accessMessageInMemoryMaxRatio)."""
+        """How many of the log's newest bytes count as "in memory" (accessMessageInMemoryMaxRatio)."""
         memory = self.memory_bytes
         if not memory:
             try:

@@ -495,12 +495,12 @@ class KeyIndex:
 
     @property
     def last_timestamp(self) -> int:
-        """Store time of the youngest indexed record; 0 when there is none."""
+        """Store time of the newest indexed record; 0 when there is none."""
         return next((file.end_timestamp for file in reversed(self.files) if not file.is_empty), 0)
 
     @property
     def last_physical_offset(self) -> int:
-        """Of the youngest indexed record; -1 when there is none."""
+        """Of the newest indexed record; -1 when there is none."""
         return next((file.end_physical_offset for file in reversed(self.files) if not file.is_empty), -1)
 
     @property
@@ -518,7 +518,7 @@ class KeyIndex:
 
     @property
     def settled_timestamp(self) -> int:
-        """Store time of the youngest record in the files before open_file; 0 when there is none."""
+        """Store time of the newest record in the files before open_file; 0 when there is none."""
         settled = 0
         for file in self.files:
             if file is self.open_file or file.is_empty:

@@ -99,8 +99,8 @@ class LogAppender:
         self.index = index
         self._store_host = store_host
         self.holds = config.is_sync_flush  # consumers see a record when the disk has it
-        self.last_store_timestamp = 0  # of the youngest record
-        self.last_record_offset = -1  # where the youngest record begins
+        self.last_store_timestamp = 0  # of the newest record
+        self.last_record_offset = -1  # where the newest record begins
         self.arrivals: Listeners[[str, int, int, int]] = Listeners(
             "a listener of new messages", clock
         )  # topic, queue id, new end of what is readable, tags code
@@ -244,7 +244,7 @@ class LogAppender:
         """After the last append of a burst: write its index entries."""
         self.last_store_timestamp = now_ms
         log, last = self.log, self.last_record_offset
-        # The youngest record stands where and with the size that was told, or a file was begun behind it.
+        # The newest record stands where and with the size that was told, or a file was begun behind it.
         assert last < log.base or _SIZE.unpack_from(log.buffer, last - log.base) == (log.end - last,)
         entries = self._index_entries
         if entries:

@@ -61,16 +61,16 @@ class OwnRecords:
         queue_id: int,
         host: bytes,
         waiting: Container[tuple[str, int]],
-        came: Callable[[], None],
+        on_written: Callable[[], None],
     ) -> None:
         """`host`: the born host, packed. `waiting` holds the queues whose messages must be announced one by one; where
-        this one is not among them, `came` is called once a run instead."""
+        this one is not among them, `on_written` is called once a run instead."""
         self._store = store
         self._place = (topic, queue_id)
         self._host = host
         self._waiting = waiting
-        self._came: Listeners[[]] = Listeners("the reader of own records", store.appender.clock)
-        self._came.add(came)
+        self._on_written: Listeners[[]] = Listeners("the reader of own records", store.appender.clock)
+        self._on_written.add(on_written)
         self._is_sync = store.config.is_sync_flush
         name = topic.encode()
         self._topic_part = len(name).to_bytes(1, "big") + name
@@ -114,7 +114,7 @@ class OwnRecords:
     def written(self, *, is_awaited: bool) -> None:
         """Records of the queue have been written, by append() or by somebody who writes the same natively."""
         if not is_awaited and not self._is_sync:
-            self._came.tell()  # else each record was announced
+            self._on_written.tell()  # else each record was announced
         self._store.burst_done()
 
     def _lay_out(

@@ -20,7 +20,7 @@ class RawRun(NamedTuple):
 
     @property
     def last_store_timestamp(self) -> int:
-        """Of the youngest record, ms; 0 without records."""
+        """Of the newest record, ms; 0 without records."""
         return self.records[-1][0].store_timestamp if self.records else 0
 
 

@@ -140,7 +140,7 @@ class MessageReader:
         self._config = config
         self._log = log
         self._mend = mend
-        self.memory_bytes = memory_bytes  # the log's youngest bytes, taken for "in memory"
+        self.memory_bytes = memory_bytes  # the log's newest bytes, taken for "in memory"
         self._corrects = config.broker_role is not BrokerRole.SLAVE or config.offset_check_in_slave
 
     def reconfigure(self, config: StoreConfig, memory_bytes: int) -> None:
@@ -168,7 +168,7 @@ class MessageReader:
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, self._next(high, offset), low, high)
         if tag_codes is None and accept is None and type(queue) is ConsumeQueue:
-            run = self.young_run(queue, offset, max(1, count_max))
+            run = self.hot_run(queue, offset, max(1, count_max))
             if run is not None:
                 body, count = run
                 return GetResult(GetStatus.FOUND, offset + count, low, high, body, count)
@@ -282,8 +282,8 @@ class MessageReader:
                     found.last_offset = physical_offset
         return at
 
-    def young_run(self, queue: ConsumeQueue, offset: int, count_max: int) -> tuple[bytes, int] | None:
-        """The records from `offset` on, which is readable, and how many, when all are young and what their entries say.
+    def hot_run(self, queue: ConsumeQueue, offset: int, count_max: int) -> tuple[bytes, int] | None:
+        """The records from `offset` on, which is readable, and how many, when all are hot and what their entries say.
 
         That is most pulls. None for whatever needs a closer look, as a read over the end of a queue file does, and a
         record that is not there. A run has no loop where its records are alike: of one size, at equal distances, as a

@@ -81,7 +81,7 @@ class Warmer:
         return known if known is not None and known[0] <= offset < known[1] else (offset, offset, 0)
 
     def _are_resident(self, queue: AnyQueue, offset: int) -> bool:
-        """Whether the records of one read are in memory: as many as a read of young messages takes."""
+        """Whether the records of one read are in memory: as many as a read of hot messages takes."""
         count = self._config.max_transfer_count_on_message_in_memory
         first = queue.entry(offset)
         if first is None or self._log.end - first[0] <= self._config.hot_read_bytes:
@@ -110,7 +110,7 @@ class Warmer:
         return True
 
     def _is_resident(self, physical_offset: int, size: int) -> bool:
-        """Whether these bytes of the log are in memory, the youngest unasked."""
+        """Whether these bytes of the log are in memory, the newest unasked."""
         if self._log.end - physical_offset <= self._config.hot_read_bytes:
             return True
         segment = self._log.segment_at(physical_offset)

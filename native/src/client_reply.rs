@@ -1,5 +1,5 @@
 //! Answers to sends, a whole read at once. aerobee/client/producer/send_replies.py is the definition: it says which answers are
-//! ordinary. This twin takes fewer, those written without blanks and escapes as brokers do; what it leaves goes the usual
+//! ordinary. This one takes fewer, those written without blanks and escapes as brokers do; what it leaves goes the usual
 //! way and ends the same.
 
 use pyo3::exceptions::PyTypeError;

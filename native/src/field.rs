@@ -1,4 +1,4 @@
-//! The fields of a request's header that the lane looks at, whichever header type carried them.
+//! The fields of a request's header that the fast path looks at, whichever header type carried them.
 
 use std::borrow::Cow;
 
@@ -121,7 +121,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What number() of lane/pull.py reads: a JSON integer or at most 20 characters of digits, of 64 bits.
+    /// What number() of fastpath/pull.py reads: a JSON integer or at most 20 characters of digits, of 64 bits.
     pub fn number(&self) -> Option<i64> {
         match self {
             Value::Integer(value) => Some(*value),

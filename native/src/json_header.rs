@@ -1,4 +1,4 @@
-//! The JSON header: one pass over the bytes, nothing built but the fields that the lane needs.
+//! The JSON header: one pass over the bytes, nothing built but the fields that the fast path needs.
 //!
 //! Takes and refuses exactly what the definition's parser does (orjson): RFC 8259, no byte order mark, no lone
 //! surrogates, no number that is infinite as a double, at most 1024 nested containers; of equal names the last counts.

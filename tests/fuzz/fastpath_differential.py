@@ -40,8 +40,8 @@ from aerobee.broker.fastpath.seam import (
 )
 from aerobee.broker.pull.held_pulls import HeldPull
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
-from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
+from aerobee.broker.transaction.transaction_table import OpenTransaction
 from aerobee.message import pack_host
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData

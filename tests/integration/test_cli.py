@@ -223,12 +223,12 @@ def test_topic_that_is_read_only_is_not_sent_to(run: Run) -> None:
 
 
 def test_from_last_of_a_new_group_begins_behind_what_is_there(run: Run) -> None:
-    assert run("send", "young", stdin=b"one\ntwo\nthree\n")[0] == 0
+    assert run("send", "fresh", stdin=b"one\ntwo\nthree\n")[0] == 0
     for more in ((), ("--pop",)):
         group = f"late{len(more)}"
-        reading = ("consume", "young", "--group", group, *more)
+        reading = ("consume", "fresh", "--group", group, *more)
         assert run(*reading, "--from", "last", "--no-follow")[:2] == (0, "")
-        assert run("send", "young", f"for {group}")[0] == 0
+        assert run("send", "fresh", f"for {group}")[0] == 0
         assert run(*reading, "--count", "1")[:2] == (0, f"for {group}\n")
 
 

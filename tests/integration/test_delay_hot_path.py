@@ -1,4 +1,4 @@
-"""The hot path of delay levels and timers, in both twins, against the handlers: the same frames leave the same records
+"""The hot path of delay levels and timers, in both backends, against the handlers: the same frames leave the same records
 and replies.
 
 A header with blanks between its parts is left for the handlers, one without is the hot path's.
@@ -22,7 +22,7 @@ from aerobee.remoting.recall_handle import decode_recall_handle
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import AppendResult, StoredMessage
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.test_transaction_hot_path import HOT, SLOW, TOPIC, TWINS, Wire
+from tests.integration.test_transaction_hot_path import BACKENDS, HOT, SLOW, TOPIC, Wire
 
 NEXT_HOUR_MS = (int(time.time()) + 3_600) * 1_000
 
@@ -154,8 +154,8 @@ async def life(separators: tuple[str, str], flush: str) -> tuple[list[Any], list
     return told, records, dict(enumerate(keys))
 
 
-@pytest.fixture(params=TWINS, autouse=True)
-def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=BACKENDS, autouse=True)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv(VARIABLE, request.param)
     return str(request.param)
 

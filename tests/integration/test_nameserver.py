@@ -449,8 +449,8 @@ async def test_peers_that_read_none_of_their_answers_go_when_they_are_too_many()
         for number in range(30):
             await reader.call(100, namespace="BIG", key=f"key{number}", value="v" * 30_000)
         listing = encode_frame(RemotingCommand(219, {"namespace": "BIG"}, opaque=1))
-        deaf = [await stack.enter_async_context(connected(server.address)) for _ in range(6)]
-        for peer in deaf:
+        unresponsive = [await stack.enter_async_context(connected(server.address)) for _ in range(6)]
+        for peer in unresponsive:
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.writer.write(listing * 40)
         await wait_until(lambda: server.connection_count == 7)

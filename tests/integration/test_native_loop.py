@@ -23,7 +23,7 @@ from tests.integration.test_native_sockets import peer_of, runtime_info, send, s
 
 MAKE_SOCKETS = choose_backend().make_sockets
 
-pytestmark = pytest.mark.skipif(MAKE_SOCKETS is None, reason="only the native lane on Linux has sockets")
+pytestmark = pytest.mark.skipif(MAKE_SOCKETS is None, reason="only the native backend on Linux has sockets")
 
 
 def run(case: Coroutine[Any, Any, None]) -> None:

@@ -26,7 +26,7 @@ from aerobee.testing import LocalCluster
 from tests.survival.frame_mutator import FrameMutator
 
 pytestmark = pytest.mark.skipif(
-    choose_backend().make_sockets is None, reason="only the native lane on Linux has them"
+    choose_backend().make_sockets is None, reason="only the native backend on Linux has them"
 )
 
 TOPIC, GROUP, QUEUES = "sockets", "sockets-group", 4
@@ -57,7 +57,7 @@ def pull(opaque: int, queue: int, offset: int, *, count: int = 32) -> bytes:
 
 
 def runtime_info(opaque: int) -> bytes:
-    """A request that is never the lane's."""
+    """A request that is never the fast path's."""
     return encode_frame(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO.value, opaque=opaque))
 
 

@@ -200,8 +200,8 @@ async def test_data_beyond_the_memory_share_is_given_in_small_portions_and_sent_
         store.append(message(number, 1000))
     old = store.get_messages("T", 0, 0, count_max=32)
     assert (old.count, old.suggest_slave) == (8, True)
-    young = store.get_messages("T", 0, 180, count_max=32)
-    assert (young.count, young.suggest_slave) == (20, False)
+    hot = store.get_messages("T", 0, 180, count_max=32)
+    assert (hot.count, hot.suggest_slave) == (20, False)
     await store.stop()
 
 

@@ -170,7 +170,7 @@ async def test_captured_java_client_is_served_as_rocketmq_served_it(capture: str
 def _open(broker: Broker) -> list[str]:
     """Ids of the open transactions."""
     (feature,) = [feature for feature in broker.features if feature.name == "transactions"]
-    return [key[1] for key in feature.ledger.book.by_key]  # type: ignore[attr-defined]
+    return [key[1] for key in feature.transaction_store.table.by_key]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("named_by", ["unique key", "offset id", "nothing"])

@@ -1,4 +1,4 @@
-"""The hot path of transactions, in both twins, against the handlers: the same frames leave the same records, replies and decisions.
+"""The hot path of transactions, in both backends, against the handlers: the same frames leave the same records, replies and decisions.
 
 A header with blanks between its parts is left for the handlers, one without is the hot path's.
 """
@@ -17,7 +17,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder
 from aerobee.testing.local_cluster import LocalCluster
 
-TWINS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])
+BACKENDS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])
 HOT, SLOW = (",", ":"), (", ", ": ")
 TOPIC = "orders"
 
@@ -123,8 +123,8 @@ async def life(separators: tuple[str, str], flush: str) -> tuple[list[Any], list
         broker = cluster.broker()
         broker.store.flush_now()  # with sync flush nothing is found by key before
         (part,) = [feature for feature in broker.features if feature.name == "transactions"]
-        book = part.ledger.book  # type: ignore[attr-defined]
-        open_now = sorted(transaction.queue_offset for transaction in book.by_key.values())
+        table = part.transaction_store.table  # type: ignore[attr-defined]
+        open_now = sorted(transaction.queue_offset for transaction in table.by_key.values())
         counters = {name: text for name, text in part.runtime_info().items() if "Ms" not in name}
         keys = [
             len(broker.store.query(TOPIC, key, count_max=32).body) > 0
@@ -148,14 +148,14 @@ async def life(separators: tuple[str, str], flush: str) -> tuple[list[Any], list
     return told, records, (open_now, counters, keys)
 
 
-@pytest.fixture(params=TWINS)
-def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv(VARIABLE, request.param)
     return str(request.param)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_hot_path_and_handlers_leave_the_same(flush: str, twin: str) -> None:
+async def test_hot_path_and_handlers_leave_the_same(flush: str, backend: str) -> None:
     hot, slow = await life(HOT, flush), await life(SLOW, flush)
     assert hot[0] == slow[0]
     assert len(hot[1]) == len(slow[1])
@@ -174,7 +174,7 @@ async def test_hot_path_and_handlers_leave_the_same(flush: str, twin: str) -> No
     }
 
 
-async def test_stream_of_sends_and_transactions_is_answered_whole(twin: str) -> None:
+async def test_stream_of_sends_and_transactions_is_answered_whole(backend: str) -> None:
     """Ordinary sends, half messages and ends mixed in one read, and each frame cut in two once."""
     async with LocalCluster() as cluster:
         await cluster.create_topic(TOPIC, 2)

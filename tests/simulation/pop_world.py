@@ -60,7 +60,7 @@ from tests.simulation.store_world import InlineExecutor
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 PLAIN, ORDERED, GROUP = "orders", "inorder", "g"
 QUEUES = 2
-TWINS = [choose_backend(PYTHON)] + ([choose_backend(NATIVE)] if choose_backend().name == NATIVE else [])
+BACKENDS = [choose_backend(PYTHON)] + ([choose_backend(NATIVE)] if choose_backend().name == NATIVE else [])
 LIVES = 4  # of a long run; two show most faults in a third of the time
 SLOTS = 64
 INVISIBLE_MS = (1_200, 3_000, 8_000)
@@ -129,7 +129,7 @@ class World:
         self.ways = random.Random(seed)  # by handler or fast path
         self.clock = ManualClock()
         self.disk = SimulatedDisk(rng, now_ms=lambda: self.clock.now_ms())
-        self.twin = TWINS[seed % len(TWINS)]  # a seed is the same life with either
+        self.backend = BACKENDS[seed % len(BACKENDS)]  # a seed is the same life with either
         self.is_sync = rng.random() < 0.4
         self.uses_buffer = rng.random() < 0.2
         self.config = StoreConfig(
@@ -188,7 +188,7 @@ class World:
             topics=topics,
             stats=stats,
             waiting=held.by_queue,
-            choice=self.twin,
+            choice=self.backend,
         )
         parts = SimpleNamespace(
             store=store,

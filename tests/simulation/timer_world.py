@@ -49,7 +49,7 @@ WINDOW_S = 6
 MAX_DELAY_MS = 25_000
 SLOTS = 64  # half of the wheel; it turns several times in a life
 LIVES = 4
-TWINS = [choose_backend(PYTHON)] + ([choose_backend(NATIVE)] if choose_backend().name == NATIVE else [])
+BACKENDS = [choose_backend(PYTHON)] + ([choose_backend(NATIVE)] if choose_backend().name == NATIVE else [])
 TOPIC = "orders"
 
 
@@ -124,7 +124,7 @@ class World:
             topics=topics,
             stats=stats,
             waiting=self.held.by_queue,
-            choice=self.rng.choice(TWINS),
+            choice=self.rng.choice(BACKENDS),
         )
         self.schedule = Schedule(
             store=self.store,
@@ -162,7 +162,7 @@ class World:
         assert self.timers.put_hook is not None
         self.writer.add_hook(self.timers.put_hook)
         self.writer.add_hook(delay_level_hook(len(LEVELS_MS)))
-        self.store.on_arrival(self.schedule.arrived)
+        self.store.on_arrival(self.schedule.on_appended)
         self.schedule.start()
         self.timers.start()
 

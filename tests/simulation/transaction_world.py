@@ -90,7 +90,7 @@ class Wish:
         self.final = final  # what its producer says when it is asked
         self.said: list[int] = []  # what was said, in order
         self.places: list[tuple[int, int]] = []  # queue offset and physical offset of each copy we know
-        self.end = 0  # of the youngest half record
+        self.end = 0  # of the newest half record
         self.stored_ms = 0
         self.immunity_ms = IMMUNITY_MS
         self.sure: tuple[int, int] | None = None  # a confirmed decision, and the log's end that proves it
@@ -161,7 +161,7 @@ class World:
             stats=BrokerStats(clock=self.clock, cluster="c"),
             producers=self.producers,
             ack=AckPolicy(store=self.store, clock=self.clock, timeout_ms=3_600_000),
-            schedule=None,  # for the lane, which is not part of this world
+            schedule=None,  # for the fast path, which is not part of this world
         )  # fmt: skip
         self.part = Transactions(parts)
         self.writer.add_hook(self.part.put_hook)
@@ -367,7 +367,9 @@ class World:
             self.clock.advance(INTERVAL_MS / 1000 + 1)
             self.answer_checks(everything=True)
             self.store.flush_now()
-        assert not self.part.ledger.book.by_key, "transactions stay open though their producer answers"
+        assert not self.part.transaction_store.table.by_key, (
+            "transactions stay open though their producer answers"
+        )
         self.check(settled=True)
 
     # --- what must hold
@@ -387,7 +389,7 @@ class World:
 
     def check(self, *, settled: bool = False) -> None:
         found = self.delivered()
-        gave_up = self.part.ledger.given_up_count
+        gave_up = self.part.transaction_store.given_up_count
         for wish in self.wishes.values():
             count = found[wish.id]
             assert count <= 1, f"{wish.id} was delivered {count} times"
@@ -402,7 +404,7 @@ class World:
 
     def half_is_there(self, wish: Wish) -> bool:
         for _, physical_offset in wish.places:
-            half = self.part.ledger.half_at(physical_offset)
+            half = self.part.transaction_store.half_at(physical_offset)
             if half is not None and half.transaction_id == wish.id:
                 return True
         return False

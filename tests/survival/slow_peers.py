@@ -1,16 +1,16 @@
 """Peers that hold a connection and do not keep to the conversation: others are served, memory is bounded, they are closed.
 
-    python tests/survival/slow_peers.py [--peers 500] [--idle-seconds 8] [--kinds silent,half,huge,deaf] [--server aerobee]
+    python tests/survival/slow_peers.py [--peers 500] [--idle-seconds 8] [--kinds silent,half,huge,unresponsive] [--server aerobee]
 
 A broker, a process of its own, gets `--peers` connections of each kind at once:
 
 - silent: connects and never says a word; so looks a peer whose machine lost its power, too;
 - half: sends the first half of a small request and stops;
 - huge: announces a frame of 15 MiB, sends 64 KiB of it and stops;
-- deaf: asks for as much as it can, and never reads an answer. Beyond half of pendingReplyBytesMax such peers are closed sooner.
+- unresponsive: asks for as much as it can, and never reads an answer. Beyond half of pendingReplyBytesMax such peers are closed sooner.
 
 A producer that behaves sends one message after the other all the while. What must hold: each of its messages is stored;
-a deaf peer is not read from once its answers pile up (its own sends block); the broker's memory stays under what the
+an unresponsive peer is not read from once its answers pile up (its own sends block); the broker's memory stays under what the
 connections may cost; and all are closed, no earlier than serverChannelMaxIdleTimeSeconds and not much later, with
 memory and handles given back. Ends with status 1 when one does not.
 """
@@ -34,23 +34,23 @@ import servers  # noqa: E402
 from process_figures import look_at  # noqa: E402
 from wire_load import WirePeer, connect, pull_request, send_request  # noqa: E402
 
-KINDS = ("silent", "half", "huge", "deaf")
+KINDS = ("silent", "half", "huge", "unresponsive")
 TOPIC = "slow"
-STORED_COUNT, STORED_BYTES = 64, 64 * 1024  # what deaf peers ask for; a pull gets 256 KiB of it
+STORED_COUNT, STORED_BYTES = 64, 64 * 1024  # what unresponsive peers ask for; a pull gets 256 KiB of it
 HUGE_ANNOUNCED_BYTES, HUGE_SENT_BYTES = 15 << 20, 64 << 10
 SOCKET_BUFFER_BYTES = 16 * 1024  # of our ends, so that blocking comes soon
-DEAF_REQUEST_BYTES_MAX = 16 << 20  # of one peer; one that got rid of so many was not paused
-DEAF_PUSH_BYTES = 64 * 1024
+UNRESPONSIVE_REQUEST_BYTES_MAX = 16 << 20  # of one peer; one that got rid of so many was not paused
+UNRESPONSIVE_PUSH_BYTES = 64 * 1024
 BETWEEN_PEERS_S = 0.005
 BLOCKED_S = 1.0  # nothing taken for so long: paused
 # What one connection of a kind may cost the broker, its share of buffers included. Deaf: write_high_bytes and the answers to
 # one read of requests.
-MEMORY_MAX_BYTES = {"silent": 16 << 10, "half": 24 << 10, "huge": 256 << 10, "deaf": 3 << 20}
-# Afterwards. What the deaf cost stays with the allocator, as often as not, and the next ones cost nothing: run `deaf,deaf`.
+MEMORY_MAX_BYTES = {"silent": 16 << 10, "half": 24 << 10, "huge": 256 << 10, "unresponsive": 3 << 20}
+# Afterwards. What the unresponsive cost stays with the allocator, as often as not, and the next ones cost nothing: run `unresponsive,unresponsive`.
 MEMORY_KEPT_MAX_BYTES = 48 << 20
 PENDING_BYTES_MAX = (
     256 << 20
-)  # pendingReplyBytesMax, of all deaf peers together; looked at once a second, so more for a moment
+)  # pendingReplyBytesMax, of all unresponsive peers together; looked at once a second, so more for a moment
 GIVEN_BACK_S = 5.0
 CLOSED_WITHIN_S = (
     60.0  # and ten times what they may idle: a busy machine closes them late, and that is no fault
@@ -127,12 +127,12 @@ class SlowPeer:
             self._rest = request[: len(request) // 2]
         elif self.kind == "huge":
             self._rest = struct.pack(">II", HUGE_ANNOUNCED_BYTES, 100) + b"x" * HUGE_SENT_BYTES
-        elif self.kind == "deaf":
-            self._rest = request * (DEAF_PUSH_BYTES // len(request))
+        elif self.kind == "unresponsive":
+            self._rest = request * (UNRESPONSIVE_PUSH_BYTES // len(request))
 
     def push(self) -> bool:
-        """Get rid of what the socket takes; returns whether it took something. A deaf peer always has more."""
-        if not self._rest or self.pushed >= DEAF_REQUEST_BYTES_MAX:
+        """Get rid of what the socket takes; returns whether it took something. An unresponsive peer always has more."""
+        if not self._rest or self.pushed >= UNRESPONSIVE_REQUEST_BYTES_MAX:
             return False
         began = time.monotonic()
         try:
@@ -145,7 +145,7 @@ class SlowPeer:
         self.pushed += count
         self._said_at = began
         # The requests are all alike: going round keeps the stream whole.
-        self._rest = self._rest[count:] + (self._rest[:count] if self.kind == "deaf" else b"")
+        self._rest = self._rest[count:] + (self._rest[:count] if self.kind == "unresponsive" else b"")
         return True
 
     def look(self) -> bool:
@@ -162,7 +162,7 @@ class SlowPeer:
 
 
 async def fill(port: int) -> None:
-    """Store what the deaf will ask for."""
+    """Store what the unresponsive will ask for."""
     stored: asyncio.Queue[int] = asyncio.Queue()
     (peer,) = await connect(port, lambda _, code, frame: stored.put_nowait(code))
     for _ in range(STORED_COUNT):
@@ -204,9 +204,9 @@ async def run(server: servers.Server, kind: str, count: int, idle_s: float) -> d
             await asyncio.sleep(BETWEEN_PEERS_S)
         await push_all(peers)
         silent_since = time.monotonic()
-        if kind == "deaf" and max(peer.pushed for peer in peers) >= DEAF_REQUEST_BYTES_MAX:
+        if kind == "unresponsive" and max(peer.pushed for peer in peers) >= UNRESPONSIVE_REQUEST_BYTES_MAX:
             raise Fault(
-                f"a deaf peer got rid of {DEAF_REQUEST_BYTES_MAX} bytes of requests: it was not paused"
+                f"an unresponsive peer got rid of {UNRESPONSIVE_REQUEST_BYTES_MAX} bytes of requests: it was not paused"
             )
         peak = look_at(pid)
         limit_s = 10 * idle_s + CLOSED_WITHIN_S
@@ -221,7 +221,7 @@ async def run(server: servers.Server, kind: str, count: int, idle_s: float) -> d
             await asyncio.sleep(0.1)
         last_closed_s = time.monotonic() - silent_since
         first_closed_s = min(peer.idle_for_s for peer in peers)
-        if kind != "deaf" and first_closed_s < idle_s:
+        if kind != "unresponsive" and first_closed_s < idle_s:
             raise Fault(
                 f"a {kind} peer was closed {first_closed_s:.1f} s after its last byte, before the {idle_s} s it may idle"
             )
@@ -257,7 +257,7 @@ async def run(server: servers.Server, kind: str, count: int, idle_s: float) -> d
 def check(figures: dict[str, Any], probe: Probe) -> None:
     """Raises Fault when a figure breaks a promise."""
     kind = figures["kind"]
-    if probe.refused and kind != "deaf":
+    if probe.refused and kind != "unresponsive":
         raise Fault(f"a send was refused beside {kind} peers\n{figures}")
     if figures["probe_longest_ms"] > max(PROBE_WAIT_MAX_S * 1000, 50 * figures["probe_alone_longest_ms"]):
         raise Fault(f"a send waited {figures['probe_longest_ms']} ms beside {kind} peers\n{figures}")
@@ -265,7 +265,10 @@ def check(figures: dict[str, Any], probe: Probe) -> None:
         raise Fault(f"a {kind} peer costs {figures['kib_a_peer']} KiB\n{figures}")
     if (figures["peak_mib"] - figures["before_mib"]) << 20 > PENDING_BYTES_MAX * 5 // 2:
         raise Fault(f"{kind} peers cost far more than pendingReplyBytesMax\n{figures}")
-    if kind != "deaf" and (figures["after_mib"] - figures["before_mib"]) << 20 > MEMORY_KEPT_MAX_BYTES:
+    if (
+        kind != "unresponsive"
+        and (figures["after_mib"] - figures["before_mib"]) << 20 > MEMORY_KEPT_MAX_BYTES
+    ):
         raise Fault(f"memory was not given back after {kind} peers\n{figures}")
 
 

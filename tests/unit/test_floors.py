@@ -126,6 +126,20 @@ BROKER_ORDER = (
     "serving",  # what is made from it then
     "broker",
 )
+# Inside store/ too: a file knows those of the lines before its own, and its line's. `verify/` reads what all of it writes.
+STORE_ORDER = (
+    "config descriptors listeners zeros stored_message disk writability json_file store_lock abort_file",  # shared
+    "dispatch record_layout raw_records commit_log log_scanner log_patch delivery_mark retention flush",  # the log
+    "index_file",  # the key index
+    "queue_files batch_consume_queue consume_queue extended_queue queue_table queue_bounds queue_flush",  # the queues
+    "timer_log timer_wheel timer_checkpoint timer_files",  # the timer's files
+    "reader queue_mender warmer",  # reading
+    "log_appender own_records durability",  # appending, and what is on the disk
+    "checkpoint queue_rebuild recovery log_cut",  # what a start finds, and mends
+    "store_files store_reads key_query checkpointing queue_upkeep log_cleaner",  # the store's parts
+    "message_store",
+    "verify",
+)
 IO_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading", "subprocess", "os", "select"}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -246,6 +260,27 @@ def test_parts_of_the_broker_import_downwards() -> None:
             if parts[:2] != ["aerobee", "broker"] or len(parts) < 3 or parts[2] == own:
                 continue
             if place.get(parts[2], -1) >= place.get(own, 0):
+                wrong.append(f"{'/'.join(inside)} line {found.line}: {found.module}")
+    assert not wrong
+
+
+def test_files_of_the_store_import_downwards() -> None:
+    """Every file of store/ has its line in STORE_ORDER and knows none of the lines after it."""
+    place = {name: number for number, line in enumerate(STORE_ORDER) for name in line.split()}
+    wrong = []
+    for path in SOURCES:
+        inside = path.relative_to(PACKAGE).with_suffix("").parts
+        if inside[0] != "store" or inside[1] == "__init__":
+            continue
+        if inside[1] not in place:
+            wrong.append(f"{'/'.join(inside)} has no line in STORE_ORDER")
+            continue
+        for found in imports_of(path):
+            parts = found.module.split(".")
+            if (
+                parts[:2] == ["aerobee", "store"]
+                and place.get(parts[-1] if len(parts) < 3 else parts[2], 0) > place[inside[1]]
+            ):
                 wrong.append(f"{'/'.join(inside)} line {found.line}: {found.module}")
     assert not wrong
 

@@ -48,7 +48,7 @@ class OffsetCalls:
         }
 
     def query(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """14: the committed offset. Without one a young queue gives 0, any other QUERY_NOT_FOUND.
+        """14: the committed offset. Without one a new queue gives 0, any other QUERY_NOT_FOUND.
 
         The client takes QUERY_NOT_FOUND as "start where the consumer says"; any other error makes it try again.
         """

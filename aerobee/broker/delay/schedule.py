@@ -130,7 +130,7 @@ class Schedule:
             timer.cancel()
         self._timers.clear()
 
-    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+    def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable; of interest are those of the schedule topic."""
         if topic == SCHEDULE_TOPIC and self._running:
             level = queue_id + 1

@@ -98,7 +98,7 @@ class Pulls:
         if not low <= offset < high or store.warmer.is_cold(queue, offset):
             raise ValueError
         takes_all = authorization.tag_codes is None and authorization.accept is None
-        run = store.reader.young_run(queue, offset, count_max) if takes_all else None
+        run = store.reader.hot_run(queue, offset, count_max) if takes_all else None
         if run is not None:
             body, count = run
             next_offset, suggested = offset + count, authorization.broker_id

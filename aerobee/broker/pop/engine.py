@@ -278,7 +278,7 @@ class PopEngine:
         return offset
 
     def _end(self, topic: str, queue_id: int, low: int, *, young_from_zero: bool) -> int:
-        """Where a new group begins that does not ask for everything: at the last message, but a young queue is read whole."""
+        """Where a new group begins that does not ask for everything: at the last message, but a new queue is read whole."""
         end = self._store.max_offset(topic, queue_id)
         if young_from_zero and low <= 0 < end and not self._store.is_cold(topic, queue_id, 0):
             return 0

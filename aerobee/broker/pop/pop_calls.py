@@ -17,8 +17,8 @@ from aerobee.broker.fastpath.pop import found_reply
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, born_time, number
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
+from aerobee.broker.pop.held_pops import HeldPop, HeldPops, queues_of
 from aerobee.broker.pop.request_age import RequestAge
-from aerobee.broker.pop.waiting_pops import WaitingCall, WaitingPops, queues_of
 from aerobee.broker.refusal import store_refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.clock import Clock
@@ -83,7 +83,7 @@ class PopCalls:
         engine: PopEngine,
         store: ColdReader,
         checks: PopChecks,
-        waiting: WaitingPops,
+        waiting: HeldPops,
         stats: BrokerStats,
         ack: AckPolicy,
         live: LiveConfig,
@@ -209,7 +209,7 @@ class PopCalls:
         reply = self._empty(peer, request, want, taken, until_ms)
         return b"" if reply is None else encode_frame(reply)
 
-    def resume(self, call: WaitingCall, timed_out: bool) -> None:
+    def resume(self, call: HeldPop, timed_out: bool) -> None:
         """Serve a pop that waited: now when its time is up, else it may wait on."""
         peer, request = call.peer, call.request
         try:
@@ -368,12 +368,12 @@ class PopCalls:
         taken: Taken,
         until_ms: int,
     ) -> RemotingCommand | None:
-        call = WaitingCall(
+        call = HeldPop(
             peer, request, want.topic, want.group, want.queue_id, want.tag_codes, until_ms, self.resume
         )
         if taken.blocked_until:
             self._when_free(want.topic, want.group, taken.blocked_until)
-        if self._waiting.park(call, (until_ms - taken.pop_time) / 1000, queues_of(want)):
+        if self._waiting.hold(call, (until_ms - taken.pop_time) / 1000, queues_of(want)):
             return None
         return request.reply(
             ResponseCode.POLLING_FULL,

@@ -20,6 +20,7 @@ from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_poi
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine
 from aerobee.broker.pop.fast_path_hooks import PopFastPath
+from aerobee.broker.pop.held_pops import ANY_QUEUE, HeldPops
 from aerobee.broker.pop.invisible_calls import InvisibleCalls
 from aerobee.broker.pop.merge_buffer import MergeBuffer
 from aerobee.broker.pop.notification import NotificationCalls
@@ -27,7 +28,6 @@ from aerobee.broker.pop.pop_calls import PopCalls
 from aerobee.broker.pop.pop_recovery import recover_pops
 from aerobee.broker.pop.revive_log import ReviveLog
 from aerobee.broker.pop.reviver import Reviver
-from aerobee.broker.pop.waiting_pops import ANY_QUEUE, WaitingPops
 from aerobee.clock import Timer
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting.peer import Handler
@@ -87,8 +87,8 @@ class Pop(Feature):
             host=identity.store_host,
             buffer=MergeBuffer() if config.enable_pop_buffer_merge else None,
         )
-        self.waiting = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
-        self.notified = WaitingPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
+        self.waiting = HeldPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
+        self.notified = HeldPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
         self._make_calls(parts, pick, call_soon)
         self.reviver = Reviver(
             store=store,
@@ -107,8 +107,8 @@ class Pop(Feature):
         )
         if timer is not None:
             timer.set_filter(self._log.topic, self._is_wanted, self._is_settled)
-        for arrived in (self.waiting.arrived, self.notified.arrived, self.reviver.arrived):
-            store.on_arrival(arrived)
+        for on_appended in (self.waiting.on_appended, self.notified.on_appended, self.reviver.on_appended):
+            store.on_arrival(on_appended)
         parts.offsets.on_reset(self._offset_reset)
         parts.held.on_release_all(self._release_waiting)
         forget_plans = self._pops.forget_plans

@@ -1,7 +1,7 @@
 """What the log says about pops, read once at the start: the table of what is invisible, and offsets after a crash.
 
 consumerOffset.json is written every few seconds. What was popped since the last time is in no file, but each pop wrote a
-check point: the group's offset goes up to the end of the youngest one. `log_end` of that file tells which check points
+check point: the group's offset goes up to the end of the newest one. `log_end` of that file tells which check points
 it does not know. Acknowledgements behind a check point are in the log behind it, so everything that lies in the last
 the window is known completely. Blocking; some microseconds a record.
 """

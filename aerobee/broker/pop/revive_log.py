@@ -69,7 +69,7 @@ class ReviveLog:
             queue_id=0,
             host=host,
             waiting=waiting,
-            came=self._came,
+            on_written=self._on_written,
         )
         self._on_timer_messages = on_timer_messages
         self._records: PopRecords | None = None
@@ -185,7 +185,7 @@ class ReviveLog:
         )
         return result.record_offsets, result.end
 
-    def _came(self) -> None:
+    def _on_written(self) -> None:
         """Tell the timer. A read brings it one or two records, and runs are cheaper."""
         if self._on_timer_messages is not None:
             self._on_timer_messages(COMPANY_S if self._soonest_ms > FAR_MS else 0.0)

@@ -129,7 +129,7 @@ class Reviver:
             for queue_id, queue in self._queues.items()
         )
 
-    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+    def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable; of interest are those of the revive topic."""
         if topic == self._topic and self._running:
             self._run_soon()

@@ -60,7 +60,7 @@ class LogSender:
         on_gone: Callable[[str], None],
         position: int,
     ) -> None:
-        """`hot_bytes`: how many of the youngest bytes of the log count as in memory; `warm` brings others there."""
+        """`hot_bytes`: how many of the newest bytes of the log count as in memory; `warm` brings others there."""
         self.position = position
         self.last_write_s = clock.monotonic()
         self._log = log

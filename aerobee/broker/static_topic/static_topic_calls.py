@@ -224,7 +224,7 @@ class StaticTopicCalls:
     async def query(self, request: RemotingCommand, queue: LogicalQueue, peer: Peer) -> RemotingCommand:
         """14: what the group committed, looked for from the newest part to the oldest."""
         if len(queue.items) == 1 and queue.leader.logic_offset == 0:
-            # One part that begins at 0: as any other queue, with the rule for young ones.
+            # One part that begins at 0: as any other queue, with the rule for new ones.
             return await self._ask(peer, request, queue.leader, self._offsets.query)
         reply = request.reply(
             ResponseCode.QUERY_NOT_FOUND, remark="Not found, maybe this group consumer boot first", ext={}

@@ -17,9 +17,9 @@ from aerobee.broker.config import LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.topic_table import HALF_TOPIC
-from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.half_message import HalfMessage, check_body
-from aerobee.broker.transaction.ledger import Ledger
+from aerobee.broker.transaction.transaction_store import TransactionStore
+from aerobee.broker.transaction.transaction_table import OpenTransaction
 from aerobee.clock import Clock, Timer
 from aerobee.errors import RemoteError, StoreError
 from aerobee.message import offset_message_id, unpack_host
@@ -42,14 +42,14 @@ class Checker:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        transaction_store: TransactionStore,
         producers: ProducerRegistry,
         live: LiveConfig,
         config: StoreConfig,
         identity: BrokerIdentity,
         clock: Clock,
     ) -> None:
-        self._ledger = ledger
+        self._transaction_store = transaction_store
         self._producers = producers
         self._live = live
         self._config = config
@@ -83,17 +83,19 @@ class Checker:
         if peer is None:
             return False
         due_ms = self._clock.now_ms() + self._live.value.transaction_check_interval
-        copy, result = self._ledger.ask_again(transaction, half, due_ms=due_ms)
+        copy, result = self._transaction_store.ask_again(transaction, half, due_ms=due_ms)
         ext = {
             "bname": self._identity.name,
             "commitLogOffset": str(result.physical_offset),
             "topic": HALF_TOPIC,
             "msgId": transaction.transaction_id,
             "tranStateTableOffset": str(result.queue_offset),
-            "offsetMsgId": offset_message_id(unpack_host(self._ledger.host), result.physical_offset),
+            "offsetMsgId": offset_message_id(
+                unpack_host(self._transaction_store.host), result.physical_offset
+            ),
             "transactionId": transaction.transaction_id,
         }
-        body = check_body(half, copy, result, self._ledger.host)
+        body = check_body(half, copy, result, self._transaction_store.host)
         peer.invoke_oneway(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext, body))
         self.sent_count += 1
         self.opened(transaction)
@@ -112,7 +114,7 @@ class Checker:
 
     def _arm(self) -> None:
         self._disarm()
-        due_ms = self._ledger.book.next_due_ms(self._live.value.transaction_time_out)
+        due_ms = self._transaction_store.table.next_due_ms(self._live.value.transaction_time_out)
         if due_ms is not None and self._running:
             self._armed_ms = due_ms
             wait_ms = max(0, due_ms - self._clock.now_ms())
@@ -127,7 +129,7 @@ class Checker:
         self._timer = None
         now_ms = self._clock.now_ms()
         unsent: Counter[str] = Counter()
-        for transaction in self._ledger.book.due(
+        for transaction in self._transaction_store.table.due(
             now_ms, self._live.value.transaction_time_out, CHECKS_PER_PASS
         ):
             try:
@@ -135,7 +137,7 @@ class Checker:
                     unsent[transaction.group] += 1
             except (StoreError, RemoteError) as error:
                 log.error("transaction %s cannot be asked about now: %s", transaction.transaction_id, error)
-                self._ledger.book.put_off(transaction, now_ms + ERROR_PAUSE_MS)
+                self._transaction_store.table.put_off(transaction, now_ms + ERROR_PAUSE_MS)
         for group, count in unsent.items():
             log.warning(
                 "%d open transactions wait for producer group %s: nobody of it is connected", count, group
@@ -145,19 +147,19 @@ class Checker:
     def _settle(self, transaction: OpenTransaction, now_ms: int) -> bool:
         """Ask, or give up; False when it could not be asked."""
         config = self._live.value
-        half = self._ledger.half_at(transaction.physical_offset)
+        half = self._transaction_store.half_at(transaction.physical_offset)
         age_ms = now_ms - transaction.stored_ms
         if half is None:
             log.error(
                 "transaction %s of %s is dropped: its half message at %d is gone",
                 transaction.transaction_id, transaction.group, transaction.physical_offset,
             )  # fmt: skip
-            self._ledger.give_up(transaction)
+            self._transaction_store.give_up(transaction)
         elif (
             transaction.checks >= config.transaction_check_max
             or age_ms > self._config.file_reserved_time * HOUR_MS
         ):
-            self._ledger.give_up(transaction)
+            self._transaction_store.give_up(transaction)
             log.warning(
                 "transaction %s of %s for topic %s is given up after %d checks in %d s: it is in "
                 "TRANS_CHECK_MAX_TIME_TOPIC; `aerobee transaction list --given-up` shows it",
@@ -165,6 +167,6 @@ class Checker:
             )  # fmt: skip
         elif not self.ask(transaction, half):
             self.unsent_count += 1
-            self._ledger.book.put_off(transaction, now_ms + config.transaction_check_interval)
+            self._transaction_store.table.put_off(transaction, now_ms + config.transaction_check_interval)
             return False
         return True

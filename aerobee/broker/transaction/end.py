@@ -16,9 +16,9 @@ from aerobee.broker.refusal import store_refusal
 from aerobee.broker.role import RoleState
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC
-from aerobee.broker.transaction.book import OpenTransaction, Outcome
 from aerobee.broker.transaction.half_message import HalfMessage
-from aerobee.broker.transaction.ledger import Ledger
+from aerobee.broker.transaction.transaction_store import TransactionStore
+from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError, StoreError
 from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
@@ -40,7 +40,7 @@ class EndTransactionCalls:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        transaction_store: TransactionStore,
         config: StoreConfig,
         live: LiveConfig,
         identity: BrokerIdentity,
@@ -49,7 +49,7 @@ class EndTransactionCalls:
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
-        self._ledger = ledger
+        self._transaction_store = transaction_store
         self._config = config
         self._live = live
         self._identity = identity
@@ -96,17 +96,17 @@ class EndTransactionCalls:
     def _confirm(self, peer: Peer, request: RemotingCommand, result: AppendResult | None) -> Reply:
         """Answer a sender that waits: with sync flush when the disk has the decision."""
         if result is None:
-            result = self._ledger.write_ops()  # of a rollback the op record is the only trace
+            result = self._transaction_store.write_ops()  # of a rollback the op record is the only trace
         reply = request.reply()
         return reply if result is None else self._ack.answer(peer, reply, result.end)
 
     def _decide(self, request: RemotingCommand, outcome: Outcome) -> AppendResult | None:
         """Return the committed message's place, None when nothing was stored. Raises RemoteError, StoreError."""
-        ledger = self._ledger
+        transaction_store = self._transaction_store
         queue_offset = request.integer("tranStateTableOffset")
         physical_offset = request.integer("commitLogOffset")
         group = request.text("producerGroup")
-        transaction = ledger.book.open.get(queue_offset)
+        transaction = transaction_store.table.open.get(queue_offset)
         if (
             transaction is None
             or transaction.queue_offset != queue_offset
@@ -114,7 +114,7 @@ class EndTransactionCalls:
             or transaction.key[0] != group
         ):
             half = self._find(queue_offset, physical_offset, group)
-            transaction = ledger.book.by_key.get(half.key)
+            transaction = transaction_store.table.by_key.get(half.key)
             if transaction is None or queue_offset < transaction.first_offset:
                 _check_id(request, half.transaction_id)
                 return self._decide_again(half, outcome)
@@ -122,13 +122,13 @@ class EndTransactionCalls:
         if transaction.immunity_ms is not None:
             self._check_time(request, transaction)
         if outcome is Outcome.COMMITTED:
-            return ledger.commit(transaction)
-        ledger.roll_back(transaction)
+            return transaction_store.commit(transaction)
+        transaction_store.roll_back(transaction)
         return None
 
     def _find(self, queue_offset: int, physical_offset: int, group: str) -> HalfMessage:
         """The half message that a request names. Raises RemoteError when it names none, or not its own."""
-        half = self._ledger.half_at(physical_offset, (HALF_TOPIC,))
+        half = self._transaction_store.half_at(physical_offset, (HALF_TOPIC,))
         if half is None:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
@@ -166,8 +166,8 @@ class EndTransactionCalls:
         if before is Outcome.GIVEN_UP:
             # Nobody decided it: the broker gave up asking, and here is the answer after all.
             if outcome is Outcome.COMMITTED:
-                return self._ledger.commit_given_up(half)
-            self._ledger.book.remember(half.key, outcome)
+                return self._transaction_store.commit_given_up(half)
+            self._transaction_store.table.remember(half.key, outcome)
             return None
         self.refused_count += 1
         raise RemoteError(
@@ -178,16 +178,16 @@ class EndTransactionCalls:
 
     def outcome_of(self, half: HalfMessage) -> Outcome:
         """What became of a transaction that is not open: as remembered, else as the log tells."""
-        ledger = self._ledger
-        outcome = ledger.book.outcomes.get(half.key)
+        transaction_store = self._transaction_store
+        outcome = transaction_store.table.outcomes.get(half.key)
         if outcome is None:
-            if ledger.is_committed(half):
+            if transaction_store.is_committed(half):
                 outcome = Outcome.COMMITTED
-            elif ledger.given_up_copy(half.transaction_id, half.group) is not None:
+            elif transaction_store.given_up_copy(half.transaction_id, half.group) is not None:
                 outcome = Outcome.GIVEN_UP
             else:
                 outcome = Outcome.ROLLED_BACK
-            ledger.book.remember(half.key, outcome)
+            transaction_store.table.remember(half.key, outcome)
         return outcome
 
 

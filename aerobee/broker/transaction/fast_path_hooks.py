@@ -11,8 +11,8 @@ from typing import cast
 
 from aerobee.broker.fastpath.seam import Transaction
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
-from aerobee.broker.transaction.book import OpenTransaction
-from aerobee.broker.transaction.ledger import Ledger
+from aerobee.broker.transaction.transaction_store import TransactionStore
+from aerobee.broker.transaction.transaction_table import OpenTransaction
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import AnyQueue
 
@@ -24,12 +24,12 @@ class TransactionFastPath:
         self,
         *,
         store: MessageStore,
-        ledger: Ledger,
+        transaction_store: TransactionStore,
         opened: Callable[[OpenTransaction], None],
         takes_halves: Callable[[], bool],
     ) -> None:
         self._store = store
-        self._ledger = ledger
+        self._transaction_store = transaction_store
         self._opened = opened
         self.takes_halves = takes_halves
         # Of the burst.
@@ -42,7 +42,7 @@ class TransactionFastPath:
 
     def open_transactions(self) -> Mapping[tuple[str, str], Transaction]:
         """By group and id."""
-        return self._ledger.book.by_key
+        return self._transaction_store.table.by_key
 
     def began(
         self,
@@ -62,19 +62,19 @@ class TransactionFastPath:
         )
         transaction.size = size
         transaction.marks = (keys, tag)
-        transaction = self._ledger.book.prepared(transaction)
+        transaction = self._transaction_store.table.prepared(transaction)
         if self._first is None:
             self._first = transaction
 
     def committed(self, transaction: Transaction) -> None:
         """Its message is in the log."""
         self._is_decided = True
-        self._ledger.committed(cast(OpenTransaction, transaction))
+        self._transaction_store.committed(cast(OpenTransaction, transaction))
 
     def rolled_back(self, transaction: Transaction) -> None:
         """It is closed without a delivery."""
         self._is_decided = True
-        self._ledger.rolled_back(cast(OpenTransaction, transaction))
+        self._transaction_store.rolled_back(cast(OpenTransaction, transaction))
 
     def burst_done(self) -> None:
         """The end of a burst in which one began or was decided."""
@@ -85,7 +85,7 @@ class TransactionFastPath:
                 self._opened(first)
         finally:
             if is_decided:
-                self._ledger.decisions_made()
+                self._transaction_store.decisions_made()
 
 
 class LaterFastPath:

@@ -26,11 +26,11 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.refusal import store_refusal
 from aerobee.broker.topic_table import TRANS_CHECK_MAX_TIME_TOPIC
-from aerobee.broker.transaction.book import OpenTransaction, Outcome
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
 from aerobee.broker.transaction.half_message import HalfMessage
-from aerobee.broker.transaction.ledger import Ledger, TransactionStore
+from aerobee.broker.transaction.transaction_store import HalfMessageLog, TransactionStore
+from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError, StoreError, UsageError
 from aerobee.message import parse_offset_message_id
@@ -41,7 +41,7 @@ from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.stored_message import AppendResult
 
 LIST_DEFAULT, LIST_MAX = 100, 1_000
-GIVEN_UP_LOOK_MAX = 5_000  # of the youngest that were given up
+GIVEN_UP_LOOK_MAX = 5_000  # of the newest that were given up
 OPEN, GIVEN_UP = "open", "given-up"
 
 
@@ -51,16 +51,16 @@ class TransactionOperatorCalls:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        transaction_store: TransactionStore,
         checker: Checker,
         ends: EndTransactionCalls,
-        store: TransactionStore,
+        store: HalfMessageLog,
         producers: ProducerRegistry,
         live: LiveConfig,
         identity: BrokerIdentity,
         clock: Clock,
     ) -> None:
-        self._ledger = ledger
+        self._transaction_store = transaction_store
         self._checker = checker
         self._ends = ends
         self._store = store
@@ -84,7 +84,7 @@ class TransactionOperatorCalls:
             _, physical_offset = parse_offset_message_id(request.text("msgId"))
         except UsageError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        half = self._ledger.half_at(physical_offset)
+        half = self._transaction_store.half_at(physical_offset)
         if half is None:
             return request.reply(
                 ResponseCode.SYSTEM_ERROR,
@@ -102,11 +102,11 @@ class TransactionOperatorCalls:
 
     def _begin_anew(self, half: HalfMessage) -> OpenTransaction:
         """Open it again, due now. Raises RemoteError when it was committed or rolled back, StoreError."""
-        if half.key not in self._ledger.book.by_key:
+        if half.key not in self._transaction_store.table.by_key:
             outcome = self._ends.outcome_of(half)
             if outcome is not Outcome.GIVEN_UP:
                 raise _refused(half, f"was {outcome.value}: it is not asked about any more")
-        transaction = self._ledger.begin_anew(half, due_ms=self._clock.now_ms())
+        transaction = self._transaction_store.begin_anew(half, due_ms=self._clock.now_ms())
         self._checker.opened(transaction)
         return transaction
 
@@ -133,7 +133,7 @@ class TransactionOperatorCalls:
         count_max = min(max(1, request.integer("maxNum", LIST_DEFAULT)), LIST_MAX)
         found = [
             transaction
-            for transaction in self._ledger.book.by_key.values()
+            for transaction in self._transaction_store.table.by_key.values()
             if group in ("", transaction.group)
             and topic in ("", transaction.topic)
             and transaction_id in ("", transaction.transaction_id)
@@ -142,7 +142,10 @@ class TransactionOperatorCalls:
         found.sort(key=lambda transaction: (transaction.stored_ms, transaction.queue_offset))
         # Only what is shown is read.
         return [
-            (self._ledger.half_at(transaction.physical_offset) if number < count_max else None, transaction)
+            (
+                self._transaction_store.half_at(transaction.physical_offset) if number < count_max else None,
+                transaction,
+            )
             for number, transaction in enumerate(found)
         ]
 
@@ -155,7 +158,9 @@ class TransactionOperatorCalls:
         for offset in range(max(queue.min_offset, queue.max_offset - GIVEN_UP_LOOK_MAX), queue.max_offset):
             entry = queue.entry(offset)
             half = (
-                self._ledger.half_at(entry[0], (TRANS_CHECK_MAX_TIME_TOPIC,)) if entry is not None else None
+                self._transaction_store.half_at(entry[0], (TRANS_CHECK_MAX_TIME_TOPIC,))
+                if entry is not None
+                else None
             )
             if (
                 half is not None
@@ -163,7 +168,7 @@ class TransactionOperatorCalls:
                 and topic in ("", half.topic)
                 and transaction_id in ("", half.transaction_id)
                 and half.record.store_timestamp <= newest_ms
-                and half.key not in self._ledger.book.by_key
+                and half.key not in self._transaction_store.table.by_key
             ):
                 found[half.key] = half
         return [(half, None) for half in found.values() if self._ends.outcome_of(half) is Outcome.GIVEN_UP]
@@ -235,14 +240,14 @@ class TransactionOperatorCalls:
                 ext = self._resolve_given_up(transaction_id, group, action)
             else:
                 ext = self._resolve_open(transaction, action)
-            self._ledger.write_ops()
+            self._transaction_store.write_ops()
         except StoreError as error:
             refusal = store_refusal(error)
             return request.reply(refusal.code, remark=refusal.remark)
         return request.reply(ext=ext)
 
     def _find_open(self, transaction_id: str, group: str | None) -> OpenTransaction | None:
-        by_key = self._ledger.book.by_key
+        by_key = self._transaction_store.table.by_key
         if group is not None:
             return by_key.get((group, transaction_id))
         found = [transaction for key, transaction in by_key.items() if key[1] == transaction_id]
@@ -256,9 +261,9 @@ class TransactionOperatorCalls:
 
     def _resolve_open(self, transaction: OpenTransaction, action: str) -> dict[str, str]:
         if action == "rollback":
-            self._ledger.roll_back(transaction)
+            self._transaction_store.roll_back(transaction)
             return {"outcome": Outcome.ROLLED_BACK.value}
-        half = self._ledger.half_at(transaction.physical_offset)
+        half = self._transaction_store.half_at(transaction.physical_offset)
         if half is None:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
@@ -266,7 +271,7 @@ class TransactionOperatorCalls:
                 "cannot be read any more: it can only be rolled back",
             )
         if action == "commit":
-            return _place(half, self._ledger.commit(transaction))
+            return _place(half, self._transaction_store.commit(transaction))
         return self._ask_now(transaction, half)
 
     def _ask_now(self, transaction: OpenTransaction, half: HalfMessage) -> dict[str, str]:
@@ -279,7 +284,7 @@ class TransactionOperatorCalls:
         return {"outcome": "asked", "checks": str(transaction.checks)}
 
     def _resolve_given_up(self, transaction_id: str, group: str | None, action: str) -> dict[str, str]:
-        half = self._ledger.given_up_copy(transaction_id, group)
+        half = self._transaction_store.given_up_copy(transaction_id, group)
         if half is None:
             raise RemoteError(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -291,12 +296,12 @@ class TransactionOperatorCalls:
         if outcome is not Outcome.GIVEN_UP:
             raise _refused(half, f"was {outcome.value} already")
         if action == "commit":
-            return _place(half, self._ledger.commit_given_up(half))
+            return _place(half, self._transaction_store.commit_given_up(half))
         if action == "rollback":
-            self._ledger.book.remember(half.key, Outcome.ROLLED_BACK)
+            self._transaction_store.table.remember(half.key, Outcome.ROLLED_BACK)
             return {"outcome": Outcome.ROLLED_BACK.value}
         transaction = self._begin_anew(half)
-        fresh = self._ledger.half_at(transaction.physical_offset)
+        fresh = self._transaction_store.half_at(transaction.physical_offset)
         return self._ask_now(transaction, fresh or half)
 
 

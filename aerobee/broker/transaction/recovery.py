@@ -1,4 +1,4 @@
-"""Builds the book of open transactions from the half queue, the op queue and the log. Core.
+"""Builds the table of open transactions from the half queue, the op queue and the log. Core.
 
 RocketMQ finds out again and again by reading both queues from the offsets that its consumer group CID_RMQ_SYS_TRANS has
 committed. Here it is done once, at the start:
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aerobee.broker.property_names import PRODUCER_GROUP
-from aerobee.broker.transaction.book import Key, OpenTransaction, Outcome, TransactionBook
 from aerobee.broker.transaction.commit_scan import commits_between
 from aerobee.broker.transaction.half_message import HalfMessage, op_offsets, read_half
+from aerobee.broker.transaction.transaction_table import Key, OpenTransaction, Outcome, TransactionTable
 from aerobee.errors import MalformedRecord
 from aerobee.message import Record, decode_record
 
@@ -61,20 +61,20 @@ class Source:
 class Recovered:
     """`scanned_bytes` of the log were searched for commits, of which `found_commits` had no op record."""
 
-    book: TransactionBook
+    table: TransactionTable
     scanned_bytes: int
     found_commits: int
 
 
 def recover(source: Source, *, interval_ms: int, was_committed: Callable[[HalfMessage], bool]) -> Recovered:
-    """Build the book. `was_committed` looks a transaction up in the key index; `interval_ms` lies between checks."""
+    """Build the table. `was_committed` looks a transaction up in the key index; `interval_ms` lies between checks."""
     half_floor, half_end = _range(source.half_queue, source.half_offset)
     op_floor, op_end = _range(source.op_queue, source.op_offset)
-    book = TransactionBook(floor=half_floor, end=half_end, op_floor=op_floor)
+    table = TransactionTable(floor=half_floor, end=half_end, op_floor=op_floor)
     decided: set[int] = set()
     for op_offset in range(op_floor, op_end):
         offsets = _read_ops(source, op_offset)
-        book.op_written(op_offset, offsets)
+        table.op_written(op_offset, offsets)
         decided.update(offset for offset in offsets if offset >= half_floor)
     halves = [
         half
@@ -82,30 +82,30 @@ def recover(source: Source, *, interval_ms: int, was_committed: Callable[[HalfMe
         if offset not in decided and (half := _read_half(source, offset))
     ]
     if not halves:
-        return Recovered(book, 0, 0)
+        return Recovered(table, 0, 0)
     start = _scan_start(source, halves[0].record.physical_offset, op_end)
     commits = deque(_commits(source, start))
     found = len(commits)
     committed: set[Key] = set()
     for half in halves:
-        _apply(book, commits, committed, half.record.physical_offset)
-        if half.checks and (half.key in committed or (half.key not in book.by_key and was_committed(half))):
+        _apply(table, commits, committed, half.record.physical_offset)
+        if half.checks and (half.key in committed or (half.key not in table.by_key and was_committed(half))):
             found += half.key not in committed
-            book.closed_copy(half.record.queue_offset, half.key, Outcome.COMMITTED)
+            table.closed_copy(half.record.queue_offset, half.key, Outcome.COMMITTED)
             continue
-        book.prepared(_open(half, interval_ms))
-    _apply(book, commits, committed, source.log_end)
-    return Recovered(book, source.log_end - start, found)
+        table.prepared(_open(half, interval_ms))
+    _apply(table, commits, committed, source.log_end)
+    return Recovered(table, source.log_end - start, found)
 
 
-def _apply(book: TransactionBook, commits: deque[tuple[int, Key]], committed: set[Key], end: int) -> None:
+def _apply(table: TransactionTable, commits: deque[tuple[int, Key]], committed: set[Key], end: int) -> None:
     """Close what was committed by a record that begins before `end`."""
     while commits and commits[0][0] < end:
         _, key = commits.popleft()
         committed.add(key)
-        transaction = book.by_key.get(key)
+        transaction = table.by_key.get(key)
         if transaction is not None:
-            book.decided(transaction, Outcome.COMMITTED)
+            table.decided(transaction, Outcome.COMMITTED)
 
 
 def _open(half: HalfMessage, interval_ms: int) -> OpenTransaction:

@@ -32,15 +32,15 @@ from aerobee.broker.topic_table import (
     WHEEL_TIMER_TOPIC,
     TopicTable,
 )
-from aerobee.broker.transaction.book import OpenTransaction
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath, TransactionFastPath
 from aerobee.broker.transaction.half_message import TRANSACTION_GROUP, immunity_ms, is_half, to_half
-from aerobee.broker.transaction.ledger import Ledger
 from aerobee.broker.transaction.metrics import TransactionMetrics
 from aerobee.broker.transaction.operator_calls import TransactionOperatorCalls
 from aerobee.broker.transaction.recovery import Source, recover
+from aerobee.broker.transaction.transaction_store import TransactionStore
+from aerobee.broker.transaction.transaction_table import OpenTransaction
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class Transactions(Feature):
-    """The feature. `ledger` holds the open transactions, `checker` asks about them."""
+    """The feature. `transaction_store` holds the open transactions, `checker` asks about them."""
 
     name = "transactions"
 
@@ -74,7 +74,7 @@ class Transactions(Feature):
         self._saved_progress = (-1, -1)
         self._is_loaded = False
         self._running = False
-        self.ledger = Ledger(
+        self.transaction_store = TransactionStore(
             create_topic=self._topics.create_internal,
             store=parts.store,
             writer=parts.writer,
@@ -85,7 +85,7 @@ class Transactions(Feature):
             op_bytes_max=lambda: self._live.value.transaction_op_msg_max_size,
         )
         self.checker = Checker(
-            ledger=self.ledger,
+            transaction_store=self.transaction_store,
             producers=parts.producers,
             live=parts.live,
             config=parts.store.config,
@@ -93,7 +93,7 @@ class Transactions(Feature):
             clock=parts.clock,
         )
         self.ends = EndTransactionCalls(
-            ledger=self.ledger,
+            transaction_store=self.transaction_store,
             config=parts.store.config,
             live=parts.live,
             identity=parts.identity,
@@ -103,7 +103,7 @@ class Transactions(Feature):
             clock=parts.clock,
         )
         self._operator = TransactionOperatorCalls(
-            ledger=self.ledger,
+            transaction_store=self.transaction_store,
             checker=self.checker,
             ends=self.ends,
             store=parts.store,
@@ -120,11 +120,11 @@ class Transactions(Feature):
         return {**self.ends.handlers(), **self._operator.handlers()}
 
     def _register_numbers(self, registry: Registry) -> None:
-        ledger, book = self.ledger, self.ledger.book
+        transaction_store = self.transaction_store
         registry.gauges(
             "half_messages",
             "Of open transactions",
-            lambda: [((topic,), count) for topic, count in list(book.counts.items())],
+            lambda: [((topic,), count) for topic, count in list(self.transaction_store.table.counts.items())],
             labels=("topic",),
         )
         registry.gauge(
@@ -133,23 +133,29 @@ class Transactions(Feature):
             lambda: self._oldest_ms() / 1000,
             unit="s",
         )
-        registry.counter("transactions_committed", "Committed", lambda: [((), ledger.committed_count)])
-        registry.counter("transactions_rolled_back", "Rolled back", lambda: [((), ledger.rolled_back_count)])
-        registry.counter("transactions_given_up", "Asked for in vain", lambda: [((), ledger.given_up_count)])
+        registry.counter(
+            "transactions_committed", "Committed", lambda: [((), transaction_store.committed_count)]
+        )
+        registry.counter(
+            "transactions_rolled_back", "Rolled back", lambda: [((), transaction_store.rolled_back_count)]
+        )
+        registry.counter(
+            "transactions_given_up", "Asked for in vain", lambda: [((), transaction_store.given_up_count)]
+        )
 
     def _oldest_ms(self) -> int:
         """How long the oldest open transaction has been open; 0 without one."""
-        oldest = min((each.stored_ms for each in self.ledger.book.by_key.values()), default=None)
+        oldest = min((each.stored_ms for each in self.transaction_store.table.by_key.values()), default=None)
         return max(0, self._clock.now_ms() - oldest) if oldest is not None else 0
 
     def runtime_info(self) -> dict[str, str]:
-        ledger, book = self.ledger, self.ledger.book
+        transaction_store, table = self.transaction_store, self.transaction_store.table
         return {
-            "openTransactions": str(len(book.by_key)),
+            "openTransactions": str(len(table.by_key)),
             "oldestOpenTransactionMs": str(self._oldest_ms()),
-            "transactionsCommitted": str(ledger.committed_count),
-            "transactionsRolledBack": str(ledger.rolled_back_count),
-            "transactionsGivenUp": str(ledger.given_up_count),
+            "transactionsCommitted": str(transaction_store.committed_count),
+            "transactionsRolledBack": str(transaction_store.rolled_back_count),
+            "transactionsGivenUp": str(transaction_store.given_up_count),
             "transactionChecksSent": str(self.checker.sent_count),
             "transactionChecksUnsent": str(self.checker.unsent_count),
             "transactionEndsRepeated": str(self.ends.repeated_count),
@@ -160,7 +166,7 @@ class Transactions(Feature):
         """For the fast path: half messages and their ends."""
         hooks = TransactionFastPath(
             store=self._store,
-            ledger=self.ledger,
+            transaction_store=self.transaction_store,
             opened=self.checker.opened,
             takes_halves=self._takes_halves,
         )
@@ -171,7 +177,7 @@ class Transactions(Feature):
         timers = self._timers
         hooks = LaterFastPath(
             takes_later=lambda: not self._live.value.enable_topic_message_type_check,
-            appended=self._schedule.arrived,
+            appended=self._schedule.on_appended,
             timer_appended=timers.on_messages if timers is not None else lambda: None,
             timer_limits=timers.limits if timers is not None else lambda: None,
         )
@@ -202,7 +208,7 @@ class Transactions(Feature):
             stored_ms=result.store_timestamp,
             immunity_ms=immunity_ms(properties),
         )
-        self.checker.opened(self.ledger.book.prepared(transaction))
+        self.checker.opened(self.transaction_store.table.prepared(transaction))
 
     # --- life
 
@@ -217,7 +223,7 @@ class Transactions(Feature):
         if not self._is_loaded:
             self._recover()
         try:
-            self.ledger.write_ops()
+            self.transaction_store.write_ops()
         except StoreError as error:
             log.error("the op record for what was found decided cannot be stored now: %s", error)
         self.checker.start()
@@ -226,7 +232,7 @@ class Transactions(Feature):
     def stop(self) -> None:
         self._running = False
         self._is_loaded = False
-        self.ledger.stop()
+        self.transaction_store.stop()
         self.checker.stop()
         if self._save_timer is not None:
             self._save_timer.cancel()
@@ -249,14 +255,14 @@ class Transactions(Feature):
                 settled_offset=self._settled_offset,
             ),
             interval_ms=self._live.value.transaction_check_interval,
-            was_committed=self.ledger.is_committed,
+            was_committed=self.transaction_store.is_committed,
         )
-        self.ledger.book = found.book
+        self.transaction_store.go_on_with(found.table)
         self._is_loaded = True
-        if found.book.by_key or found.found_commits:
+        if found.table.by_key or found.found_commits:
             log.info(
                 "%d transactions are open; %d commits had no op record yet (%d bytes of the log searched)",
-                len(found.book.by_key), found.found_commits, found.scanned_bytes,
+                len(found.table.by_key), found.found_commits, found.scanned_bytes,
             )  # fmt: skip
 
     # --- what is kept
@@ -265,10 +271,10 @@ class Transactions(Feature):
         """At the stop: every decision gets its op record, and the files say how far everything is decided."""
         if not self._is_loaded_for_save():
             return
-        self.ledger.write_ops()
-        self._commit_progress(*self.ledger.book.progress())
+        self.transaction_store.write_ops()
+        self._commit_progress(*self.transaction_store.table.progress())
         self._offsets.save()
-        self._metrics.write(self.ledger.book.counts)
+        self._metrics.write(self.transaction_store.table.counts)
 
     def _is_loaded_for_save(self) -> bool:
         return self._role.is_master and self._store.is_writable
@@ -278,19 +284,19 @@ class Transactions(Feature):
             self._live.value.transaction_metric_flush_interval / 1000, self._save_again
         )
         try:
-            self.ledger.write_ops()
+            self.transaction_store.write_ops()
         except AerobeeError as error:
             log.error("an op record cannot be stored: %s; it is tried again", error)
             return
-        progress = self.ledger.book.progress()
+        progress = self.transaction_store.table.progress()
         settled = self._store.log.end
         if progress != self._saved_progress:
             self._saved_progress = progress
             self._store.flushed.when(settled, lambda ok: self._commit_progress(*progress) if ok else None)
-        if self.ledger.book.open and settled > self._settled_offset:
+        if self.transaction_store.table.open and settled > self._settled_offset:
             self._store.flushed.when(settled, lambda ok: self._write_settled(settled) if ok else None)
-        if self._metrics.changed(self.ledger.book.counts):
-            counts = dict(self.ledger.book.counts)
+        if self._metrics.changed(self.transaction_store.table.counts):
+            counts = dict(self.transaction_store.table.counts)
             self._metrics.write_soon(counts)
 
     def _commit_progress(self, half_offset: int, op_offset: int) -> None:

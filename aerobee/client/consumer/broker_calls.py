@@ -52,7 +52,7 @@ async def offset_for_time(
 async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
     """What the group committed, None when it never did.
 
-    A broker's rule for young queues, which answers 0 instead, is not asked for: see first_offset.py.
+    A broker's rule for new queues, which answers 0 instead, is not asked for: see first_offset.py.
     """
     fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
     try:

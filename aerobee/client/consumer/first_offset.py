@@ -2,7 +2,7 @@
 
 Follows RebalancePushImpl.computePullFromWhereWithException, with one difference. RocketMQ's brokers answer 0 for a
 group without an offset while the queue's first message is still in memory, so that CONSUME_FROM_LAST_OFFSET replays
-a young topic from its start. We ask without that rule (setZeroIfNotFound=false): last means last.
+a new topic from its start. We ask without that rule (setZeroIfNotFound=false): last means last.
 
 What must not be missed at "last" is what is sent while the consumer runs. So a queue that was not there at the start
 (a topic that was created later, a further broker, more queues) begins with what was stored since the start.

@@ -34,7 +34,7 @@ _FRAME_HEAD = struct.Struct(">II")
 
 
 class Ids(Protocol):
-    """UniqueIds of either twin (codec.py)."""
+    """UniqueIds of either backend (codec.py)."""
 
     def next_id(self, now_ms: int) -> str: ...
 

@@ -120,7 +120,7 @@ def physical_offset_of(result: SendResult) -> int:
 
 
 class EndedTransactions:
-    """The transactions of this producer that are running or have ended, the youngest `count_max` of them.
+    """The transactions of this producer that are running or have ended, the newest `count_max` of them.
 
     A broker may ask about one that this producer knows better than the user's checker: its local work still runs, its
     end was lost on the way, or it was decided at another broker, to which the send was repeated.

@@ -99,7 +99,7 @@ class FakeBroker:
         key = (request.text("consumerGroup"), request.text("topic"), request.integer("queueId"))
         if key in self.offsets:
             return request.reply(ext={"offset": str(self.offsets[key])})
-        # RocketMQ's rule for young queues, which its clients rely on.
+        # RocketMQ's rule for new queues, which its clients rely on.
         if request.boolean("setZeroIfNotFound", True) and self.records[key[1:]]:
             return request.reply(ext={"offset": "0"})
         return request.reply(22, remark="Not found")

@@ -1,4 +1,4 @@
-"""Where a new group begins. The broker of these tests keeps RocketMQ's rule for young queues."""
+"""Where a new group begins. The broker of these tests keeps RocketMQ's rule for new queues."""
 
 from __future__ import annotations
 

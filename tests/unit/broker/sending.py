@@ -178,7 +178,7 @@ class Sending:
         )
 
     def resume(self, pull: HeldPull) -> None:
-        """What the lane calls for a held pull that it cannot answer."""
+        """What the fast path calls for a held pull that it cannot answer."""
         self.pulls.resume(pull)
 
     def close(self) -> None:

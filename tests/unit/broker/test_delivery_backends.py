@@ -1,4 +1,4 @@
-"""Runs of deliveries, in both twins, leave the bytes that Redelivery leaves message by message, and both look alike."""
+"""Runs of deliveries, in both backends, leave the bytes that Redelivery leaves message by message, and both look alike."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.stored_message import StoredMessage
 from tests.fuzz.fastpath_differential import Twin
 
-TWINS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])
+BACKENDS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])
 SEEDS = int(os.environ.get("AEROBEE_DELIVERY_SEEDS", "16"))
 TOPICS = (
     "TopicNormal",
@@ -136,7 +136,7 @@ def waiting(rng: random.Random) -> StoredMessage:
 
 
 class World(Twin):
-    """One broker's parts around a lane of this name, with what waits in it."""
+    """One broker's parts around a fast path of this name, with what waits in it."""
 
     def __init__(self, path: Path, name: str, seed: int, **settings: Any) -> None:
         super().__init__(path, name, **settings)
@@ -202,10 +202,10 @@ def test_runs_leave_the_bytes_that_single_deliveries_leave(flush: str, tmp_path:
         stamp = (1_000, 1_700_000_002_500) if seed & 1 else None
         worlds = [
             World(tmp_path / f"{seed}{number}", name, seed, flush_disk_type=flush)
-            for number, name in enumerate([PYTHON, *TWINS])
+            for number, name in enumerate([PYTHON, *BACKENDS])
         ]
         counts = [world.deliver_all(stamp, in_runs=number > 0) for number, world in enumerate(worlds)]
-        assert len(set(counts[1:])) == 1, f"seed {seed}: the twins differ in what is ordinary: {counts}"
+        assert len(set(counts[1:])) == 1, f"seed {seed}: the backends differ in what is ordinary: {counts}"
         by_run += counts[1]
         alone = dict(worlds[0].everything())
         for world in worlds[1:]:
@@ -225,7 +225,7 @@ def test_runs_leave_the_bytes_that_single_deliveries_leave(flush: str, tmp_path:
 def test_the_twins_know_the_same_of_timer_messages(tmp_path: Path) -> None:
     found = 0
     for seed in range(SEEDS):
-        worlds = [World(tmp_path / f"{seed}{name}", name, seed) for name in TWINS]
+        worlds = [World(tmp_path / f"{seed}{name}", name, seed) for name in BACKENDS]
         for source in worlds[0].sources:
             looks = [world.deliveries.look([source], 1_000) for world in worlds]
             assert all(look == looks[0] for look in looks), f"seed {seed}: {looks}"
@@ -237,7 +237,7 @@ def test_the_twins_know_the_same_of_timer_messages(tmp_path: Path) -> None:
     assert found > SEEDS * 20
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_run_ends_where_a_message_is_not_readable_yet(name: str, tmp_path: Path) -> None:
     world = World(tmp_path, name, 1, flush_disk_type="SYNC_FLUSH")
     message = StoredMessage(
@@ -254,7 +254,7 @@ def test_a_run_ends_where_a_message_is_not_readable_yet(name: str, tmp_path: Pat
     world.close()
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_run_takes_old_records_and_goes_into_new_files(name: str, tmp_path: Path) -> None:
     world = World(
         tmp_path, name, 1, mapped_file_size_commit_log=65_536, mapped_file_size_consume_queue=20 * 16
@@ -294,7 +294,7 @@ def four_for(world: World, topics: tuple[str, ...]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_what_was_delivered_before_a_fault_is_told_with_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +317,7 @@ def test_what_was_delivered_before_a_fault_is_told_with_it(
     world.close()
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_listener_that_fails_stops_no_delivery(name: str, tmp_path: Path) -> None:
     world = World(tmp_path, name, 1)
     offsets = four_for(world, ("TopicNormal",) * 4)

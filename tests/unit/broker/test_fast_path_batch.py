@@ -1,4 +1,4 @@
-"""Batches in the lane: whatever their messages look like, what is cut by column is what is cut one by one."""
+"""Batches in the fast path: whatever their messages look like, what is cut by column is what is cut one by one."""
 
 import random
 

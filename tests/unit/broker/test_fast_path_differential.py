@@ -1,4 +1,4 @@
-"""Both twins of the lane give the same answers and the same bytes: the short form of tests/fuzz/fastpath_differential.py."""
+"""Both backends of the fast path give the same answers and the same bytes: the short form of tests/fuzz/fastpath_differential.py."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_the_twins_agree_on_random_bursts() -> None:
 
 
 def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checker bites: one bit of one twin's log, of its queue entries or of its index is turned."""
+    """The checker bites: one bit of one backend's log, of its queue entries or of its index is turned."""
     real, calls = fastpath_differential.check_everything, []
 
-    def turned(twins: list[fastpath_differential.Twin]) -> None:
+    def turned(backends: list[fastpath_differential.Twin]) -> None:
         calls.append(1)
-        file = twins[1].store.index.files[-1]
+        file = backends[1].store.index.files[-1]
         file.buffer[file.entries_at + 25] ^= 1
-        real(twins)
+        real(backends)
 
     monkeypatch.setattr(fastpath_differential, "check_everything", turned)
     with pytest.raises(Disagreement, match=r"seed 1, store 0, burst 499: index 0 bytes differs at byte \d+"):

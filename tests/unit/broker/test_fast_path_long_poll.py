@@ -1,4 +1,4 @@
-"""Long polls in the lane: held as the handler holds them, answered once by the message that they wait for."""
+"""Long polls in the fast path: held as the handler holds them, answered once by the message that they wait for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAITS = SUSPEND | SUBSCRIPTION
 
 @pytest.fixture(params=(PYTHON, NATIVE), autouse=True)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test holds both twins."""
+    """Every test holds both backends."""
     use_backend(request.param, monkeypatch)
 
 
@@ -40,7 +40,7 @@ def pulling(tmp_path: Path) -> Iterator[Pulling]:
 
 
 def poll(pulling: Pulling, *requests: RemotingCommand, connection: FakePeer | None = None) -> FakePeer:
-    """Give pulls to the lane in one read; all of them are for it."""
+    """Give pulls to the fast path in one read; all of them are for it."""
     connection = connection or FakePeer()
     data = b"".join(map(encode_frame, requests))
     assert pulling.fast_path.burst(connection, data, 0) == len(data)  # type: ignore[arg-type]

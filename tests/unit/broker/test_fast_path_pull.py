@@ -1,4 +1,4 @@
-"""Pulls in the lane: the handler's replies and accounts, and what is not ordinary is left alone."""
+"""Pulls in the fast path: the handler's replies and accounts, and what is not ordinary is left alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.broker.test_pull import Pulling, pull_request
 
 @pytest.fixture(params=(PYTHON, NATIVE), autouse=True)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test holds both twins."""
+    """Every test holds both backends."""
     use_backend(request.param, monkeypatch)
 
 
@@ -39,7 +39,7 @@ def pulling(tmp_path: Path) -> Iterator[Pulling]:
 
 
 def serve(pulling: Pulling, request: RemotingCommand) -> list[RemotingCommand]:
-    """What the lane answers; nothing when it leaves the pull to the handler."""
+    """What the fast path answers; nothing when it leaves the pull to the handler."""
     connection = FakePeer()
     frame = encode_frame(request)
     used = pulling.fast_path.burst(connection, frame, 0)  # type: ignore[arg-type]
@@ -270,5 +270,5 @@ def test_a_pull_that_only_python_can_test_waits_with_the_handler(tmp_path: Path)
         1, flags=SUBSCRIPTION | SUSPEND, subscription="(TAGS = 'TagA') = TRUE", expressionType="SQL92"
     )
     used = pulling.fast_path.burst(FakePeer(), encode_frame(request), 0)  # type: ignore[arg-type]
-    assert used == 0, "the twins leave the same pulls to the handler"
+    assert used == 0, "the backends leave the same pulls to the handler"
     pulling.close()

@@ -1,4 +1,4 @@
-"""The lane: captured and made sends give RocketMQ's replies and records, and what is not ordinary is left alone."""
+"""The fast path: captured and made sends give RocketMQ's replies and records, and what is not ordinary is left alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEND_CODES = (10, 310, 320)
 
 @pytest.fixture(params=(PYTHON, NATIVE), autouse=True)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test holds both twins."""
+    """Every test holds both backends."""
     use_backend(request.param, monkeypatch)
 
 
@@ -151,31 +151,31 @@ def test_binary_headers_are_served_and_answered_in_binary(sending: Sending, name
 
 
 def test_fast_path_and_handler_store_the_same_message(tmp_path: Path) -> None:
-    lane, handler = Sending(tmp_path / "lane"), Sending(tmp_path / "handler")
+    fast_path, handler = Sending(tmp_path / "fast_path"), Sending(tmp_path / "handler")
     frames = [request.data for request, _ in sends_of("java-produce-send") + sends_of("java-produce-batch")]
     replies = []
-    for sending in (lane, handler):
+    for sending in (fast_path, handler):
         connection = FakePeer()
         for frame in frames:
-            if sending is lane:
+            if sending is fast_path:
                 assert sending.fast_path.burst(connection, frame, 0) == len(frame)  # type: ignore[arg-type]
             elif (reply := sending.handle(connection, frame)) is not None:
                 connection.write(encode_frame(reply))
         replies.append([(reply.opaque, reply.ext) for reply in connection.replies()])
     assert replies[0] == replies[1]
-    assert lane.stored() == handler.stored()
-    for key, queue in lane.store.queues.items():
+    assert fast_path.stored() == handler.stored()
+    for key, queue in fast_path.store.queues.items():
         other = handler.store.queues[key]
         assert queue.max_offset == other.max_offset
     for topic, key in (("TopicNormal", "key1"), ("TopicNormal", "键"), ("TopicBatch", "KEYS")):
-        found = [sending.store.query(topic, key, count_max=32).count for sending in (lane, handler)]
+        found = [sending.store.query(topic, key, count_max=32).count for sending in (fast_path, handler)]
         assert found[0] == found[1]
     tags = [
         sending.store.query("TopicNormal", "TagA", count_max=32, index_type="T").count
-        for sending in (lane, handler)
+        for sending in (fast_path, handler)
     ]
     assert tags[0] == tags[1] > 0
-    lane.close()
+    fast_path.close()
     handler.close()
 
 

@@ -1,4 +1,4 @@
-"""Each request that the lane serves is in the latencies, by either twin."""
+"""Each request that the fast path serves is in the latencies, by either backend."""
 
 from __future__ import annotations
 

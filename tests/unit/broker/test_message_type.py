@@ -34,7 +34,7 @@ def sending(tmp_path: Path) -> Iterator[Sending]:
 
 
 def send(sending: Sending, frame: bytes) -> dict[str, str | int]:
-    """Through the lane and, what it leaves, through the handler: code and queueId."""
+    """Through the fast path and, what it leaves, through the handler: code and queueId."""
     connection = FakePeer()
     used = sending.fast_path.burst(connection, frame, 0)  # type: ignore[arg-type]
     if used:

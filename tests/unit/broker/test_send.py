@@ -1,4 +1,4 @@
-"""The send handler: what the lane leaves, with RocketMQ's codes and remarks that say what is allowed."""
+"""The send handler: what the fast path leaves, with RocketMQ's codes and remarks that say what is allowed."""
 
 from __future__ import annotations
 

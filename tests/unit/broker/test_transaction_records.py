@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.transaction.book import OpenTransaction, Outcome
 from aerobee.broker.transaction.commit_scan import commits_between
 from aerobee.broker.transaction.half_message import (
     HalfMessage,
@@ -23,6 +22,7 @@ from aerobee.broker.transaction.half_message import (
     to_half,
 )
 from aerobee.broker.transaction.recovery import Source, recover
+from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
 from aerobee.errors import MalformedRecord, RemoteError
 from aerobee.message import (
     TRANSACTION_COMMIT,
@@ -309,12 +309,12 @@ class MemoryLog:
         )
 
     def open_after(self, **arguments: int) -> list[str]:
-        return [transaction.transaction_id for transaction in self.recover(**arguments).book.by_key.values()]
+        return [transaction.transaction_id for transaction in self.recover(**arguments).table.by_key.values()]
 
 
 def test_start_of_an_empty_store_finds_nothing() -> None:
     found = MemoryLog().recover()
-    assert not found.book.open
+    assert not found.table.open
     assert found.scanned_bytes == 0
 
 
@@ -332,10 +332,10 @@ def test_commit_without_an_op_record_counts() -> None:
         log.prepare(name)
     log.commit("b")
     found = log.recover()
-    assert list(found.book.by_key) == [("g", "a"), ("g", "c")]
+    assert list(found.table.by_key) == [("g", "a"), ("g", "c")]
     assert found.found_commits == 1
-    assert found.book.ops == [1]  # the op record is still to be written
-    assert found.book.outcomes[("g", "b")] is Outcome.COMMITTED
+    assert found.table.ops == [1]  # the op record is still to be written
+    assert found.table.outcomes[("g", "b")] is Outcome.COMMITTED
 
 
 def test_rollback_without_an_op_record_is_open_again() -> None:
@@ -353,7 +353,7 @@ def test_search_for_commits_begins_where_op_records_are_known_to_be_complete() -
     log.commit("late")
     found = log.recover(settled=settled)
     assert found.scanned_bytes == len(log.data) - settled
-    assert list(found.book.by_key) == [("g", "open")]
+    assert list(found.table.by_key) == [("g", "open")]
     # What a power loss cut off cannot say where to begin.
     assert log.recover(settled=len(log.data) + 1).scanned_bytes == len(log.data)
 
@@ -375,7 +375,7 @@ def test_copies_of_a_check_are_one_transaction_with_its_count() -> None:
     log.prepare("a")
     log.prepare("a", checks=1)
     log.prepare("a", checks=2)
-    (transaction,) = log.recover().book.by_key.values()
+    (transaction,) = log.recover().table.by_key.values()
     assert isinstance(transaction, OpenTransaction)
     assert (transaction.checks, transaction.copies) == (2, (0, 1, 2))
     assert transaction.due_ms == 61_000
@@ -400,15 +400,15 @@ def test_new_half_message_with_an_id_that_was_decided_is_open() -> None:
     log.commit("a")
     log.prepare("a")
     found = log.recover()
-    assert [transaction.queue_offset for transaction in found.book.by_key.values()] == [1]
+    assert [transaction.queue_offset for transaction in found.table.by_key.values()] == [1]
 
 
 def test_offsets_beyond_the_queues_end_are_those_of_a_log_that_was_cut() -> None:
     log = MemoryLog()
     log.prepare("a")
     found = log.recover(half_offset=9, op_offset=9)
-    assert not found.book.open
-    assert found.book.progress() == (1, 0)
+    assert not found.table.open
+    assert found.table.progress() == (1, 0)
 
 
 def test_search_goes_over_the_end_of_a_file_and_stops_at_zeros() -> None:

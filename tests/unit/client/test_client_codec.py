@@ -1,4 +1,4 @@
-"""Both twins of the client's codec: which one is taken, and the short form of tests/fuzz/client_differential.py."""
+"""Both backends of the client's codec: which one is taken, and the short form of tests/fuzz/client_differential.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.fixture(params=[PYTHON, NATIVE])
-def twin(request: pytest.FixtureRequest) -> Codec:
+def backend(request: pytest.FixtureRequest) -> Codec:
     try:
         return choose_codec(request.param)
     except ConfigError as error:
@@ -66,7 +66,7 @@ def test_the_twins_agree_on_random_messages_answers_and_records() -> None:
 
 @pytest.mark.parametrize("part", ["take_send_replies", "decode_messages", "ids", "template"])
 def test_a_part_that_differs_is_noticed(part: str) -> None:
-    """The checker bites, whichever part of one twin is another than the other's."""
+    """The checker bites, whichever part of one backend is another than the other's."""
     real = python_codec()
 
     def hook(connection: Any, data: bytes | bytearray, position: int) -> int:
@@ -87,9 +87,11 @@ def test_a_part_that_differs_is_noticed(part: str) -> None:
         run(200, 3, [real, replace(real, **{part: other[part]})])
 
 
-async def test_ordinary_answers_of_a_read_finish_their_sends(twin: Codec) -> None:
+async def test_ordinary_answers_of_a_read_finish_their_sends(backend: Codec) -> None:
     data = answer(1) + answer(2, code=12, queue_offset=8) + answer(3, queue_id=5)
-    *seen, is_closed, pending, unread = seen_by_callers(twin.take_send_replies, [1, 2, 3, 4], set(), [data])
+    *seen, is_closed, pending, unread = seen_by_callers(
+        backend.take_send_replies, [1, 2, 3, 4], set(), [data]
+    )
     assert seen == [
         stored(1),
         stored(2, status=SendStatus.FLUSH_SLAVE_TIMEOUT, queue_offset=8),
@@ -99,7 +101,7 @@ async def test_ordinary_answers_of_a_read_finish_their_sends(twin: Codec) -> Non
     assert (is_closed, pending, unread) == (False, [4], b"")
 
 
-async def test_ordinary_answers_are_taken_by_the_hook_and_others_left(twin: Codec) -> None:
+async def test_ordinary_answers_are_taken_by_the_hook_and_others_left(backend: Codec) -> None:
     class Calls:
         pending: dict[int, Any]
 
@@ -111,15 +113,17 @@ async def test_ordinary_answers_are_taken_by_the_hook_and_others_left(twin: Code
     for left in (answer(2, code=1), answer(8), answer(9), second[:-1], b"", b"\x00" * 8, second + b"x"):
         calls.pending[1] = (loop.create_future(), 0.0, 9.0, "", (QUEUE, "id"))
         used = len(first) + (len(second) if left == second + b"x" else 0)
-        assert twin.take_send_replies(calls, b"ahead" + first + left, 5) == 5 + used
+        assert backend.take_send_replies(calls, b"ahead" + first + left, 5) == 5 + used
         assert 1 not in calls.pending
-    assert twin.take_send_replies(calls, bytearray(answer(3)), 0) == len(answer(3))  # its caller has given up
+    assert backend.take_send_replies(calls, bytearray(answer(3)), 0) == len(
+        answer(3)
+    )  # its caller has given up
     assert sorted(calls.pending) == [9]
 
 
-def test_a_frame_and_its_id(twin: Codec) -> None:
-    ids = twin.ids(UniqueIds(ip="10.0.0.1", process_id=1, salt=2))
-    template = twin.template(
+def test_a_frame_and_its_id(backend: Codec) -> None:
+    ids = backend.ids(UniqueIds(ip="10.0.0.1", process_id=1, salt=2))
+    template = backend.template(
         SendTemplate(group="g", queue=QUEUE, default_topic="TBW102", default_queue_count=4)
     )
     frame, unique_id = template.begin(ids, 7, 1, 1_790_000_000_000, Message("orders", b"body", tag='"a"'))

@@ -178,7 +178,7 @@ class TestUniqueIds:
     NOW = 1_795_219_597_826
 
     @pytest.fixture(params=["python", "native"], autouse=True)
-    def twin(self, request):
+    def backend(self, request):
         try:
             self.ids = choose_codec(request.param).ids
         except ConfigError as error:

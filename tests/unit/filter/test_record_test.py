@@ -13,7 +13,7 @@ from tests.unit.filter.test_sql92 import ROW
 
 try:
     from aerobee_native import RecordFilter
-except ImportError:  # no native lane is built
+except ImportError:  # no native backend is built
     RecordFilter = None
 
 HOST = pack_host("10.0.0.1", 1)
@@ -93,7 +93,7 @@ def test_the_function_over_bytes_agrees_with_the_tree(seed, monkeypatch):
                 assert test.record(record) is expected, (text, row)
 
 
-@pytest.mark.skipif(RecordFilter is None, reason="no native lane is built")
+@pytest.mark.skipif(RecordFilter is None, reason="no native backend is built")
 @pytest.mark.parametrize("seed", range(4))
 def test_the_native_filter_agrees_with_the_function(seed, monkeypatch):
     leaf = fuzz.leaf
@@ -123,7 +123,7 @@ def test_the_native_filter_agrees_with_the_function(seed, monkeypatch):
     assert looked_at > 4 * native
 
 
-@pytest.mark.skipif(RecordFilter is None, reason="no native lane is built")
+@pytest.mark.skipif(RecordFilter is None, reason="no native backend is built")
 @pytest.mark.parametrize("bad", [(), ([], ()), ([], ("lone", 0)), ([], ("and", [1])), ([b"a"], ("order", "=", True, 0, 0)),
                                  ([b"a"], ("same_integer", 0, 1 << 64, False)), ([b"a"], ("what", 0))])  # fmt: skip
 def test_a_program_that_is_none_is_refused(bad):

@@ -28,24 +28,24 @@ def watch(*peers: FakeConnection) -> UnreadReplies:
 
 
 def test_below_half_the_bound_nobody_is_disconnected() -> None:
-    deaf = FakeConnection(LIMIT // 2)
-    unread = watch(deaf)
+    unresponsive = FakeConnection(LIMIT // 2)
+    unread = watch(unresponsive)
     assert [unread.look() for _ in range(10)] == [LIMIT // 2] * 10
-    assert not deaf.aborted
+    assert not unresponsive.aborted
 
 
 def test_above_half_the_bound_a_peer_gets_some_looks_to_take_something() -> None:
-    deaf = FakeConnection(600)
-    unread = watch(deaf)
+    unresponsive = FakeConnection(600)
+    unread = watch(unresponsive)
     for _ in range(STALLED_LOOKS):
         assert unread.look() == 600
     assert unread.look() == 0
-    assert deaf.aborted == "the peer reads nothing, 600 bytes waited for it"
+    assert unresponsive.aborted == "the peer reads nothing, 600 bytes waited for it"
 
 
 def test_above_the_bound_the_second_look_without_progress_is_the_last() -> None:
-    deaf = FakeConnection(LIMIT + 1)
-    unread = watch(deaf)
+    unresponsive = FakeConnection(LIMIT + 1)
+    unread = watch(unresponsive)
     assert unread.look() == LIMIT + 1
     assert unread.look() == 0
 

@@ -53,7 +53,12 @@ def messages(records: list[tuple[bytes, bytes, int]]) -> list[StoredMessage]:
 
 def own_records(store: MessageStore, waiting: set[tuple[str, int]], told: list[int]) -> OwnRecords:
     return OwnRecords(
-        store, topic=TOPIC, queue_id=0, host=HOST, waiting=waiting, came=lambda: told.append(store.log.end)
+        store,
+        topic=TOPIC,
+        queue_id=0,
+        host=HOST,
+        waiting=waiting,
+        on_written=lambda: told.append(store.log.end),
     )
 
 

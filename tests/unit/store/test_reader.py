@@ -1,4 +1,4 @@
-"""Reads of a queue whose records are young: the same bytes whatever their layout, and nothing that is not there."""
+"""Reads of a queue whose records are hot: the same bytes whatever their layout, and nothing that is not there."""
 
 import random
 import struct
@@ -67,7 +67,7 @@ def test_young_records_come_as_they_are_in_the_log(store: MessageStore, offset: 
     queue = queue_of(store)
     places = queue.entries(offset, count)
     expected = b"".join(store.log.read(at, size) for at, size, _ in places)
-    assert store.reader.young_run(queue, offset, count) == (expected, len(places))
+    assert store.reader.hot_run(queue, offset, count) == (expected, len(places))
     result = store.get_messages("T", 0, offset, count_max=count)
     assert (result.status, result.body, result.count) == (GetStatus.FOUND, expected, len(places))
     assert result.next_offset == offset + len(places)
@@ -107,7 +107,7 @@ def test_a_record_that_is_not_what_its_entry_says_is_not_given(
         at += physical_offset - segment.base
         (value,) = number.unpack_from(segment.file.buffer, at)
         number.pack_into(segment.file.buffer, at, min(value + change, 0x7FFFFFFF))
-    assert store.reader.young_run(queue, 0, 32) is None
+    assert store.reader.hot_run(queue, 0, 32) is None
     # A wrong entry is written again from the log; a damaged record is passed over, alone.
     if not what.startswith("entry"):
         del records[index]
@@ -121,5 +121,5 @@ def test_an_entry_of_another_record_of_the_same_size_is_not_followed_unseen(stor
         queue.rewrite_entry(index, *entries[other])
     places = queue.entries(0, 32)
     expected = b"".join(store.log.read(at, size) for at, size, _ in places)
-    run = store.reader.young_run(queue, 0, 32)
+    run = store.reader.hot_run(queue, 0, 32)
     assert run is None or run == (expected, 32)

@@ -31,14 +31,14 @@ Key = tuple[str, str]  # topic, group
 
 
 class QueueWatch(Protocol):
-    """Who makes sure that messages of a queue are announced (ParkedPulls)."""
+    """Who makes sure that messages of a queue are announced (HeldPulls)."""
 
     def watch(self, topic: str, queue_id: int) -> None: ...
 
     def unwatch(self, topic: str, queue_id: int) -> None: ...
 
 
-class WaitingCall:
+class HeldPop:
     """One held call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again."""
 
     __slots__ = (
@@ -62,7 +62,7 @@ class WaitingCall:
         queue_id: int,
         tag_codes: frozenset[int] | None,
         until_ms: int,
-        resume: Callable[[WaitingCall, bool], None],
+        resume: Callable[[HeldPop, bool], None],
     ) -> None:
         self.peer = peer
         self.request = request
@@ -91,10 +91,10 @@ class _Place:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.watched: dict[tuple[str, int], None] = {}
-        self.calls: dict[WaitingCall, None] = {}
+        self.calls: dict[HeldPop, None] = {}
 
 
-class WaitingPops:
+class HeldPops:
     """The calls that wait. Belongs to the event loop."""
 
     def __init__(
@@ -112,11 +112,11 @@ class WaitingPops:
         self._watch = watch
         self._places: dict[Key, _Place] = {}
         self._by_queue: dict[tuple[str, int], list[_Place]] = {}
-        self._connections: dict[Peer, set[WaitingCall]] = {}
-        self._deadlines: list[tuple[float, int, WaitingCall]] = []
+        self._connections: dict[Peer, set[HeldPop]] = {}
+        self._deadlines: list[tuple[float, int, HeldPop]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
-        self._released: list[tuple[WaitingCall, bool]] = []
+        self._released: list[tuple[HeldPop, bool]] = []
         self.count = 0
 
     def waiting(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> int:
@@ -128,7 +128,7 @@ class WaitingPops:
             1 for call in place.calls if ANY_QUEUE in (queue_id, call.queue_id) or call.queue_id == queue_id
         )
 
-    def park(self, call: WaitingCall, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
+    def hold(self, call: HeldPop, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
         """Hold a call; `queues` are those whose messages it may get. False: too many wait already."""
         key = (call.topic, call.group)
         place = self._places.get(key)
@@ -158,7 +158,7 @@ class WaitingPops:
             self._arm()
         return True
 
-    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+    def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable."""
         places = self._by_queue.get((topic, queue_id))
         if places is not None:
@@ -191,7 +191,7 @@ class WaitingPops:
             self._timer.cancel()
             self._timer = None
 
-    def _release(self, call: WaitingCall, *, timed_out: bool) -> None:
+    def _release(self, call: HeldPop, *, timed_out: bool) -> None:
         self._forget(call)
         self._released.append((call, timed_out))
         if len(self._released) == 1:
@@ -203,7 +203,7 @@ class WaitingPops:
             if call.peer.is_open:
                 call.resume(call, timed_out)
 
-    def _forget(self, call: WaitingCall) -> None:
+    def _forget(self, call: HeldPop) -> None:
         call.waits = False
         self.count -= 1
         place = self._places[(call.topic, call.group)]

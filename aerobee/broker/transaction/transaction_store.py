@@ -1,6 +1,6 @@
 """What decisions do to the store: commit, rollback, a copy for a check, giving up, and the op records. No IO of its own.
 
-Follows TransactionalMessageBridge of RocketMQ. Each method appends and then changes the book with nothing in between,
+Follows TransactionalMessageBridge of RocketMQ. Each method appends and then changes the table with nothing in between,
 so that the two agree whenever somebody looks:
 
     commit     the message itself first: it is the proof. A crash before its op record loses nothing, for a start looks
@@ -21,7 +21,6 @@ from typing import Any, Protocol
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from aerobee.broker.transaction.book import OpenTransaction, Outcome, TransactionBook
 from aerobee.broker.transaction.half_message import (
     HalfMessage,
     asked_again,
@@ -30,6 +29,7 @@ from aerobee.broker.transaction.half_message import (
     op_record,
     read_half,
 )
+from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome, TransactionTable
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, MalformedRecord, StoreError
 from aerobee.message import (
@@ -48,7 +48,7 @@ OP_RETRY_S = 1.0
 HELD_TOPICS = (HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
 
 
-class TransactionStore(Protocol):
+class HalfMessageLog(Protocol):
     """What transactions need of the store."""
 
     config: Any
@@ -67,13 +67,13 @@ class TransactionStore(Protocol):
     def query(self, topic: str, key: str, *, count_max: int) -> QueryResult: ...
 
 
-class Ledger:
-    """The book and the store, kept in agreement. Belongs to the event loop."""
+class TransactionStore:
+    """The table and the store, kept in agreement. Belongs to the event loop."""
 
     def __init__(
         self,
         *,
-        store: TransactionStore,
+        store: HalfMessageLog,
         create_topic: Callable[[str], object],
         writer: MessageWriter,
         stats: BrokerStats,
@@ -83,7 +83,7 @@ class Ledger:
         op_bytes_max: Callable[[], int],
     ) -> None:
         """`create_topic` makes one that is missing; `host` is the broker's own, packed."""
-        self.book = TransactionBook()
+        self.table = TransactionTable()
         self.host = host
         self.committed_count = self.rolled_back_count = self.given_up_count = 0
         self._store = store
@@ -103,6 +103,10 @@ class Ledger:
         return self.committed_count + self.rolled_back_count
 
     # --- reading
+
+    def go_on_with(self, table: TransactionTable) -> None:
+        """Take over what recovery found, before anything is served."""
+        self.table = table
 
     def half_at(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:
         """The half message at a place in the log, None when there is none (any more) or its record makes no sense."""
@@ -133,7 +137,7 @@ class Ledger:
         )
 
     def given_up_copy(self, transaction_id: str, group: str | None) -> HalfMessage | None:
-        """Its youngest copy in TRANS_CHECK_MAX_TIME_TOPIC, None when it was not given up; of any group when None."""
+        """Its newest copy in TRANS_CHECK_MAX_TIME_TOPIC, None when it was not given up; of any group when None."""
         found = self._store.query(TRANS_CHECK_MAX_TIME_TOPIC, transaction_id, count_max=CANDIDATES_MAX)
         for record in reversed(list(decode_records(found.body))):
             if record.topic != TRANS_CHECK_MAX_TIME_TOPIC:
@@ -163,12 +167,12 @@ class Ledger:
 
     def committed(self, transaction: OpenTransaction) -> None:
         """Its message is in the log: close it. decisions_made() follows, once for a burst."""
-        self.book.decided(transaction, Outcome.COMMITTED)
+        self.table.decided(transaction, Outcome.COMMITTED)
         self.committed_count += 1
 
     def rolled_back(self, transaction: OpenTransaction) -> None:
         """Close it without a delivery. decisions_made() follows, once for a burst."""
-        self.book.decided(transaction, Outcome.ROLLED_BACK)
+        self.table.decided(transaction, Outcome.ROLLED_BACK)
         self.rolled_back_count += 1
         self._has_rollback = True
 
@@ -180,7 +184,7 @@ class Ledger:
     def commit_given_up(self, half: HalfMessage) -> AppendResult:
         """Deliver one that was given up, or whose half message is closed for that reason."""
         result = self._deliver(half)
-        self.book.remember(half.key, Outcome.COMMITTED)
+        self.table.remember(half.key, Outcome.COMMITTED)
         self.committed_count += 1
         return result
 
@@ -201,7 +205,7 @@ class Ledger:
         if half is not None:
             self._create_topic(TRANS_CHECK_MAX_TIME_TOPIC)
             self._store.append(given_up(half))
-        self.book.decided(transaction, Outcome.GIVEN_UP)
+        self.table.decided(transaction, Outcome.GIVEN_UP)
         self.given_up_count += 1
         self._ops_changed(urgent=False)
 
@@ -213,7 +217,7 @@ class Ledger:
         """Store the copy about which a check is sent now, counting it. Raises StoreError."""
         copy = asked_again(half, transaction.checks + 1)
         result = self._store.append(copy)
-        self.book.asked(
+        self.table.asked(
             transaction,
             result.queue_offset,
             result.physical_offset,
@@ -226,16 +230,16 @@ class Ledger:
     def begin_anew(self, half: HalfMessage, *, due_ms: int) -> OpenTransaction:
         """Make it open with no checks counted (RESUME_CHECK_HALF_MESSAGE). Raises StoreError."""
         result = self._store.append(asked_again(half, 0))
-        known = self.book.by_key.get(half.key)
+        known = self.table.by_key.get(half.key)
         if known is not None:
-            self.book.asked(
+            self.table.asked(
                 known, result.queue_offset, result.physical_offset, now_ms=known.asked_ms, due_ms=due_ms
             )
             known.checks = 0
             self._ops_changed(urgent=False)
             return known
-        self.book.outcomes.pop(half.key, None)
-        return self.book.prepared(
+        self.table.outcomes.pop(half.key, None)
+        return self.table.prepared(
             OpenTransaction(
                 half.key,
                 half.topic,
@@ -250,7 +254,7 @@ class Ledger:
 
     def _ops_changed(self, *, urgent: bool) -> None:
         """Write the op buffer soon: now when it is large, after this burst when urgent, else in company."""
-        ops = self.book.ops
+        ops = self.table.ops
         if not ops:
             return
         if len(ops) * (len(str(ops[-1])) + 1) >= self._op_bytes_max():
@@ -274,15 +278,15 @@ class Ledger:
     def write_ops(self) -> AppendResult | None:
         """Write one op record with every decision that has none yet; None when there is nothing. Raises StoreError."""
         self._stop_op_timer()
-        offsets = self.book.take_ops()
+        offsets = self.table.take_ops()
         if not offsets:
             return None
         try:
             result = self._store.append(op_record(offsets, now_ms=self._clock.now_ms(), host=self.host))
         except BaseException:
-            self.book.ops[:0] = offsets
+            self.table.ops[:0] = offsets
             raise
-        self.book.op_written(result.queue_offset, offsets)
+        self.table.op_written(result.queue_offset, offsets)
         return result
 
     def stop(self) -> None:

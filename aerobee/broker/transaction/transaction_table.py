@@ -37,7 +37,7 @@ class Outcome(Enum):
 
 
 class OpenTransaction:
-    """One that is not decided. `queue_offset` and `physical_offset` are those of its youngest copy.
+    """One that is not decided. `queue_offset` and `physical_offset` are those of its newest copy.
 
     `stored_ms` is when its first copy was stored, as far as that is known; `immunity_ms` how long its sender wants not to
     be asked, None for the broker's own time; `due_ms` when to ask next, None: when the broker's own immunity is over.
@@ -82,7 +82,7 @@ class OpenTransaction:
         self.checks = checks
         self.immunity_ms = immunity_ms
         self.due_ms = stored_ms + immunity_ms if due_ms is None and immunity_ms is not None else due_ms
-        # What the hot path knows of the youngest copy: bytes of its record (0: unknown), KEYS and TAGS.
+        # What the hot path knows of the newest copy: bytes of its record (0: unknown), KEYS and TAGS.
         self.size = 0
         self.marks: tuple[str, str] | None = None
         self.asked_ms = 0  # when it was asked about last by this process
@@ -102,7 +102,7 @@ class OpenTransaction:
         return (*self.older, self.queue_offset)
 
 
-class TransactionBook:
+class TransactionTable:
     """The open transactions of one half queue. Times in ms; nothing here reads a clock."""
 
     def __init__(self, *, floor: int = 0, end: int = 0, op_floor: int = 0) -> None:
@@ -179,7 +179,7 @@ class TransactionBook:
         self.remember(key, outcome)
 
     def remember(self, key: Key, outcome: Outcome) -> None:
-        """Note an outcome, the youngest replacing what was known before."""
+        """Note an outcome, the newest replacing what was known before."""
         outcomes = self.outcomes
         count = len(outcomes)
         outcomes[key] = outcome
