@@ -1,6 +1,6 @@
 """What Python sees of the native package. aerobee/broker/fastpath/seam.py explains the fast path's part."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Sized
 from typing import Any, final
 
 from aerobee.broker.fastpath.seam import (
@@ -47,6 +47,10 @@ class Backend:
         waiting: Container[tuple[str, int]],
         special_properties: frozenset[str],
         supports_long_poll: bool,
+        put_steps: memoryview,
+        get_steps: memoryview,
+        put_took: Callable[[float, int], None],
+        get_took: Callable[[float, int], None],
     ) -> None: ...
     def serve_later(
         self,
@@ -121,10 +125,27 @@ class Sockets:
 
     def fileno(self) -> int: ...
     def wait(self, timeout_s: float) -> tuple[int, list[tuple[int, int]]]: ...
-    def receive(
-        self, backend: Backend | None, now_ms: int, *, takes_sends: bool, takes_pulls: bool
-    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]: ...
-    def send_replies(self) -> list[tuple[Any, bytes | int]]: ...
+    def run(
+        self,
+        backend: Backend | None,
+        timeout_s: float,
+        *,
+        turn_count_max: int,
+        takes_sends: bool,
+        takes_pulls: bool,
+        now_ms: Callable[[], int] | None,
+        loop_ready: Sized | None,
+        loop_timers: list[Any] | None,
+    ) -> tuple[
+        list[tuple[int, int]],
+        int,
+        list[Any],
+        list[Any],
+        list[Any],
+        list[Any],
+        list[Any],
+        BaseException | None,
+    ]: ...
     def add(self, descriptor: int, owner: object) -> int: ...
     def remove(self, token: int) -> None: ...
     def watch(self, token: int, reads: bool, writes: bool) -> None: ...

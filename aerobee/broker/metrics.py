@@ -6,6 +6,7 @@ them through their owner (stats.py); whoever shows all of them, as a metrics end
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,7 @@ _FIRST = -_EXPONENT_MIN * _PARTS - _PARTS
 # Durations of 0.5 to 244 us are counted in steps of 60 ns, of which each lies in one bucket.
 _STEPS, _STEPS_A_S = 4096, 2.0**24
 _EXACT_S, _STEPPED_S = 2.0**-21, _STEPS / _STEPS_A_S
+_NO_STEPS = array("q", bytes(8 * _STEPS))
 
 
 class Kind(Enum):
@@ -37,11 +39,12 @@ class Latency:
     are sorted into the buckets when somebody reads.
     """
 
-    __slots__ = ("_before", "_counts", "_last", "_max_s", "_steps", "_sum_s", "_turned_at")
+    __slots__ = ("_before", "_counts", "_last", "_max_s", "_sum_s", "_turned_at", "steps")
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKET_COUNT
-        self._steps = [0] * _STEPS  # short durations that are not in the numbers yet
+        # Short durations that are not in the numbers yet; native code counts here, too, so it is never replaced.
+        self.steps = array("q", _NO_STEPS)
         self._sum_s = 0.0
         self._max_s = 0.0
         self._last = self._before = tuple(
@@ -52,7 +55,7 @@ class Latency:
     def add(self, elapsed_s: float, times: int = 1) -> None:
         """`times` things took that long each."""
         if _EXACT_S <= elapsed_s < _STEPPED_S:
-            self._steps[int(elapsed_s * _STEPS_A_S)] += times
+            self.steps[int(elapsed_s * _STEPS_A_S)] += times
         else:
             self._sort(elapsed_s, times)
 
@@ -89,8 +92,8 @@ class Latency:
             self._max_s = elapsed_s
 
     def _sort_steps(self) -> None:
-        if any(self._steps):
-            steps, self._steps = self._steps, [0] * _STEPS
+        if any(self.steps):
+            steps, self.steps[:] = self.steps[:], _NO_STEPS
             for step, times in enumerate(steps):
                 if times:
                     self._sort((step + 0.5) / _STEPS_A_S, times)

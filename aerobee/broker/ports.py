@@ -19,10 +19,10 @@ from aerobee.network import Network
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.direct import DirectNetwork, Event
+from aerobee.remoting.direct import DirectNetwork, Received
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
-from aerobee.remoting.native_loop import NativeSockets
+from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import ServerTls
@@ -38,7 +38,7 @@ class Bursts(Protocol):
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int: ...
 
-    def receive(self, sockets: NativeSockets) -> list[Event]: ...
+    def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received: ...
 
 
 class Ports:

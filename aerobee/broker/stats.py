@@ -140,8 +140,8 @@ class BrokerStats:
         total.size += size
         total.times += times
 
-    def group_get(self, group: str, topic: str, count: int, size: int) -> None:
-        """One pull of the group was answered with `count` messages of `size` bytes in all."""
+    def group_get(self, group: str, topic: str, count: int, size: int, pulls: int = 1) -> None:
+        """Pulls of the group were answered with `count` messages of `size` bytes in all."""
         key = f"{topic}@{group}"
         item = self._gets.get(key)
         if item is None:
@@ -149,12 +149,12 @@ class BrokerStats:
         counter = item.counter
         counter.count += count
         counter.size += size
-        counter.times += 1
+        counter.times += pulls
         total = self._broker_get.counter
         total.count += count
         total.size += size
-        total.times += 1
-        self._found += 1
+        total.times += pulls
+        self._found += pulls
 
     def get_miss(self, count: int = 1) -> None:
         """Pulls that found nothing."""

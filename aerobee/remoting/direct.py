@@ -24,7 +24,7 @@ from typing import Any, cast
 from aerobee.message import pack_host
 from aerobee.network import AsyncioNetwork, NetworkServer
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.native_loop import NativeEventLoop, NativeSockets
+from aerobee.remoting.native_loop import NativeEventLoop, NativeSockets, Wait
 
 _LOG = logging.getLogger("aerobee.remoting")
 _BACKLOG = 1024
@@ -37,24 +37,26 @@ _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIM
 _DATA, _END, _BROKEN, _WRITABLE = 0, 1, 2, 3
 
 _TURNS_MAX = 4
-_READY_AGAIN_MIN = 2
 _SENT_AT_ONCE_MAX = 1 << 20
 
 Event = tuple["DirectTransport", int, Any]
+# After how many turns of connections, (descriptor, mask) of others that have something, and what is for the transports.
+Received = tuple[int, list[tuple[int, int]], list[Event]]
+Receive = Callable[[NativeSockets, Wait, int], Received]  # the number is that of the turns at most
 
 
 class DirectNetwork(AsyncioNetwork):
     """A network whose servers' connections are read by native code, and served by the fast path from serve() on."""
 
     def __init__(self, make_sockets: Callable[[], NativeSockets]) -> None:
-        self._receive: Callable[[NativeSockets], list[Event]] = _give_all
+        self._receive: Receive = _give_all
         self._make_sockets = make_sockets
         self._sockets: NativeSockets | None = None
         self._users = 0  # listeners and transports: the last one leaving gives the sockets back
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lender: NativeEventLoop | None = None  # None: these have an epoll of their own
 
-    def serve(self, receive: Callable[[NativeSockets], list[Event]]) -> None:
+    def serve(self, receive: Receive) -> None:
         """Let `receive` serve what arrives from now on (FastPath.receive); before, everything goes to the connections."""
         self._receive = receive
 
@@ -78,7 +80,7 @@ class DirectNetwork(AsyncioNetwork):
         if self._sockets is None:
             self._loop = loop
             if isinstance(loop, NativeEventLoop):
-                self._sockets = loop.lend(self._turn)
+                self._sockets = loop.lend(self._run)
             if self._sockets is not None:
                 self._lender = cast(NativeEventLoop, loop)
             else:
@@ -96,36 +98,41 @@ class DirectNetwork(AsyncioNetwork):
                 self._loop.remove_reader(self._sockets.fileno())
             self._sockets = self._loop = self._lender = None
 
-    def _turn(self) -> None:
-        """Serve what the last wait has found. Raises nothing: it is called from inside the loop's wait."""
+    def _run(self, wait: Wait, turn_count_max: int = 1 << 30) -> tuple[int, list[tuple[int, int]]]:
+        """As native_loop.Run. Raises nothing: it is called from inside the loop's wait."""
         if self._sockets is None:
-            return
+            return 0, []
         try:
-            events = self._receive(self._sockets)
+            turn_count, others, events = self._receive(self._sockets, wait, turn_count_max)
         except Exception:
             _LOG.exception("serving the connections that have something failed")
-            return
+            return 0, []
         for transport, kind, what in events:
             try:
                 transport.on_event(kind, what)
             except Exception as error:
                 transport.failed(error)
+        return turn_count, others
 
     def _ready(self) -> None:
         # While several peers have something, more arrives during their turn: looking again costs less than the way
         # through the event loop, which gets its own turn after a few.
-        for _ in range(_TURNS_MAX):
-            if self._sockets is None:
-                return
-            ready, _others = self._sockets.wait(0.0)
-            if ready:
-                self._turn()
-            if ready < _READY_AGAIN_MIN:
-                return
+        self._run((0.0, None, None), _TURNS_MAX)
 
 
-def _give_all(sockets: NativeSockets) -> list[Event]:
-    return sockets.receive(None, 0, takes_sends=False, takes_pulls=False)[3]
+def _give_all(sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received:
+    timeout_s, loop_ready, loop_timers = wait
+    others, turn_count, _, _, _, events, _, _ = sockets.run(
+        None,
+        timeout_s,
+        turn_count_max=turn_count_max,
+        takes_sends=False,
+        takes_pulls=False,
+        now_ms=None,
+        loop_ready=loop_ready,
+        loop_timers=loop_timers,
+    )
+    return turn_count, others, events
 
 
 def _duplicate(listener: Any) -> socket.socket:

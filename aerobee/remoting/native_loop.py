@@ -4,7 +4,8 @@ asyncio's own loop with another selector: one epoll holds what asyncio watches a
 only connections have something, they are served and the wait goes on, without a pass of the event loop: an epoll below
 the loop's (direct.py, on any other loop) costs a fifth of what a message costs that comes alone.
 
-A turn of connections that leaves work for the loop, a callback or a timer that is due, ends the wait.
+Connections are served in native code alone, turn after turn, until something is left for the loop: a callback, a new
+timer or one that is due, a descriptor of others.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Any, Protocol
 
 FOREVER = -1.0
+
+# For how many seconds to wait, below 0 for ever; what the loop is to run; its timers.
+Wait = tuple[float, Sized | None, list[Any] | None]
+# Serves connections for at most that long; returns after how many turns, and (descriptor, mask) of others.
+Run = Callable[[Wait], tuple[int, list[tuple[int, int]]]]
 
 
 class NativeSockets(Protocol):
@@ -27,13 +33,30 @@ class NativeSockets(Protocol):
         """Wait; below 0 for ever. Returns how many sockets have something, and (descriptor, selectors' mask) of others."""
         ...
 
-    def receive(
-        self, backend: Any, now_ms: int, *, takes_sends: bool, takes_pulls: bool
-    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """Read and serve what the last wait() found: appended, pulled, held, events."""
+    def run(
+        self,
+        backend: Any,
+        timeout_s: float,
+        *,
+        turn_count_max: int,
+        takes_sends: bool,
+        takes_pulls: bool,
+        now_ms: Callable[[], int] | None,
+        loop_ready: Sized | None,
+        loop_timers: list[Any] | None,
+    ) -> tuple[
+        list[tuple[int, int]],
+        int,
+        list[Any],
+        list[Any],
+        list[Any],
+        list[Any],
+        list[Any],
+        BaseException | None,
+    ]:
+        """Wait, read, serve and send, turn after turn, until something is left for Python: others, turns, appended, pulled,
+        held, events, unsent, fault."""
         ...
-
-    def send_replies(self) -> list[tuple[Any, bytes | int]]: ...
 
     def add(self, descriptor: int, owner: object) -> int: ...
 
@@ -62,37 +85,39 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
     _stopping: bool
 
     def __init__(self, sockets: NativeSockets) -> None:
-        self._native_selector = _NativeSelector(sockets, self.idle_s)
+        self._native_selector = _NativeSelector(sockets, self.wait)
         super().__init__(self._native_selector)
 
-    def lend(self, turn: Callable[[], None]) -> NativeSockets | None:
-        """Lend the sockets to one network, whose `turn` serves them; None while another one has them."""
+    def lend(self, run: Run) -> NativeSockets | None:
+        """Lend the sockets to one network, whose `run` serves them; None while another one has them."""
         selector = self._native_selector
-        if selector.turn is not None:
+        if selector.run is not None:
             return None
-        selector.turn = turn
+        selector.run = run
         return selector.sockets
 
     def take_back(self) -> None:
         """The network that has the sockets has closed all of its own."""
-        self._native_selector.turn = None
+        self._native_selector.run = None
 
-    def idle_s(self) -> float:
-        """How long the loop has nothing to do but to wait; 0 when it has something, below 0 for ever."""
+    def wait(self) -> Wait:
+        """How long the loop has nothing to do but to wait, and what changes when that is over."""
         if self._ready or self._stopping:
-            return 0.0
-        if self._scheduled:
-            return max(0.0, self._scheduled[0].when() - self.time())
-        return FOREVER
+            timeout_s = 0.0
+        elif self._scheduled:
+            timeout_s = max(0.0, self._scheduled[0].when() - self.time())
+        else:
+            timeout_s = FOREVER
+        return timeout_s, self._ready, self._scheduled
 
 
 class _NativeSelector(selectors.BaseSelector):
     """What asyncio needs of a selector; register() and its like see plain descriptors and objects with fileno()."""
 
-    def __init__(self, sockets: NativeSockets, idle_s: Callable[[], float]) -> None:
+    def __init__(self, sockets: NativeSockets, wait: Callable[[], Wait]) -> None:
         self.sockets = sockets
-        self.turn: Callable[[], None] | None = None
-        self._idle_s = idle_s
+        self.run: Run | None = None
+        self._wait = wait
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -116,17 +141,19 @@ class _NativeSelector(selectors.BaseSelector):
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        keys = self._keys
+        _, loop_ready, loop_timers = self._wait()
         timeout_s = FOREVER if timeout is None else max(0.0, timeout)
-        wait, keys = self.sockets.wait, self._keys
         while True:
-            ready, others = wait(timeout_s)
-            if ready and self.turn is not None:
-                self.turn()
+            if self.run is None:
+                turn_count, others = 0, self.sockets.wait(timeout_s)[1]
+            else:
+                turn_count, others = self.run((timeout_s, loop_ready, loop_timers))
             if others:
                 return [(keys[fd], mask & keys[fd].events) for fd, mask in others if fd in keys]
-            if not ready:
+            if not turn_count:
                 return []
-            timeout_s = self._idle_s()
+            timeout_s, loop_ready, loop_timers = self._wait()
             if not timeout_s:
                 return []
 

@@ -46,6 +46,7 @@ class Durability:
             on_failed=writability.fail,
         )
         self._on_burst: Callable[[], None] | None = None
+        self._is_burst_wanted: Callable[[], bool] = lambda: True
         self.want_flush = self._flusher.want  # begin to flush now, with async flush too
 
     @property
@@ -70,9 +71,17 @@ class Durability:
         if self._on_burst is not None:
             self._on_burst()
 
-    def on_burst(self, callback: Callable[[], None] | None) -> None:
-        """Call back after each burst of appends, before its answers leave. One callback, cheap, which never raises."""
-        self._on_burst = callback
+    @property
+    def wants_each_burst(self) -> bool:
+        """Whether burst_done() does anything: several bursts must not be told as one then."""
+        return self._is_sync or (self._on_burst is not None and self._is_burst_wanted())
+
+    def on_burst(
+        self, callback: Callable[[], None] | None, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Call back after each burst of appends. One callback, cheap, which never raises. While `is_wanted` says no, many
+        bursts may be told as one, later."""
+        self._on_burst, self._is_burst_wanted = callback, is_wanted
 
     def wait(self, offset: int, callback: Callable[[bool], None]) -> None:
         """With sync flush call back when the log is durable up to `offset`; with async flush at once.

@@ -507,6 +507,17 @@ class LogAppender:
         self._on_broken(failure)
         return failure
 
+    def give_up(self, fault: BaseException) -> None:
+        """For native code: messages are in the log, and the numbers here could not be brought up to them. Nothing may follow
+        them; recovery finds all of them."""
+        failure = StoreError(
+            f"messages behind {self.last_record_offset} were not noted: {fault!r}. The store takes no more messages. Restart "
+            "the broker: recovery finds them",
+            path=self.log.directory,
+            offset=self.last_record_offset,
+        )
+        self._on_broken(failure)
+
     # -- visibility
 
     def announce(self, queue: AnyQueue, physical_offset: int, store_timestamp: int, tags_code: int) -> None:

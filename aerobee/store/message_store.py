@@ -283,6 +283,11 @@ class MessageStore:
         self.burst_done()
         return result
 
+    @property
+    def wants_each_burst(self) -> bool:
+        """Whether burst_done() has to be called for each burst: for the group commit, or those who send the log on."""
+        return self.durability.wants_each_burst
+
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message gets, whether or not consumers see the ones before it."""
         queue = self.queues.get((topic, queue_id))

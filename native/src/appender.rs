@@ -32,6 +32,8 @@ pub struct Appender {
     index: Index,
     queue_type: Py<PyAny>,
     waiting: Py<PyAny>, // queues at which somebody waits
+    /// Python was called that may have left work for the event loop, or somebody waiting; whoever asks sets it back.
+    pub has_called: bool,
     record: Vec<u8>,
 }
 
@@ -106,6 +108,7 @@ impl Appender {
             store_host,
             topics: Topics::default(),
             waiting,
+            has_called: false,
             record: Vec::new(),
         })
     }
@@ -118,6 +121,7 @@ impl Appender {
 
     /// Add a queue of a listed topic to the list of queues. One that has more to write than an entry is for the handlers.
     pub fn add_queue(&mut self, py: Python<'_>, topic: usize, id: i64, reply_start: Vec<u8>) -> Outcome<usize> {
+        self.has_called = true;
         let name = self.topics.list[topic].py_name.clone_ref(py);
         let found = self.store.bind(py).call_method1(intern!(py, "queue"), (&name, id));
         let object = self.errors.check(py, found)?;
@@ -174,6 +178,16 @@ impl Appender {
         Ok(Placed { queue_offset, physical_offset: offset, size })
     }
 
+    /// The store time of the youngest record, ms.
+    pub fn last_store_timestamp(&self, py: Python<'_>) -> PyResult<i64> {
+        self.numbers_object.bind(py).getattr(intern!(py, "last_store_timestamp"))?.extract()
+    }
+
+    /// How many index entries wait for the end of the burst.
+    pub fn unwritten_entry_count(&self) -> usize {
+        self.index.entries.len()
+    }
+
     /// The bytes of a record of this topic.
     pub fn record_bytes(&self, writing: &Writing<'_>, topic: usize, body_bytes: usize, properties_bytes: usize) -> usize {
         let field = &self.topics.list[topic].field;
@@ -213,7 +227,7 @@ impl Appender {
         let counts = &mut self.topics.list[topic];
         counts.count += 1;
         counts.byte_count += size;
-        counts.request_count += 1;
+        self.topics.count_request(topic);
     }
 
     /// Copy `size` bytes at `physical_offset` of the log to `out`; false when they are not in its current file.
@@ -332,6 +346,7 @@ impl Appender {
             return Ok(());
         }
         self.settle(writing)?;
+        self.has_called = true;
         let py = writing.py;
         let arguments = (&self.topics.queues[queue].object, offset, writing.now_ms, tag_code);
         let told = self.store.bind(py).call_method1(intern!(py, "announce"), arguments);
@@ -371,6 +386,7 @@ impl Appender {
     fn make_queue_room(&mut self, writing: &mut Writing<'_>, queue: usize, count: usize) -> Outcome<()> {
         let py = writing.py;
         self.release(writing).map_err(Stop::Fault)?;
+        self.has_called = true;
         let made = self.topics.queues[queue].object.bind(py).call_method1(intern!(py, "make_room"), (count,));
         self.errors.check(py, made).map(|_| ())
     }
@@ -386,6 +402,7 @@ impl Appender {
             return Ok(());
         }
         self.write_index(writing).map_err(Stop::Fault)?;
+        self.has_called = true;
         let index = self.index_object.clone_ref(py).into_bound(py);
         let has_room = index.call_method1(intern!(py, "has_room"), (count,)).and_then(|has| has.is_truthy());
         if !self.errors.check(py, has_room)? {
@@ -407,6 +424,7 @@ impl Appender {
             return Ok(log.end);
         }
         self.release(writing).map_err(Stop::Fault)?;
+        self.has_called = true;
         let placed = self.log_object.bind(py).call_method1(intern!(py, "place"), (size,));
         let offset = self.errors.check(py, placed)?.extract::<i64>().map_err(Stop::Fault)?;
         self.log(writing).map_err(Stop::Fault)?;

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -15,9 +16,10 @@ use crate::appender::Appender;
 use crate::batch::Batches;
 use crate::field::{Fields, Value};
 use crate::later::Later;
+use crate::latency::Steps;
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::pull::Pulls;
-use crate::results::{self, BurstResult};
+use crate::results::{self, BurstResult, PullResult};
 use crate::send::Sends;
 use crate::shared::{Burst, FLAG_ONEWAY, Family, Form, Gate, Gates, Identity, Request, Shared};
 use crate::transaction::Transactions;
@@ -29,6 +31,8 @@ pub const REPLY_BYTES_MAX: usize = 1 << 20;
 /// What stays between bursts.
 pub struct State {
     pub shared: Shared,
+    pub put_steps: Steps,
+    pub get_steps: Steps,
     families: Vec<Box<dyn Family>>,
 }
 
@@ -43,7 +47,7 @@ pub struct Backend {
 impl Backend {
     #[new]
     #[pyo3(signature = (*, store, find_topic, find_authorization, store_host, own_properties, reply_fields, reply_ext,
-        waiting, special_properties, supports_long_poll))]
+        waiting, special_properties, supports_long_poll, put_steps, get_steps, put_took, get_took))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         store: Bound<'_, PyAny>,
@@ -56,6 +60,10 @@ impl Backend {
         waiting: Py<PyAny>,
         special_properties: HashSet<String>,
         supports_long_poll: bool,
+        put_steps: Bound<'_, PyAny>,
+        get_steps: Bound<'_, PyAny>,
+        put_took: Py<PyAny>,
+        get_took: Py<PyAny>,
     ) -> PyResult<Self> {
         let identity = Identity::new(own_properties, reply_fields, &reply_ext)?;
         let appender = Appender::new(&store, store_host, waiting)?;
@@ -63,7 +71,12 @@ impl Backend {
             vec![Box::new(Sends), Box::new(Batches), Box::new(Pulls::new(find_authorization, supports_long_poll))];
         let shared = Shared::new(appender, identity, find_topic, special_properties);
         Ok(Self {
-            state: Mutex::new(State { shared, families }),
+            state: Mutex::new(State {
+                shared,
+                put_steps: Steps::new(&put_steps, put_took)?,
+                get_steps: Steps::new(&get_steps, get_took)?,
+                families,
+            }),
             forgets_topics: AtomicBool::new(false),
             forgets_authorizations: AtomicBool::new(false),
         })
@@ -203,20 +216,33 @@ impl State {
         shift: usize,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let py = burst.writing.py;
+        let (began, requests) = (Instant::now(), self.shared.appender.topics.request_count);
         let (used, is_slow, fault) = self.frames(&mut burst, data, position);
         let replies = std::mem::take(&mut burst.replies);
         let appended = self.end(&mut burst);
+        let pulled = results::pulled(py, &burst.pulled)?;
         let result = appended.map(|appended| BurstResult {
             replies: PyBytes::new(py, &replies),
             used: used + shift,
             is_slow,
             held_replies: PyBytes::new(py, &burst.held),
             appended,
-            pulled: burst.pulled.take().unwrap_or_else(|| PyList::empty(py)),
+            pulled,
             fault: fault.map(|error| error.into_value(py).into_any()),
         });
         self.shared.keep(replies);
-        result?.pack(py)
+        let result = result?.pack(py)?;
+        // What comes from nobody are pulls that waited: how long is no latency.
+        if !burst.writing.born_host.is_empty() {
+            self.took(py, began.elapsed(), requests, &burst.pulled)?;
+        }
+        Ok(result)
+    }
+
+    /// Count how long what was stored since there were so many requests took, and the pulls that found something.
+    pub fn took(&self, py: Python<'_>, took: Duration, requests: u64, pulled: &[PullResult]) -> PyResult<()> {
+        self.put_steps.add(py, took, self.shared.appender.topics.request_count - requests)?;
+        self.get_steps.add(py, took, pulled.iter().filter(|result| result.held.is_none()).count() as u64)
     }
 
     /// What a burst leaves to its end. Returns what was stored, by topic.
@@ -230,7 +256,7 @@ impl State {
         }
         let appended = PyList::empty(py);
         for total in &ended? {
-            appended.append(results::appended(&self.shared, py, total)?)?;
+            appended.append(results::appended(&self.shared.appender, py, total)?)?;
         }
         Ok(appended)
     }
@@ -302,6 +328,7 @@ impl State {
             if !is_open || !family.codes().contains(&request.code) {
                 continue;
             }
+            self.shared.appender.has_called |= !family.is_silent();
             match family.serve(&mut self.shared, burst, request) {
                 Err(Stop::Slow) => {}
                 served => return served,

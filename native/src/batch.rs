@@ -21,6 +21,10 @@ impl Family for Batches {
         Gate::Sends
     }
 
+    fn is_silent(&self) -> bool {
+        true
+    }
+
     fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
         let answer = store(shared, burst, request)?;
         shared.reply(burst, request, &answer);
@@ -86,7 +90,7 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
             first = placed.queue_offset;
         }
     }
-    shared.appender.topics.list[topic].request_count += 1;
+    shared.appender.topics.count_request(topic);
     Ok(Answer { queue, queue_offset: first, waits })
 }
 

@@ -142,7 +142,7 @@ fn deliver(shared: &mut Shared, py: Python<'_>, sources: &[i64], now_ms: i64, du
     shared.scratch.body = reader.record;
     let appended = PyList::empty(py);
     let ended = shared.appender.end(&mut burst.writing).and_then(|totals| {
-        totals.iter().try_for_each(|total| appended.append(results::appended(shared, py, total)?))
+        totals.iter().try_for_each(|total| appended.append(results::appended(&shared.appender, py, total)?))
     });
     shared.keep(burst.replies);
     if let Err(error) = ended {

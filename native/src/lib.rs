@@ -27,8 +27,9 @@ mod segment;
 mod filter;
 
 // The fast path: what families share, the families, and who asks them.
-mod shared;
+mod latency;
 mod results;
+mod shared;
 mod send;
 mod batch;
 mod authorization;
@@ -49,7 +50,7 @@ mod client_reply;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 8;
+const FAST_PATH_VERSION: u32 = 9;
 
 /// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::authorization::{Authorization, Authorizations};
 use crate::binary_header;
@@ -98,6 +98,10 @@ impl Family for Pulls {
 
     fn gate(&self) -> Gate {
         Gate::Pulls
+    }
+
+    fn is_silent(&self) -> bool {
+        true
     }
 
     /// The reply goes to the burst's replies, what is to be noted to what it pulled.
@@ -246,15 +250,18 @@ impl Pulls {
             return Err(Stop::Slow);
         }
         burst.pulled_bytes += burst.replies.len() - start;
-        note(burst, &PullResult {
-            authorization: &authorization.object,
+        burst.pulled.push(PullResult {
+            authorization: authorization.object.clone_ref(burst.writing.py),
             queue_id: asked.queue_id,
             next_offset: found.next_offset,
             commit_offset: asked.commit,
             message_count: found.count,
             byte_count,
             held: None,
-        })
+            pull_count: 1,
+            max_offset: found.max_offset,
+        });
+        Ok(())
     }
 
     /// Leave a pull without a reply: it is to wait for the next message of its queue.
@@ -270,24 +277,20 @@ impl Pulls {
         let hold_ms = if timeout_ms.is_missing() { 0 } else { timeout_ms.number().ok_or(Stop::Slow)? };
         let authorization = self.authorizations.get(key).ok_or(Stop::Slow)?;
         burst.replies.truncate(start);
-        let held = HeldFrame { frame: request.frame, hold_ms: hold_ms.clamp(0, HOLD_MS_MAX) };
-        note(burst, &PullResult {
-            authorization: &authorization.object,
+        let held = HeldFrame { frame: request.frame.to_vec(), hold_ms: hold_ms.clamp(0, HOLD_MS_MAX) };
+        burst.pulled.push(PullResult {
+            authorization: authorization.object.clone_ref(burst.writing.py),
             queue_id: asked.queue_id,
             next_offset: asked.offset,
             commit_offset: asked.commit,
             message_count: 0,
             byte_count: 0,
             held: Some(held),
-        })
+            pull_count: 1,
+            max_offset: asked.offset,
+        });
+        Ok(())
     }
-}
-
-/// Add it to what the burst has pulled.
-fn note(burst: &mut Burst<'_>, result: &PullResult<'_>) -> Outcome<()> {
-    let py = burst.writing.py;
-    let result = result.pack(py).map_err(Stop::Fault)?;
-    burst.pulled.get_or_insert_with(|| PyList::empty(py)).append(result).map_err(Stop::Fault)
 }
 
 /// The head of a reply: everything before its messages.

@@ -22,6 +22,10 @@ impl Family for Sends {
         Gate::Sends
     }
 
+    fn is_silent(&self) -> bool {
+        true
+    }
+
     fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
         let mut text = std::mem::take(&mut shared.scratch.properties);
         let mut hashes = std::mem::take(&mut shared.scratch.hashes);
@@ -81,6 +85,6 @@ fn store(
     let placed = shared.appender.append(&mut burst.writing, topic, queue, &message, hashes)?;
     shared.clear_message_ids();
     shared.add_message_id(placed.physical_offset);
-    shared.appender.topics.list[topic].request_count += 1;
+    shared.appender.topics.count_request(topic);
     Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.writing.is_sync && waits })
 }

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::appender::{Appender, Writing};
 use crate::binary_header;
 use crate::field::{Fields, Name, Value};
 use crate::outcome::{Outcome, Stop};
+use crate::results::PullResult;
 use crate::text::{NameSet, Properties, java_hash_from, write_decimal};
 
 pub const FLAG_ONEWAY: i64 = 2;
@@ -66,6 +67,12 @@ pub trait Family: Send {
 
     fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()>;
 
+    /// Whether serving calls nothing of Python but what the appender and the authorizations note as a call: the event loop
+    /// need not have its turn then.
+    fn is_silent(&self) -> bool {
+        false
+    }
+
     /// A burst has ended: tell those who want to know once.
     fn end(&mut self, _py: Python<'_>) -> PyResult<()> {
         Ok(())
@@ -86,7 +93,7 @@ pub struct Burst<'py> {
     pub gates: Gates,
     pub replies: Vec<u8>,
     pub held: Vec<u8>,
-    pub pulled: Option<Bound<'py, PyList>>,
+    pub pulled: Vec<PullResult>,
     pub pulled_bytes: usize,
 }
 
@@ -180,7 +187,7 @@ impl Shared {
             gates,
             replies: std::mem::take(&mut self.scratch.replies),
             held: Vec::new(),
-            pulled: None,
+            pulled: Vec::new(),
             pulled_bytes: 0,
         })
     }
@@ -212,6 +219,7 @@ impl Shared {
             Some(number) => *number,
             None => {
                 let text = std::str::from_utf8(&name).map_err(|_| Stop::Slow)?;
+                self.appender.has_called = true;
                 let config = self.appender.errors.check(py, self.find_topic.bind(py).call1((text,)))?;
                 if config.is_none() {
                     return Err(Stop::Slow);

@@ -1,17 +1,19 @@
 //! The sockets of a broker: bytes go from a read to the fast path and its replies to a write without an object for either.
 //!
 //! One epoll holds all connections, and other descriptors when it is the event loop's own (native_loop.py); on any other
-//! loop its descriptor is watched. `wait` finds out which have something, `receive` reads and serves those. What the fast path
-//! cannot serve, the first bytes of a connection, ends and errors go to the connection's transport
+//! loop its descriptor is watched. `run` waits, reads, serves and sends, turn after turn, without the interpreter. What the
+//! fast path cannot serve, the first bytes of a connection, ends and errors go to the connection's transport
 //! (aerobee/remoting/direct.py), which is told about by an event; so does everything of a connection while the transport has
-//! not said `serve`. All ready connections share one burst: its numbers are read and settled once.
+//! not said `serve`. All turns of a run share one burst: its numbers are read and written into Python's objects once.
 //!
-//! What always holds: replies leave only after the burst is settled. Nothing is sent past bytes that wait for the peer.
-//! The lock is never held while Python runs, for a transport may be called from there.
+//! What always holds: a message's bytes are in the log's and the queue's files before its reply leaves. Whatever Python
+//! code of the event loop runs next sees the numbers that belong to them: a run writes them before it returns. Nothing is
+//! sent past bytes that wait for the peer. The lock is never held while Python runs, for a transport may be called from there.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pyo3::exceptions::{PyKeyError, PyOSError};
 use pyo3::intern;
@@ -23,6 +25,7 @@ use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
 use crate::backend::{Backend, REPLY_BYTES_MAX, State};
+use crate::results::PullResult;
 use crate::shared::{Burst, Gates};
 
 const READ_BYTES: usize = 256 * 1024; // of one connection at a time
@@ -31,6 +34,10 @@ const REPLIES_BYTES_MAX: usize = 4 << 20; // of all connections; the others wait
 const TURN_BYTES_MAX: usize = 2 << 20; // read from all connections; likewise
 const READY_MAX: usize = 256;
 const REPLIES_BYTES_KEPT: usize = 1 << 18;
+const WAIT_S_MAX: f64 = 86_400.0;
+const INDEX_ENTRIES_MAX: usize = 512; // that wait in memory: as many as a crash of this process may leave to recovery
+const PULLED_MAX: usize = 1024; // results that wait to be noted
+const PULLED_LOOKED_AT_MAX: usize = 64; // for the last one of the same queue
 const FIRST_TOKEN: u64 = 1 << 32; // what is below is a descriptor that is not ours to read
 // The masks of Python's selectors.
 const OTHER_READS: u32 = 1;
@@ -46,7 +53,8 @@ const FAULT: u8 = 4; // an exception of ours
 struct Socket {
     descriptor: OwnedFd,
     owner: Py<PyAny>,
-    served: Option<Served>, // None: its bytes go to the transport
+    served: Option<Arc<Served>>, // None: its bytes go to the transport
+    last_run: u64,               // the run that has last read from it
     tail: Vec<u8>,          // the beginning of a frame that the fast path will serve
     reads: bool,
     writes: bool, // the transport has bytes that wait for the peer
@@ -65,8 +73,7 @@ struct Inner {
     last_token: u64,
     ready: Vec<Ready>, // what the last wait has found
     buffer: Vec<u8>,
-    replies: Vec<u8>,
-    outgoing: Vec<(u64, usize, usize)>, // token, and where its replies begin and end
+    run_count: u64,
 }
 
 type Ready = (u64, epoll::EventFlags);
@@ -104,7 +111,16 @@ impl Sockets {
         inner.last_token += 1;
         let token = FIRST_TOKEN + inner.last_token;
         let mut socket =
-            Socket { descriptor, owner, served: None, tail: Vec::new(), reads: true, writes: false, is_watched: false };
+            Socket {
+                descriptor,
+                owner,
+                served: None,
+                last_run: 0,
+                tail: Vec::new(),
+                reads: true,
+                writes: false,
+                is_watched: false,
+            };
         self.watch_socket(&mut socket, token)?;
         inner.sockets.insert(token, socket);
         Ok(token)
@@ -129,7 +145,7 @@ impl Sockets {
         let replaced = {
             let mut inner = self.inner();
             let socket = inner.sockets.get_mut(&token).ok_or_else(unknown)?;
-            socket.served.replace(Served { connection, born_host })
+            socket.served.replace(Arc::new(Served { connection, born_host }))
         };
         drop(replaced);
         Ok(())
@@ -181,123 +197,186 @@ impl Sockets {
         done.map_err(system_error)
     }
 
-    /// Wait until something is ready, below 0 seconds for ever: how many sockets are, for `receive`, and (descriptor, mask)
-    /// of the others. Other threads run meanwhile.
+    /// Wait until something is ready, below 0 seconds for ever: how many sockets are, and (descriptor, mask) of the others.
+    /// Other threads run meanwhile.
     fn wait(&self, py: Python<'_>, timeout_s: f64) -> PyResult<(usize, Vec<(u64, u32)>)> {
         let mut ready = std::mem::take(&mut self.inner().ready);
-        ready.clear();
-        let waited = if timeout_s == 0.0 {
-            self.ready(timeout_s, &mut ready)
-        } else {
-            py.detach(|| self.ready(timeout_s, &mut ready))
-        };
-        waited.map_err(system_error)?;
-        let others = ready.iter().filter(|(token, _)| *token < FIRST_TOKEN).map(|(token, flags)| {
-            let reads = if flags.difference(epoll::EventFlags::OUT).is_empty() { 0 } else { OTHER_READS };
-            let writes = if flags.difference(epoll::EventFlags::IN).is_empty() { 0 } else { OTHER_WRITES };
-            (*token, reads | writes)
-        });
-        let others: Vec<_> = others.collect();
-        ready.retain(|(token, _)| *token >= FIRST_TOKEN);
+        let others = self.find_ready(py, timeout_s, &mut ready);
         let count = ready.len();
         self.inner().ready = ready;
-        Ok((count, others))
+        Ok((count, others?))
     }
 
-    /// Read what has arrived and serve what the backend can, of the sockets that `wait` has found: (puts, gets, held, events).
+    /// Wait, read, serve what the backend can, and send, turn after turn, until something is left for Python or `timeout_s`
+    /// is over (below 0: never), after `turn_count_max` turns at the latest. Returns
     ///
-    /// `puts` are a burst's; `gets` and `held` are its, too, as lists of (connection, ...); an event is (transport, kind,
-    /// what). Replies wait for `send_replies`. Without a backend everything goes to the transports.
-    #[pyo3(signature = (backend, now_ms, *, takes_sends, takes_pulls))]
-    fn receive<'py>(
+    ///   others    (descriptor, mask) of those that are not ours to read
+    ///   turns     how many turns had something to serve
+    ///   appended  by topic, of all turns together
+    ///   pulled    (connection, results), results of one consumer in a row as one
+    ///   held      (connection, frames)
+    ///   events    (transport, kind, what)
+    ///   unsent    what peers did not take: (transport, bytes), or (transport, error number)
+    ///   fault     what failed when the numbers of these turns were written into the store's objects
+    ///
+    /// The numbers stay here from turn to turn: nobody in Python looks at them meanwhile, for whatever is left for the event
+    /// loop (`loop_ready`, what it is to run; `loop_timers`, whose number changes with each new one) ends the run. Other
+    /// threads run while this one waits. Without a backend everything goes to the transports. `now_ms` gives the time, None:
+    /// the system's.
+    #[pyo3(signature = (backend, timeout_s, *, turn_count_max, takes_sends, takes_pulls, now_ms, loop_ready, loop_timers))]
+    #[allow(clippy::too_many_arguments)]
+    fn run<'py>(
         &self,
         py: Python<'py>,
         backend: Option<&Backend>,
-        now_ms: i64,
+        timeout_s: f64,
+        turn_count_max: usize,
         takes_sends: bool,
         takes_pulls: bool,
+        now_ms: Option<Bound<'py, PyAny>>,
+        loop_ready: Option<Bound<'py, PyAny>>,
+        loop_timers: Option<Bound<'py, PyList>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let ready = std::mem::take(&mut self.inner().ready);
-        let mut turn = Turn {
-            py,
-            gets: PyList::empty(py),
-            held: PyList::empty(py),
-            events: PyList::empty(py),
-            outgoing: Vec::new(),
-        };
-        let mut puts = PyList::empty(py);
-        let (mut buffer, replies) = {
+        let number = {
             let mut inner = self.inner();
-            (std::mem::take(&mut inner.buffer), std::mem::take(&mut inner.replies))
+            inner.run_count += 1;
+            inner.run_count
         };
+        let mut run = Run::new(py, number, now_ms, loop_ready, loop_timers);
+        let deadline = (timeout_s >= 0.0).then(|| Instant::now() + Duration::from_secs_f64(timeout_s.min(WAIT_S_MAX)));
+        let mut state = backend.and_then(Backend::state);
+        let mut burst = match state.as_mut() {
+            Some(state) => {
+                let gates = Gates { sends: takes_sends, pulls: takes_pulls };
+                Some(state.shared.begin(py, b"", run.last_ms, gates)?)
+            }
+            None => None,
+        };
+        if let (Some(state), Some(burst)) = (state.as_mut(), burst.as_mut()) {
+            burst.writing.now_ms = state.shared.appender.last_store_timestamp(py)?;
+            state.shared.appender.has_called = false;
+        }
+        let mut ready = std::mem::take(&mut self.inner().ready);
+        let mut buffer = std::mem::take(&mut self.inner().buffer);
         buffer.resize(READ_BYTES, 0);
-        if let Some(mut state) = backend.and_then(Backend::state) {
-            let gates = Gates { sends: takes_sends, pulls: takes_pulls };
-            let mut burst = state.shared.begin(py, b"", now_ms, gates)?;
-            let scratch = std::mem::replace(&mut burst.replies, replies);
-            let mut outcome = self.connections(&mut turn, &ready, &mut buffer, Some((&mut state, &mut burst)));
+        let fast_path = state.as_mut().zip(burst.as_mut()).map(|(state, burst)| (&mut **state, burst));
+        let outcome = self.turns(&mut run, deadline, turn_count_max, &mut ready, &mut buffer, fast_path);
+        let mut fault = None;
+        let mut appended = PyList::empty(py);
+        if let (Some(state), Some(mut burst)) = (state.as_mut(), burst) {
             match state.end(&mut burst) {
-                Ok(stored) => puts = stored,
-                // Nothing of this burst may be answered: what it stored may not be where the store looks for it.
-                Err(fault) => outcome = outcome.and_then(|()| self.fail(&mut turn, &fault)),
+                Ok(stored) => appended = stored,
+                Err(error) => fault = Some(error.into_value(py)),
             }
-            state.shared.keep(scratch);
-            drop(state);
-            let mut inner = self.inner();
-            (inner.buffer, inner.replies, inner.outgoing) = (buffer, burst.replies, std::mem::take(&mut turn.outgoing));
-            drop(inner);
-            outcome?;
-        } else {
-            let outcome = self.connections(&mut turn, &ready, &mut buffer, None);
-            let mut inner = self.inner();
-            (inner.buffer, inner.replies) = (buffer, replies);
-            drop(inner);
-            outcome?;
+            state.shared.keep(burst.replies);
         }
-        self.inner().ready = ready;
-        (puts, turn.gets, turn.held, turn.events).into_pyobject(py)
-    }
-
-    /// Send the replies of the last `receive`. Returns what peers did not take: (transport, bytes), or (transport, error
-    /// number).
-    fn send_replies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let unsent = PyList::empty(py);
-        let (mut replies, outgoing) = {
+        drop(state);
+        {
             let mut inner = self.inner();
-            (std::mem::take(&mut inner.replies), std::mem::take(&mut inner.outgoing))
-        };
-        for (token, start, end) in outgoing {
-            let data = &replies[start..end];
-            let inner = self.inner();
-            let Some(socket) = inner.sockets.get(&token) else { continue };
-            let sent = if socket.writes { Ok(0) } else { send_some(socket, data) };
-            if sent == Ok(data.len()) {
-                continue;
-            }
-            let owner = socket.owner.clone_ref(py);
-            drop(inner);
-            match sent {
-                Ok(size) => unsent.append((owner, PyBytes::new(py, &data[size..])))?,
-                Err(error) => unsent.append((owner, error.raw_os_error()))?,
-            }
+            (inner.ready, inner.buffer) = (ready, buffer);
         }
-        replies.clear();
-        replies.shrink_to(REPLIES_BYTES_KEPT);
-        self.inner().replies = replies;
-        Ok(unsent)
+        let pulled = PyList::empty(py);
+        for (_, connection, result) in &run.pulled {
+            pulled.append((connection, [result.pack(py)?]))?;
+        }
+        outcome?;
+        let Run { others, turn_count, held, events, unsent, .. } = run;
+        (others, turn_count, appended, pulled, held, events, unsent, fault).into_pyobject(py)
     }
 }
 
-/// What one `receive` has found out.
-struct Turn<'py> {
+/// What the turns of one `run` have found out, and what they go by.
+struct Run<'py> {
     py: Python<'py>,
-    gets: Bound<'py, PyList>,
+    now_ms: Option<Bound<'py, PyAny>>,
+    loop_ready: Option<Bound<'py, PyAny>>,
+    loop_timers: Option<Bound<'py, PyList>>,
+    timer_count: usize,
+    last_ms: i64,
+    turn_count: usize,
+    others: Vec<(u64, u32)>,
+    number: u64,
+    pulled: Vec<(u64, Py<PyAny>, PullResult)>, // token, connection
+    found_count: u64, // pulls that found something
     held: Bound<'py, PyList>,
     events: Bound<'py, PyList>,
-    outgoing: Vec<(u64, usize, usize)>,
+    unsent: Bound<'py, PyList>,
+    outgoing: Vec<(u64, usize, usize)>, // token, and where its replies begin and end
+    is_over: bool,
+}
+
+impl<'py> Run<'py> {
+    fn new(
+        py: Python<'py>,
+        number: u64,
+        now_ms: Option<Bound<'py, PyAny>>,
+        loop_ready: Option<Bound<'py, PyAny>>,
+        loop_timers: Option<Bound<'py, PyList>>,
+    ) -> Self {
+        Self {
+            py,
+            now_ms,
+            timer_count: loop_timers.as_ref().map_or(0, |timers| timers.len()),
+            loop_ready,
+            loop_timers,
+            last_ms: 0,
+            turn_count: 0,
+            others: Vec::new(),
+            number,
+            pulled: Vec::new(),
+            found_count: 0,
+            held: PyList::empty(py),
+            events: PyList::empty(py),
+            unsent: PyList::empty(py),
+            outgoing: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    /// The wall clock, ms.
+    fn now_ms(&self) -> PyResult<i64> {
+        match &self.now_ms {
+            Some(now_ms) => now_ms.call0()?.extract(),
+            None => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Ok(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+            }
+        }
+    }
+
+    /// Whether something waits for Python.
+    fn has_work(&self) -> PyResult<bool> {
+        let is_ready = match &self.loop_ready {
+            Some(ready) => !ready.is_empty()?,
+            None => false,
+        };
+        let timer_count = self.loop_timers.as_ref().map_or(0, |timers| timers.len());
+        Ok(is_ready
+            || timer_count != self.timer_count
+            || !self.others.is_empty()
+            || !self.held.is_empty()
+            || !self.events.is_empty()
+            || !self.unsent.is_empty()
+            || self.pulled.len() >= PULLED_MAX
+            || self.is_over)
+    }
+
+    /// Keep what a connection has pulled: with what it pulled before from the same queue, unless another one did since.
+    fn take_pulled(&mut self, token: u64, connection: &Py<PyAny>, pulled: &mut Vec<PullResult>) {
+        for result in pulled.drain(..) {
+            self.found_count += u64::from(result.held.is_none());
+            self.is_over |= result.held.is_some();
+            let recent = self.pulled.iter_mut().rev().take(PULLED_LOOKED_AT_MAX);
+            let before = { recent }.find(|(_, _, before)| before.queue_id == result.queue_id);
+            if !before.is_some_and(|(owner, _, before)| *owner == token && before.take_in(&result)) {
+                self.pulled.push((token, connection.clone_ref(self.py), result));
+            }
+        }
+    }
 }
 
 type FastPath<'l, 'py> = (&'l mut State, &'l mut Burst<'py>);
+type Read = (Result<usize, Errno>, Option<Arc<Served>>);
 
 impl Sockets {
     fn ready(&self, timeout_s: f64, ready: &mut Vec<Ready>) -> Result<(), Errno> {
@@ -315,10 +394,86 @@ impl Sockets {
         Ok(())
     }
 
+    /// Turn after turn, until something is left for Python.
+    fn turns<'py>(
+        &self,
+        run: &mut Run<'py>,
+        deadline: Option<Instant>,
+        turn_count_max: usize,
+        ready: &mut Vec<Ready>,
+        buffer: &mut [u8],
+        mut fast_path: Option<FastPath<'_, 'py>>,
+    ) -> PyResult<()> {
+        let py = run.py;
+        loop {
+            let timeout_s = deadline.map_or(-1.0, |deadline| deadline.saturating_duration_since(Instant::now()).as_secs_f64());
+            run.others = self.find_ready(py, timeout_s, ready)?;
+            if ready.is_empty() {
+                return Ok(()); // the time is over, a signal has come, or others have something
+            }
+            let began = Instant::now();
+            run.turn_count += 1;
+            if let Some((state, burst)) = fast_path.as_mut() {
+                burst.writing.now_ms = burst.writing.now_ms.max(run.now_ms()?);
+                let requests = state.shared.appender.topics.request_count;
+                let found = run.found_count;
+                self.connections(run, ready, buffer, Some((state, burst)))?;
+                self.send_replies(run, &mut burst.replies)?;
+                state.put_steps.add(py, began.elapsed(), state.shared.appender.topics.request_count - requests)?;
+                state.get_steps.add(py, began.elapsed(), run.found_count - found)?;
+                run.is_over |= state.shared.appender.has_called
+                    || state.shared.appender.unwritten_entry_count() >= INDEX_ENTRIES_MAX;
+            } else {
+                self.connections(run, ready, buffer, None)?;
+            }
+            if run.has_work()? || run.turn_count >= turn_count_max || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Wait until something is ready; the sockets go to `ready`, the others are returned.
+    fn find_ready(&self, py: Python<'_>, timeout_s: f64, ready: &mut Vec<Ready>) -> PyResult<Vec<(u64, u32)>> {
+        ready.clear();
+        let waited =
+            if timeout_s == 0.0 { self.ready(timeout_s, ready) } else { py.detach(|| self.ready(timeout_s, ready)) };
+        waited.map_err(system_error)?;
+        let others = ready.iter().filter(|(token, _)| *token < FIRST_TOKEN).map(|(token, flags)| {
+            let reads = if flags.difference(epoll::EventFlags::OUT).is_empty() { 0 } else { OTHER_READS };
+            let writes = if flags.difference(epoll::EventFlags::IN).is_empty() { 0 } else { OTHER_WRITES };
+            (*token, reads | writes)
+        });
+        let others = others.collect();
+        ready.retain(|(token, _)| *token >= FIRST_TOKEN);
+        Ok(others)
+    }
+
+    /// Send the replies of a turn; what peers do not take is kept for their transports.
+    fn send_replies(&self, run: &mut Run<'_>, replies: &mut Vec<u8>) -> PyResult<()> {
+        for (token, start, end) in run.outgoing.drain(..) {
+            let data = &replies[start..end];
+            let inner = self.inner();
+            let Some(socket) = inner.sockets.get(&token) else { continue };
+            let sent = if socket.writes { Ok(0) } else { send_some(socket, data) };
+            if sent == Ok(data.len()) {
+                continue;
+            }
+            let owner = socket.owner.clone_ref(run.py);
+            drop(inner);
+            match sent {
+                Ok(size) => run.unsent.append((owner, PyBytes::new(run.py, &data[size..])))?,
+                Err(error) => run.unsent.append((owner, error.raw_os_error()))?,
+            }
+        }
+        replies.clear();
+        replies.shrink_to(REPLIES_BYTES_KEPT);
+        Ok(())
+    }
+
     /// Read from each ready connection, and serve it.
     fn connections(
         &self,
-        turn: &mut Turn<'_>,
+        run: &mut Run<'_>,
         ready: &[Ready],
         buffer: &mut [u8],
         mut fast_path: Option<FastPath<'_, '_>>,
@@ -329,20 +484,20 @@ impl Sockets {
                 break;
             }
             if flags.contains(epoll::EventFlags::OUT) {
-                self.tell(turn, token, WRITABLE, turn.py.None())?;
+                self.tell(run, token, WRITABLE, run.py.None())?;
             }
             if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
                 continue;
             }
-            let Some((read, served)) = self.read(turn.py, token, buffer) else { continue };
+            let Some((read, served)) = self.read(run, token, buffer)? else { continue };
             match read {
-                Ok(0) => self.tell(turn, token, END, turn.py.None())?,
+                Ok(0) => self.tell(run, token, END, run.py.None())?,
                 Ok(size) => {
                     let data = &buffer[..size];
                     read_bytes += size;
                     let goes_on = match (fast_path.as_mut(), served) {
-                        (Some((state, burst)), Some(served)) => self.serve_read(turn, token, data, state, burst, served)?,
-                        _ => self.keep(turn, token, data, Rest::ForTransport(0)).map(|()| true)?,
+                        (Some((state, burst)), Some(served)) => self.serve_read(run, token, data, state, burst, &served)?,
+                        _ => self.keep(run, token, data, Rest::ForTransport(0)).map(|()| true)?,
                     };
                     if !goes_on {
                         break;
@@ -350,8 +505,8 @@ impl Sockets {
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => {
-                    let number = error.raw_os_error().into_pyobject(turn.py)?.into_any().unbind();
-                    self.tell(turn, token, BROKEN, number)?;
+                    let number = error.raw_os_error().into_pyobject(run.py)?.into_any().unbind();
+                    self.tell(run, token, BROKEN, number)?;
                 }
             }
         }
@@ -361,75 +516,63 @@ impl Sockets {
     /// Serve one read; false when the other connections have to wait for the next turn.
     fn serve_read(
         &self,
-        turn: &mut Turn<'_>,
+        run: &mut Run<'_>,
         token: u64,
         data: &[u8],
         state: &mut State,
         burst: &mut Burst<'_>,
-        served: Served,
+        served: &Served,
     ) -> PyResult<bool> {
-        let (py, connection) = (turn.py, served.connection);
-        connection.setattr(py, intern!(py, "touched"), true)?;
-        burst.writing.born_host = served.born_host;
+        let py = run.py;
+        burst.writing.born_host.clear();
+        burst.writing.born_host.extend_from_slice(&served.born_host);
         burst.pulled_bytes = 0;
         let start = burst.replies.len();
         let (used, slow, fault) = state.frames(burst, data, 0);
         if let Some(fault) = fault {
             burst.replies.truncate(start);
             burst.held.clear();
-            self.tell(turn, token, FAULT, fault.into_value(py).into_any())?;
+            burst.pulled.clear();
+            self.tell(run, token, FAULT, fault.into_value(py).into_any())?;
             return Ok(false);
         }
         if burst.replies.len() > start {
-            turn.outgoing.push((token, start, burst.replies.len()));
+            run.outgoing.push((token, start, burst.replies.len()));
         }
         if !burst.held.is_empty() {
-            turn.held.append((&connection, PyBytes::new(py, &burst.held)))?;
+            run.held.append((&served.connection, PyBytes::new(py, &burst.held)))?;
             burst.held.clear();
         }
-        if let Some(pulled) = burst.pulled.take() {
-            turn.gets.append((&connection, pulled))?;
-        }
+        run.take_pulled(token, &served.connection, &mut burst.pulled);
         let is_full = burst.pulled_bytes >= REPLY_BYTES_MAX;
         let rest = if slow || is_full { Rest::ForTransport(used) } else { rest_of(data, used) };
-        self.keep(turn, token, data, rest)?;
+        self.keep(run, token, data, rest)?;
         Ok(burst.replies.len() <= REPLIES_BYTES_MAX)
     }
 
-    /// Fail every connection that has been served: its replies must not leave.
-    fn fail(&self, turn: &mut Turn<'_>, fault: &PyErr) -> PyResult<()> {
-        turn.held.call_method0("clear")?;
-        for (token, _, _) in std::mem::take(&mut turn.outgoing) {
-            self.tell(turn, token, FAULT, fault.clone_ref(turn.py).into_value(turn.py).into_any())?;
-        }
-        Ok(())
-    }
-
     /// Put what was kept and what has arrived into `buffer`; None for a socket that is gone or does not read.
-    fn read(
-        &self,
-        py: Python<'_>,
-        token: u64,
-        buffer: &mut [u8],
-    ) -> Option<(Result<usize, Errno>, Option<Served>)> {
+    fn read(&self, run: &Run<'_>, token: u64, buffer: &mut [u8]) -> PyResult<Option<Read>> {
         let mut inner = self.inner();
-        let socket = inner.sockets.get_mut(&token).filter(|socket| socket.reads)?;
+        let Some(socket) = inner.sockets.get_mut(&token).filter(|socket| socket.reads) else { return Ok(None) };
         let kept = socket.tail.len();
         buffer[..kept].copy_from_slice(&socket.tail);
         let read = recv(&socket.descriptor, &mut buffer[kept..], RecvFlags::DONTWAIT).map(|(size, _)| size);
-        let served = socket.served.as_ref().map(|served| Served {
-            connection: served.connection.clone_ref(py),
-            born_host: served.born_host.clone(),
-        });
-        if !matches!(read, Ok(1..)) {
-            return Some((read, served)); // an end behind half a frame is an end
+        let served = socket.served.clone();
+        let is_first = std::mem::replace(&mut socket.last_run, run.number) != run.number;
+        let has_read = matches!(read, Ok(1..));
+        if has_read {
+            socket.tail.clear();
         }
-        socket.tail = Vec::new();
-        Some((read.map(|size| kept + size), served))
+        drop(inner);
+        if let Some(served) = served.as_ref().filter(|_| is_first) {
+            served.connection.setattr(run.py, intern!(run.py, "touched"), true)?;
+        }
+        // An end behind half a frame is an end.
+        Ok(Some((if has_read { read.map(|size| kept + size) } else { read }, served)))
     }
 
     /// Keep the beginning of a frame, or give to the transport what is its business.
-    fn keep(&self, turn: &mut Turn<'_>, token: u64, data: &[u8], rest: Rest) -> PyResult<()> {
+    fn keep(&self, run: &mut Run<'_>, token: u64, data: &[u8], rest: Rest) -> PyResult<()> {
         match rest {
             Rest::Nothing => Ok(()),
             Rest::Tail(from) => {
@@ -441,14 +584,14 @@ impl Sockets {
             Rest::ForTransport(from) => {
                 let served = self.inner().sockets.get_mut(&token).and_then(|socket| socket.served.take());
                 drop(served);
-                self.tell(turn, token, DATA, PyBytes::new(turn.py, &data[from..]).into_any().unbind())
+                self.tell(run, token, DATA, PyBytes::new(run.py, &data[from..]).into_any().unbind())
             }
         }
     }
 
-    fn tell(&self, turn: &Turn<'_>, token: u64, kind: u8, what: Py<PyAny>) -> PyResult<()> {
-        let owner = self.inner().sockets.get(&token).map(|socket| socket.owner.clone_ref(turn.py));
-        owner.map_or(Ok(()), |owner| turn.events.append((owner, kind, what)))
+    fn tell(&self, run: &Run<'_>, token: u64, kind: u8, what: Py<PyAny>) -> PyResult<()> {
+        let owner = self.inner().sockets.get(&token).map(|socket| socket.owner.clone_ref(run.py));
+        owner.map_or(Ok(()), |owner| run.events.append((owner, kind, what)))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -15,6 +15,8 @@ pub struct Topics {
     pub list: Vec<Topic>,
     pub numbers: HashMap<Vec<u8>, usize>, // of ordinary topics, by name
     pub queues: Vec<Queue>,
+    /// How many requests have stored something, ever.
+    pub request_count: u64,
 }
 
 impl Topics {
@@ -22,6 +24,12 @@ impl Topics {
     pub fn add(&mut self, topic: Topic) -> usize {
         self.list.push(topic);
         self.list.len() - 1
+    }
+
+    /// A request has stored something in a topic.
+    pub fn count_request(&mut self, topic: usize) {
+        self.list[topic].request_count += 1;
+        self.request_count += 1;
     }
 
     /// Topics have changed: every number is void.

@@ -204,7 +204,7 @@ impl Transactions {
         let placed = shared.appender.append(&mut burst.writing, half_topic, half_queue, &message, hashes)?;
         shared.clear_message_ids();
         shared.add_message_id(placed.physical_offset);
-        shared.appender.topics.list[half_topic].request_count += 1;
+        shared.appender.topics.count_request(half_topic);
         let part = |range: (usize, usize)| std::str::from_utf8(&text[range.0..range.1]).unwrap_or_default();
         let told = (
             part(group),
@@ -311,7 +311,7 @@ impl Transactions {
             let appended = shared.appender.append(&mut burst.writing, topic, queue, &message, &hashes);
             burst.writing.born_host = ender;
             appended?;
-            shared.appender.topics.list[topic].request_count += 1;
+            shared.appender.topics.count_request(topic);
             Ok(())
         })();
         shared.scratch.body = bytes;

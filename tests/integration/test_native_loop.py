@@ -135,7 +135,7 @@ def test_a_fault_of_ours_in_a_turn_stops_neither_the_loop_nor_other_connections(
                 patch.setattr(broker.stats, "topic_put", fail)
                 one.writer.write(send(2))
                 assert [reply.opaque for reply in await one.replies(1)] == [2]  # stored, hence answered
-            assert "not noted to its end" in caplog.text
+            assert "not noted to their end" in caplog.text
             with monkeypatch.context() as patch:
                 patch.setattr(DirectTransport, "serve", fail)
                 one.writer.write(runtime_info(3))
@@ -164,7 +164,7 @@ def test_a_second_network_on_the_loop_has_an_epoll_of_its_own() -> None:
 
 def test_the_selector_keeps_the_rules_of_pythons_selectors() -> None:
     assert MAKE_SOCKETS is not None
-    selector = _NativeSelector(MAKE_SOCKETS(), lambda: 0.0)
+    selector = _NativeSelector(MAKE_SOCKETS(), lambda: (0.0, None, None))
     one, two = socket.socketpair()
     with one, two:
         key = selector.register(one, selectors.EVENT_READ, "data")

@@ -119,6 +119,10 @@ def make_native(
         waiting=settings.waiting,
         special_properties=special,
         supports_long_poll=settings.supports_long_poll,
+        put_steps=memoryview(settings.put_steps).cast("B"),
+        get_steps=memoryview(settings.get_steps).cast("B"),
+        put_took=settings.put_took,
+        get_took=settings.get_took,
     )
     if later is not None:
         backend.serve_later(

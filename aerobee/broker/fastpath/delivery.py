@@ -21,6 +21,7 @@ from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
 from aerobee.broker.fastpath.results import DeliveryResult
 from aerobee.broker.fastpath.seam import BackendSettings, Looked, Stamp
 from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.metrics import Latency
 from aerobee.broker.property_names import TIMER_DELETE_KEY, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS
 from aerobee.broker.send.timer_properties import due_time, number
 from aerobee.message import (
@@ -56,6 +57,7 @@ class PythonDelivery:
         store_host: bytes,
         waiting: Container[tuple[str, int]],
     ) -> None:
+        latency = Latency()  # nobody waits for a delivery
         settings = BackendSettings(
             store=store,
             find_topic=find_topic,
@@ -67,6 +69,10 @@ class PythonDelivery:
             waiting=waiting,
             special_properties=frozenset(),
             supports_long_poll=False,
+            put_steps=latency.steps,
+            get_steps=latency.steps,
+            put_took=latency.add,
+            get_took=latency.add,
         )
         self._shared = Shared(settings)
         self._store_host = store_host

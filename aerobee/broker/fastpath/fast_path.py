@@ -19,7 +19,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.fastpath.authorizations import Authorizations
-from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
+from aerobee.broker.fastpath.choice import NATIVE, BackendChoice, choose_backend
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
 from aerobee.broker.fastpath.pop import POP_START, PopBursts, PopHooks
 from aerobee.broker.fastpath.seam import (
@@ -41,15 +41,15 @@ from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
-from aerobee.clock import Clock
+from aerobee.clock import Clock, SystemClock
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.direct import Event
+from aerobee.remoting.direct import Received
 from aerobee.remoting.frame import PREFIX_BYTES
 from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch
-from aerobee.remoting.native_loop import NativeSockets
+from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
 
@@ -104,6 +104,10 @@ class FastPath:
         self._clock = clock
         self._now_ms = clock.now_ms
         self._monotonic = clock.monotonic
+        # None: native code reads the time.
+        self._own_now_ms = None if type(clock) is SystemClock else clock.now_ms
+        self._backend_times = self.choice.name == NATIVE  # how long requests take
+        self._longest_turn_s = 0.0  # of the native turns since the last look, when it was long
         self._role = role
         self._watch = watch or LoopWatch(clock.monotonic)
         # A backend holds answers for the disk only: where replicas are waited for without the disk, handlers answer.
@@ -156,10 +160,11 @@ class FastPath:
                 self._ack.hold(connection, self._store.log.end, held)
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
-            if requests:
-                self._stats.put_took(elapsed_s, requests)
-            if found:
-                self._stats.get_took(elapsed_s, found)
+            if not self._backend_times:
+                if requests:
+                    self._stats.put_took(elapsed_s, requests)
+                if found:
+                    self._stats.get_took(elapsed_s, found)
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
         if replies:
@@ -168,40 +173,59 @@ class FastPath:
             raise fault  # the frame that failed is stored, or half done: its sender must not count on either
         return used
 
-    def receive(self, sockets: NativeSockets) -> list[Event]:
-        """Serve what has arrived at all connections whose bytes are read natively; return what is for others."""
-        started = self._monotonic()
-        appended, pulled, held, events = sockets.receive(
+    def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received:
+        """Serve all connections whose bytes are read natively, for as long as nothing is left for Python, and note what
+        that was; return what is for others."""
+        timeout_s, loop_ready, loop_timers = wait
+        # Whoever is told of each burst is told of each turn.
+        is_told = self._store.wants_each_burst or self._opens_ms
+        others, turn_count, appended, pulled, held, events, unsent, fault = sockets.run(
             self._direct_backend,
-            self._store_time_now(),
+            timeout_s,
+            turn_count_max=1 if is_told else turn_count_max,
             takes_sends=self._takes_sends(),
             takes_pulls=self._role.serves_reads,
+            now_ms=self._own_now_ms,
+            loop_ready=loop_ready,
+            loop_timers=loop_timers,
         )
-        requests = found = 0
+        began = self._monotonic()
         try:
+            if fault is not None:
+                self._give_up(fault)
             if appended:
-                requests = self._count(appended)
+                self._count(appended)
             for connection, frames in held:
                 self._ack.hold(connection, self._store.log.end, frames)
             for connection, results in pulled:
                 try:
-                    found += self._note(results, connection)
+                    self._note(results, connection)
                 except Exception as error:
                     connection.failed(error)  # a pull of it that was to wait would never be answered
         except Exception:
             # What was served stays served, and the connections have more than that to be told.
-            _LOG.exception("a turn of connections was not noted to its end")
-        for transport, rest in sockets.send_replies():
+            _LOG.exception("turns of connections were not noted to their end")
+        for transport, rest in unsent:
             transport.on_unsent(rest)
-        if requests or pulled:
-            elapsed_s = self._monotonic() - started  # what each request of this turn has waited
-            if requests:
-                self._stats.put_took(elapsed_s, requests)
-            if found:
-                self._stats.get_took(elapsed_s, found)
-            if elapsed_s > HELD_LIMIT_S:
-                self._turn_held(appended, pulled, elapsed_s)
-        return events
+        held_s = max(self._longest_turn_s, self._monotonic() - began)
+        if held_s > HELD_LIMIT_S:
+            self._turn_held(appended, pulled, held_s)
+        self._longest_turn_s = 0.0
+        return turn_count, others, events
+
+    def _put_took(self, elapsed_s: float, requests: int) -> None:
+        """What native code tells of turns that took long."""
+        self._stats.put_took(elapsed_s, requests)
+        self._longest_turn_s = max(self._longest_turn_s, elapsed_s)
+
+    def _get_took(self, elapsed_s: float, pulls: int) -> None:
+        self._stats.get_took(elapsed_s, pulls)
+        self._longest_turn_s = max(self._longest_turn_s, elapsed_s)
+
+    def _give_up(self, fault: BaseException) -> None:
+        """Messages are in the log and answered, and the store's numbers do not say so: nothing may follow them."""
+        _LOG.error("messages were stored, but not noted to their end", exc_info=fault)
+        self._appender.give_up(fault)
 
     def _turn_held(
         self,
@@ -238,7 +262,7 @@ class FastPath:
             return pulls
         replies: dict[Peer, list[bytes]] = {}
         for pull, result, reply in answered:
-            authorization, queue_id, next_offset, _, message_count, byte_count, _ = result
+            authorization, queue_id, next_offset, _, message_count, byte_count, _, _ = result
             group, topic = authorization.group, authorization.topic
             self._stats.group_get(group, topic, message_count, byte_count)
             self._offsets.note_pull(group, topic, queue_id, next_offset)
@@ -274,13 +298,13 @@ class FastPath:
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
         """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""
         found = 0
-        for authorization, queue_id, next_offset, commit, message_count, byte_count, held in results:
+        for authorization, queue_id, next_offset, commit, message_count, byte_count, pulls, held in results:
             group, topic = authorization.group, authorization.topic
             if commit is not None and self._role.is_master:
                 self._offsets.commit_by_client(group, topic, queue_id, commit, peer.address)
             if held is None:
-                found += 1
-                self._stats.group_get(group, topic, message_count, byte_count)
+                found += pulls
+                self._stats.group_get(group, topic, message_count, byte_count, pulls)
                 self._offsets.note_pull(group, topic, queue_id, next_offset)
             else:
                 self._stats.get_miss()
@@ -314,6 +338,10 @@ class FastPath:
             waiting=self._held.by_queue,
             special_properties=special,
             supports_long_poll=config.long_polling_enable,
+            put_steps=self._stats.put_latency.steps,
+            get_steps=self._stats.get_latency.steps,
+            put_took=self._put_took,
+            get_took=self._get_took,
         )
         return self.choice.make(settings, later=self._later, transactions=self._transactions)
 

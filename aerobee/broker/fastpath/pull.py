@@ -94,7 +94,7 @@ class Pulls:
         if self._supports_long_poll and flags & SUSPEND and has_filter and offset == high > 0:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
             held = (request.frame, hold_ms)
-            return b"", (authorization, queue_id, offset, commit, 0, 0, held)
+            return b"", (authorization, queue_id, offset, commit, 0, 0, 1, held)
         if not low <= offset < high or store.warmer.is_cold(queue, offset):
             raise ValueError
         takes_all = authorization.tag_codes is None and authorization.accept is None
@@ -108,7 +108,7 @@ class Pulls:
                 raise ValueError
             body, count, next_offset = read.body, read.count, read.next_offset
             suggested = authorization.slow_broker_id if read.suggest_slave else authorization.broker_id
-        result = (authorization, queue_id, next_offset, commit, count, len(body), None)
+        result = (authorization, queue_id, next_offset, commit, count, len(body), 1, None)
         return _reply(request, authorization, suggested, next_offset, low, high, body), result
 
     def _authorization(self, code: int, ext: dict[str, Any], flags: int) -> Authorization:

@@ -29,6 +29,7 @@ class PullFields(NamedTuple):
     commit_offset: int | None
     message_count: int
     byte_count: int
+    pull_count: int
     held: HeldFrame | None
 
 

@@ -6,6 +6,7 @@ A backend takes bytes, the sender's address, the time and writable buffers, does
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 8
+FAST_PATH_VERSION = 9
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -51,9 +52,10 @@ Appended = tuple[str, int, int, int]
 # The frame of a pull that waits for the next message of its queue, and for how many ms it may be held.
 HeldFrame = tuple[bytes, int]
 
-# What one pull has found, for the shell to note; or, with the last one, that it waits and has no reply yet: authorization,
-# queue id, next offset, offset to be committed, messages, bytes of their records, held frame.
-PullResult = tuple[Authorization, int, int, int | None, int, int, HeldFrame | None]
+# What one pull has found, for the shell to note, or several of one consumer after another; or, with the last one, that it
+# waits and has no reply yet: authorization, queue id, next offset, offset to be committed, messages, bytes of their
+# records, pulls, held frame.
+PullResult = tuple[Authorization, int, int, int | None, int, int, int, HeldFrame | None]
 
 # What became of a burst:
 #   replies   encoded frames to be sent now
@@ -153,6 +155,11 @@ class BackendSettings:
     waiting: Container[tuple[str, int]]  # queues at which somebody waits
     special_properties: frozenset[str]  # what makes a message more than one to be stored
     supports_long_poll: bool  # a pull that finds nothing may wait as long as it says
+    # Where the native backend counts how long sends and pulls took: steps of metrics.Latency, and what takes the rest.
+    put_steps: array[int]
+    get_steps: array[int]
+    put_took: Callable[[float, int], None]
+    get_took: Callable[[float, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ class Replication:
     def _serve(self, epoch: int) -> None:
         self._is_slave = False
         self._mode.become_master(epoch)
-        self._store.on_burst(self._mode.on_appended)
+        self._store.on_burst(self._mode.on_appended, lambda: bool(self._mode.replicas()))
         self._store.refuse_messages("")
         self.settings_changed()
 

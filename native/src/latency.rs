@@ -1,0 +1,44 @@
+//! How long requests took, counted in the steps of aerobee/broker/metrics.py's Latency.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use crate::window::Window;
+
+const STEP_BYTES: i64 = 8;
+/// Steps of a second: 60 ns each.
+const STEPS_A_S: u128 = 1 << 24;
+/// What took less is not told from the next by its step.
+const EXACT_BELOW: i64 = 8;
+const NANOS_A_S: u128 = 1_000_000_000;
+
+/// The steps of one Latency, which belong to Python: each a native 64-bit count.
+pub struct Steps {
+    counts: Window,
+    add: Py<PyAny>, // what takes durations that are in no step: (seconds, times)
+}
+
+impl Steps {
+    pub fn new(counts: &Bound<'_, PyAny>, add: Py<PyAny>) -> PyResult<Self> {
+        Ok(Self { counts: Window::new(counts)?, add })
+    }
+
+    /// `times` requests took that long each.
+    pub fn add(&self, py: Python<'_>, took: Duration, times: u64) -> PyResult<()> {
+        if times == 0 {
+            return Ok(());
+        }
+        let step = i64::try_from(took.as_nanos() * STEPS_A_S / NANOS_A_S).unwrap_or(i64::MAX);
+        let at = step.saturating_mul(STEP_BYTES);
+        let known = if step < EXACT_BELOW { None } else { self.counts.read::<8>(at) };
+        let is_counted = known.is_some_and(|count| {
+            let count = u64::from_ne_bytes(count).wrapping_add(times);
+            self.counts.write(at, &count.to_ne_bytes())
+        });
+        if is_counted {
+            return Ok(());
+        }
+        self.add.bind(py).call1((took.as_secs_f64(), times)).map(|_| ())
+    }
+}
