@@ -50,6 +50,7 @@ from aerobee.errors import AerobeeError, StoreError
 from aerobee.remoting.body_limits import BROKER_BODIES, limit_bodies
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.unread_replies import UnreadReplies
+from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.reader import record_reader
 
 log = logging.getLogger(__name__)
@@ -214,7 +215,7 @@ class Serving:
             deliveries=self._deliveries,
             held=self.held,
             ack=AckPolicy(
-                store=base.store, clock=base.clock, timeout_ms=base.store_config.sync_flush_timeout
+                store=base.store, clock=base.clock, timeout_ms=_answer_timeout_ms(base.store_config)
             ),
             overload=self.overload,
             unique_keys=UniqueKeys(
@@ -343,3 +344,10 @@ class Serving:
             },
             **{key: text for feature in self.features for key, text in feature.runtime_info().items()},
         }
+
+
+def _answer_timeout_ms(config: StoreConfig) -> int:
+    """How long an answer is held at most: for the disk, and for replicas where those are waited for."""
+    if config.broker_role is not BrokerRole.SYNC_MASTER:
+        return config.sync_flush_timeout
+    return max(config.sync_flush_timeout, config.slave_timeout)

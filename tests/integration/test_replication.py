@@ -190,6 +190,35 @@ async def test_sync_replication_answers_when_the_slave_has_it(pair: Pair) -> Non
     assert unheld.code == 0
 
 
+async def test_the_slave_is_made_the_master_and_the_old_one_follows_it(pair: Pair, tmp_path: Path) -> None:
+    """What waits, a delay level and a time, is delivered by the new master; the old one gives up what nobody confirmed."""
+    sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "total_replicas": 2, "slave_timeout": 300}
+    master = await pair.start("master", store=sync)
+    slave = await pair.start_slave(master)
+    await wait_until(lambda: bool(master.replication.state().replicas))
+    await pair.send(master, 20)
+    due_ms = master.clock.now_ms() + 6_000
+    for number, wish in enumerate(("DELAY\x012\x02", f"TIMER_DELIVER_MS\x01{due_ms}\x02")):
+        later = send_request("later", b"later", properties=f"UNIQ_KEY\x01L{number}\x02{wish}")
+        reply = await pair.client.invoke(master.address, later)
+        assert reply.code == 0, reply
+    confirmed = master.store.log.end
+    await slave.stop()
+    unconfirmed = await pair.client.invoke(master.address, send_request("t", b"nobody has this"))
+    assert unconfirmed.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    alone = log_bytes(master)[confirmed:]
+    await master.kill()
+    new = await pair.start("slave")
+    await pair.send(new, 10)
+    old = await pair.start_slave(new, "master")
+    await wait_until(lambda: new.store.max_offset("later", 0) == 2, timeout_s=60)
+    await same(new, old)
+    assert new.store.max_offset("t", 0) == 30
+    assert old.store.max_offset("t", 0) == 30
+    kept = sorted((tmp_path / "master" / "cut").iterdir())
+    assert b"".join(path.read_bytes() for path in kept) == alone
+
+
 async def test_with_acting_masters_too_few_replicas_refuse_a_message(pair: Pair) -> None:
     sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "total_replicas": 2}
     master = await pair.start("master", store=sync, enable_slave_acting_master=True)
@@ -213,6 +242,7 @@ async def test_with_acting_masters_too_few_replicas_refuse_a_message(pair: Pair)
     [
         (SLAVE, {}, "brokerRole is SLAVE and brokerId is 0"),
         ({}, {"broker_id": 1}, "brokerRole is ASYNC_MASTER and brokerId is 1"),
+        (SLAVE, {"broker_id": 1, "enable_slave_acting_master": True}, "enableSlaveActingMaster is true"),
         ({"in_sync_replicas": 3, "total_replicas": 2}, {}, "inSyncReplicas is 3, but totalReplicas"),
         ({"min_in_sync_replicas": 2}, {}, "minInSyncReplicas is 2, above inSyncReplicas"),
         ({"ha_master_address": "here"}, {}, "haMasterAddress is 'here'"),
