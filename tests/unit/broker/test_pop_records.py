@@ -52,7 +52,7 @@ class Written:
             disk=self.disk,
             clock=ManualClock(NOW_MS),
             executor=InlineExecutor(),
-            store_host=HOST,
+            store_host=lambda: HOST,
         )
         self.store.load()
         self.told: list[tuple[str, int, int, int]] = []
