@@ -156,12 +156,6 @@ def test_what_the_store_refuses_is_not_written(natively: bool) -> None:
         broker_name="broker-a",
     )  # fmt: skip
     written.log.append(NOW_MS, [(first, 1)])
-    before = written.content()[:4]
-    written.store._refusal = StoreNotWritable("the disk failed")
-    with pytest.raises(StoreNotWritable):
-        written.log.append(NOW_MS, [(first, 1)])
-    assert written.content()[:4] == before
-    written.store._refusal = None
     written.disk.total_bytes = 1
     before = written.content()[:4]
     for _ in range(1_000):
@@ -173,3 +167,7 @@ def test_what_the_store_refuses_is_not_written(natively: bool) -> None:
     else:
         pytest.fail("the disk was never full")
     assert written.content()[:4] == before, "all of it or nothing"
+    written.store.writability.close("the disk failed")
+    with pytest.raises(StoreNotWritable, match="the disk failed"):
+        written.log.append(NOW_MS, [(first, 1)])
+    assert written.content()[:4] == before
