@@ -45,6 +45,8 @@ class Warmer:
         self._executor = executor
         # What was found in memory: first offset, offset behind the last, reads that still go by it.
         self._looked_at: dict[AnyQueue, tuple[int, int, int]] = {}
+        # An entry that was found to be hot: offset, physical offset. Those behind it are younger.
+        self._hot: dict[AnyQueue, tuple[int, int]] = {}
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other limits."""
@@ -82,9 +84,18 @@ class Warmer:
 
     def _are_resident(self, queue: AnyQueue, offset: int) -> bool:
         """Whether the records of one read are in memory: as many as a read of hot messages takes."""
+        hot_from = self._log.end - self._config.hot_read_bytes
+        hot = self._hot.get(queue)
+        if hot is not None and hot[0] <= offset and hot[1] >= hot_from:
+            return True
         count = self._config.max_transfer_count_on_message_in_memory
         first = queue.entry(offset)
-        if first is None or self._log.end - first[0] <= self._config.hot_read_bytes:
+        if first is None:
+            return True
+        if first[0] >= hot_from:
+            if len(self._hot) >= LOOKED_AT_QUEUES_MAX:
+                self._hot.clear()
+            self._hot[queue] = (offset, first[0])
             return True
         last = queue.entry(min(offset + count, queue.readable_max) - 1)
         if last is None:

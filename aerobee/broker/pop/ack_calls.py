@@ -97,6 +97,8 @@ class AckCalls:
         self._answers: list[tuple[Peer, RemotingCommand]] = []
         self._opaques: dict[Peer, list[int]] = {}  # of ordinary ones that wait for the append
         self._targets: dict[tuple[str, str, str, str], _Target] = {}
+        # Of this pass: (group, topic, queue id, r) -> where such messages lie, the queue's first and last offset.
+        self._checked: dict[tuple[str, str, int, str], tuple[str, int, int]] = {}
         self.ack_count = 0
 
     def handlers(self) -> dict[int, Handler]:
@@ -154,23 +156,30 @@ class AckCalls:
     def _find_target(self, key: tuple[str, str, str, str]) -> _Target:
         """Check what does not depend on the offset. Raises NotOrdinary, or one of UNREADABLE."""
         group, topic_name, queue_text, known = key
+        engine = self._engine
         if (
             known.count(" ") != HANDLE_TOKENS - 2
             or len(known) > _KNOWN_CHARS_MAX
-            or self._engine.buffer is not None
+            or engine.buffer is not None
         ):
             raise NotOrdinary
         handle = parse_handle(f"{known} 0")
         if handle.is_ordered or str(handle.queue_id) != queue_text:
             raise NotOrdinary
+        place = (group, topic_name, handle.queue_id, handle.retry)
+        checked = self._checked.get(place)
         try:
-            check_client_group(group)
-            name, low, high = self._check_queue(self._checks.topic(topic_name), handle.queue_id, handle)
+            if checked is None:
+                check_client_group(group)
+                name, low, high = self._check_queue(self._checks.topic(topic_name), handle.queue_id, handle)
+                checked = self._checked[place] = (where(name, group, handle), low, high)
+            else:
+                _check_handle(handle, self._clock.now_ms())
         except RemoteError as error:
             raise NotOrdinary from error
-        topic = where(name, group, handle)
+        topic, low, high = checked
         full_key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
-        entry = self._engine.in_flight.get(full_key)
+        entry = engine.in_flight.get(full_key)
         if entry is None:
             raise NotOrdinary
         offsets = {
@@ -377,6 +386,7 @@ class AckCalls:
         answers, self._answers = self._answers, []
         opaques, self._opaques = self._opaques, {}
         self._targets.clear()
+        self._checked.clear()
         if not opened:
             return
         acks = [

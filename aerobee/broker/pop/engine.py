@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
@@ -342,7 +343,9 @@ class PopEngine:
     def _write_points(self, want: PopWant, taken: Taken, moves: list[tuple[str, int, int]]) -> None:
         points: list[tuple[CheckPoint, int]] = []
         buffer = self.buffer
-        next_offsets = {(topic, queue_id): offset for topic, queue_id, offset in moves}
+        next_offsets = (
+            {} if buffer is None else {(topic, queue_id): offset for topic, queue_id, offset in moves}
+        )
         for topic, share in zip(taken.topics, taken.shares, strict=True):
             point = CheckPoint(
                 topic=topic,
@@ -365,10 +368,10 @@ class PopEngine:
             taken.end = self.log.append(taken.pop_time, points)
         for point, _ in points:
             self.in_flight.add(point, want.consumer)
+            if buffer is None:
+                continue
             place = (point.topic, point.queue_id)
-            if buffer is not None and buffer.keep_place(
-                point.topic, point.group, point.queue_id, next_offsets[place]
-            ):
+            if buffer.keep_place(point.topic, point.group, point.queue_id, next_offsets[place]):
                 moves[:] = [move for move in moves if move[:2] != place]
 
     def _next_revive_queue(self) -> int:
@@ -506,12 +509,27 @@ def _in_turn(want: PopWant, queue_count: int) -> Iterable[int]:
 
 def queue_offsets(body: bytes) -> tuple[int, ...]:
     """The queue offsets of records that stand back to back."""
+    end = len(body)
+    (size,) = _SIZE.unpack_from(body)
+    if size == end:
+        return _QUEUE_OFFSET.unpack_from(body, 20)
+    count, rest = divmod(end, size)
+    if not rest:  # they may be alike: then one struct reads them all
+        said = _alike(count, size).unpack(body)
+        if said[::2] == (size,) * count:
+            return said[1::2]
     found: list[int] = []
     at = 0
-    while at < len(body):
+    while at < end:
         found.append(_QUEUE_OFFSET.unpack_from(body, at + 20)[0])
         at += _SIZE.unpack_from(body, at)[0]
     return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def _alike(count: int, size: int) -> struct.Struct:
+    """Of records of one size: their sizes and queue offsets in turn."""
+    return struct.Struct(">" + f"I16xq{size - 28}x" * count)
 
 
 def where(topic: str, group: str, handle: Handle) -> str:

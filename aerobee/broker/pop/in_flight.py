@@ -67,9 +67,10 @@ class InFlightTable:
         if len(self._entries) >= ENTRIES_MAX:
             self.known_since_ms = max(self.known_since_ms, point.pop_time + 1)
             return
-        self._entries[point.key] = InFlight(point, consumer)
-        heapq.heappush(self._ends, (point.revive_time, point.key))
-        self._counts[(point.topic, point.group)] += len(point.offsets) - point.bit_map.bit_count()
+        key = point.key
+        self._entries[key] = InFlight(point, consumer)
+        heapq.heappush(self._ends, (point.pop_time + point.invisible_ms, key))
+        self._counts[key[:2]] += len(point.offsets) - point.bit_map.bit_count()
 
     def get(self, key: CheckPointKey) -> InFlight | None:
         return self._entries.get(key)
