@@ -153,6 +153,25 @@ async def test_a_read_goes_on_over_the_end_of_a_queue_file(tmp_path: Path) -> No
     await store.stop()
 
 
+async def test_a_message_that_was_young_is_asked_about_again_when_the_log_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path, hot_read_bytes=20_000, mapped_file_size_commit_log=1 << 20)
+    store.load()
+    for number in range(10):
+        store.append(message(number, 1000))
+    monkeypatch.setattr(RealMappedFile, "is_resident", lambda file, start, end: "commitlog" not in file.path)
+    assert not store.is_cold("T", 0, 5)
+    assert not store.is_cold("T", 0, 6), "it is younger"
+    assert not store.is_cold("T", 0, 4), "it is older than the one that is known, and young all the same"
+    for number in range(10, 40):
+        store.append(message(number, 1000))
+    assert store.is_cold("T", 0, 6)
+    assert not store.is_cold("T", 0, 38)
+    assert store.is_cold("T", 0, 6), "a young one behind it says nothing of it"
+    await store.stop()
+
+
 async def test_a_read_is_cold_when_any_of_its_records_is_not_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
