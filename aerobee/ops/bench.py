@@ -32,7 +32,7 @@ from aerobee.ops.consume import GROUPLESS
 from aerobee.ops.failure import UnhealthyError, explain
 from aerobee.ops.latency import LatencyHistogram
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson
-from aerobee.ops.output import Output
+from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import ack_of
 from aerobee.ops.times import seconds as span
@@ -161,7 +161,7 @@ async def _produce(
         meter.add(meter.take(1))
         meter.body_bytes += size
         ack = await ack_of(nameserver, brokers)
-        out.note(f"sending {size} bytes to {topic}, {workers} under way; {ack}")
+        out.note(f"sending {plural(size, 'byte')} to {topic}, {workers} under way; {ack}")
         meter.begin()
 
         async def all_workers() -> None:
@@ -189,7 +189,7 @@ async def _consume(
         for queue in queues:
             await (consumer.seek_to_begin(queue) if first else consumer.seek_to_end(queue))
         ack = await ack_of(nameserver, {queue.broker_name for queue in queues})
-        out.note(f"reading {topic}, {len(queues)} queues; {ack}")
+        out.note(f"reading {topic}, {plural(len(queues), 'queue')}; {ack}")
         meter.begin()
         began_ms = time.time() * 1000
 
@@ -270,7 +270,7 @@ class _Meter:
         self.last_error = error
         if self.errors >= ERRORS_MAX:
             raise UnhealthyError(
-                f"{self.errors} sends failed, the last: {explain(error).sentence}"
+                f"{plural(self.errors, 'send')} failed, the last: {explain(error).sentence}"
             ) from error
 
 
@@ -295,7 +295,7 @@ async def _run_with_progress(
                 progress.update(
                     line,
                     description=f"{meter.done:,} {verb}, {rate:,.0f}/s, p50 {histogram.percentile_ms(50):.2f} ms, "
-                    f"p99 {histogram.percentile_ms(99):.2f} ms, {meter.errors} errors",
+                    f"p99 {histogram.percentile_ms(99):.2f} ms, {plural(meter.errors, 'error')}",
                 )
 
         shown = asyncio.create_task(show(), name="bench-progress")

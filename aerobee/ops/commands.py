@@ -19,7 +19,8 @@ import typer.main
 from rich.console import Console
 from typer.core import TyperGroup
 
-from aerobee.ops import shared_options
+from aerobee.errors import AerobeeError, UsageError
+from aerobee.ops import completion, examples, shared_options, watching
 from aerobee.ops.environment import unknown_variables
 from aerobee.ops.failure import ExitCode, Failure, explain
 from aerobee.ops.output import to_json
@@ -38,6 +39,7 @@ COMMANDS = {
     "doctor": "doctor",
     "trace": "trace",
     "why": "why",
+    "top": "top",
     "topic": "topic",
     "group": "group",
     "offset": "offset",
@@ -52,6 +54,7 @@ COMMANDS = {
     "store": "store",
     "context": "context",
 }
+COMPLETING = "_AEROBEE_COMPLETE"
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -81,7 +84,9 @@ def _load(name: str) -> Any:
     else:
         holder.add_typer(module.app, name=name)
     command = typer.main.get_group(holder).commands[name]
-    shared_options.add_to(command)
+    shared_options.add_to(command, name)
+    examples.add_to(command, name)
+    completion.add_to(command, name)
     return command
 
 
@@ -125,13 +130,13 @@ def run_cli(arguments: Sequence[str]) -> int:
         # An argument that is no UTF-8, or a terminal that shows ASCII only, must not end in Python's own error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    for sentence in unknown_variables(os.environ):
+    # What the shell asks for completions shows no notes.
+    for sentence in () if COMPLETING in os.environ else unknown_variables(os.environ):
         sys.stderr.write(f"note: {sentence}\n")
     try:
         root: Any = typer.main.get_command(app)
         shared_options.add_own(root)
-        result: Any = root.main(args=list(arguments), prog_name="aerobee", standalone_mode=False)
-        return result if isinstance(result, int) else int(ExitCode.DONE)
+        return _run_watched(root, list(arguments), as_json)
     except typer.Exit as end:
         return end.exit_code
     except (Interrupted, KeyboardInterrupt, typer.Abort):
@@ -149,6 +154,26 @@ def run_cli(arguments: Sequence[str]) -> int:
         failure = _usage_failure(error) or explain(error)
         _show(failure, as_json)
         return int(failure.exit_code)
+
+
+def _run_watched(root: Any, arguments: list[str], as_json: bool) -> int:
+    """Run the command; with --watch again and again, and a failure that may pass is shown and does not end it."""
+    number = 0
+    while True:
+        shared_options.forget()
+        try:
+            result: Any = root.main(args=list(arguments), prog_name="aerobee", standalone_mode=False)
+        except AerobeeError as error:
+            if shared_options.watch_s() is None or isinstance(error, UsageError):
+                raise
+            _show(explain(error), as_json)
+            result = None
+        every_s = shared_options.watch_s()
+        if every_s is None:
+            return result if isinstance(result, int) else int(ExitCode.DONE)
+        number += 1
+        watching.pause(every_s)
+        watching.begin_look(" ".join(arguments), every_s, as_json=as_json, number=number)
 
 
 def _usage_failure(error: Exception) -> Failure | None:

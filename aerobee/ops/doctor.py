@@ -82,7 +82,7 @@ def doctor(
                 out.say(f"    → {finding.advice}")
         warned = sum(finding.level == "warn" for finding in findings)
         out.say(
-            f"{len(findings)} checks, {len(failed)} failed, {warned} to look at"
+            f"{plural(len(findings), 'check')}, {len(failed)} failed, {warned} to look at"
             if failed or warned
             else f"{len(findings)} checks, all is well",
             style="bold",

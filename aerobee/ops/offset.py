@@ -26,7 +26,7 @@ from aerobee.ops.options import (
     Yes,
     ask,
 )
-from aerobee.ops.output import Output
+from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
 from aerobee.ops.times import moment_ms
@@ -235,7 +235,10 @@ def _change(
                 _show(out, group, plan, "planned")
             skipped = sum(max(0, move.distance) for move in plan)
             again = sum(max(0, -move.distance) for move in plan)
-            ask(f"Move group {group}? {skipped} messages are skipped, {again} come again.", yes)
+            ask(
+                f"Move group {group}? {plural(skipped, 'message is', 'messages are')} skipped, {plural(again, 'comes', 'come')} again.",
+                yes,
+            )
             if is_new:
                 await admin.create_group(group)
             _show(out, group, await admin.move_offsets(group, plan), "done")

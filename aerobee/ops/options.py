@@ -44,7 +44,7 @@ def ask(question: str, assume_yes: bool) -> None:
         return
     while True:
         try:
-            with _interruptible():
+            with interruptible():
                 sys.stderr.write(f"{question} [y/N]: ")
                 sys.stderr.flush()
                 line = _read_answer()
@@ -74,8 +74,8 @@ def _read_answer() -> str:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt here, also while an event loop has taken the signal over."""
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt inside, also where the shell has it ignored, and while an event loop has taken the signal over."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

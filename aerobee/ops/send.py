@@ -34,6 +34,7 @@ from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.lines import STDIN, open_lines, read_all, read_lines
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
 from aerobee.ops.output import Output, body_text, host_text, plural
+from aerobee.ops.progress import Progress, size_of
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import is_span, moment_ms, moment_text, span_ms, until_text
 
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 RETRY_PAUSE_S = 0.5
-PROGRESS_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ async def delays(nameserver: str, level: int) -> list[int]:
         text = (await admin.broker_config(masters[0])).get("messageDelayLevel", "") if masters else ""
     levels = [span_ms(each) for each in text.split()]
     if masters and level > len(levels):
-        raise UsageError(f"--delay-level {level}: the brokers have {len(levels)} levels, {text}")
+        raise UsageError(f"--delay-level {level}: the brokers have {plural(len(levels), 'level')}, {text}")
     return levels or [0] * level
 
 
@@ -352,6 +352,7 @@ async def _send_lines(
     descriptor = STDIN if file is None else open_lines(file)
     tally = Tally()
     began = time.monotonic()
+    progress = Progress(sys.stderr, bytes_total=size_of(descriptor), began=began)
     try:
         destination = await _destination(producer, shape)
         lines = read_lines(descriptor)
@@ -367,10 +368,11 @@ async def _send_lines(
                 first,
                 skip_empty,
                 retry_for,
-                began,
+                progress,
             )
         )
     finally:
+        progress.end()
         if file is not None:
             os.close(descriptor)
     seconds = time.monotonic() - began
@@ -389,18 +391,18 @@ async def _pump(
     first: int,
     skip_empty: bool,
     retry_for: float,
-    began: float,
+    progress: Progress,
 ) -> None:
     """Keep up to `in_flight` sends under way. Ends at the first line that failed for good."""
     under_way: set[asyncio.Task[None]] = set()
     warned = False
-    last_note = began
     number = 0
 
     def warn(error: BaseException) -> None:
         nonlocal warned
         if not warned:
             warned = True
+            progress.end()
             out.note(f"trying again for {retry_for:.0f} s: {explain(error).sentence}", style="yellow")
 
     async def one(line_number: int, message: Message) -> None:
@@ -418,6 +420,7 @@ async def _pump(
     try:
         async for line in lines:
             number += 1
+            progress.read(len(line) + 1)
             if number < first or (skip_empty and not line):
                 continue
             if tally.failure is not None:
@@ -429,10 +432,7 @@ async def _pump(
             # The first one fetches the route alone, so that the others enter their queues in the order of the file.
             if tally.sent == 0 or len(under_way) >= in_flight:
                 await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            now = time.monotonic()
-            if now - last_note >= PROGRESS_EVERY_S and sys.stderr.isatty():
-                last_note = now
-                out.note(f"{tally.sent} sent, {tally.sent / (now - began):.0f} a second")
+            progress.show(tally.sent, time.monotonic())
         while under_way:
             await asyncio.wait(under_way)
     finally:
@@ -496,7 +496,9 @@ def _summary(shape: Shape, tally: Tally, seconds: float, ack: str, *, stopped: b
             f"{count} with {name}: stored, but less safely than the broker's settings ask", style="yellow"
         )
     if tally.repeated:
-        out.note(f"{tally.repeated} tries were repeated: messages among them may be stored twice")
+        out.note(
+            f"repeated {plural(tally.repeated, 'try', 'tries')}: messages among them may be stored twice"
+        )
     if failure is not None:
         with contextlib.suppress(BrokenPipeError):
             out.notes.print("[bold red]error:[/] ", end="")

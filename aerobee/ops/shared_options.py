@@ -1,6 +1,6 @@
 """Options that every command takes, wherever they stand in the line, and the cluster that they choose.
 
-`--debug` belongs to all commands; `--context` and `--tls…` to all that talk to a cluster, beside their `--nameserver`.
+`--debug` belongs to all commands, `--watch` to those that show something (watching.py); `--context` and `--tls…` to all that talk to a cluster, beside their `--nameserver`.
 They are added when a command is loaded, so that no command names them, and none can forget them. What was said is kept
 here for the one command line that a process runs; clients.py makes its clients from it.
 """
@@ -16,6 +16,8 @@ import typer.main
 
 from aerobee.client.config import ClientConfig
 from aerobee.client.contexts import Cluster, Context, cluster
+from aerobee.ops.times import above_zero
+from aerobee.ops.watching import WATCHED
 
 PANEL = "Connection"
 _said: dict[str, Any] = {}
@@ -36,6 +38,12 @@ def client_config() -> ClientConfig:
 def chosen_context() -> str:
     """The name of the context that this command line uses; "" for none."""
     return _cluster[-1].context if _cluster else ""
+
+
+def watch_s() -> float | None:
+    """The pause between two looks that --watch asks for; None without it."""
+    found = _said.get("watch")
+    return None if found is None else float(found)
 
 
 def is_debug() -> bool:
@@ -63,6 +71,16 @@ def _template(
             help="Log everything; show where a failure came from.",
         ),
     ] = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            metavar="SPAN",
+            parser=above_zero,
+            callback=_note("watch"),
+            help="Show it again each 2s, 1m, … until Ctrl-C.",
+        ),
+    ] = None,
     context: Annotated[
         str | None,
         typer.Option(
@@ -130,19 +148,22 @@ def _made() -> list[Any]:
     return parameters
 
 
-def add_to(command: Any) -> None:
-    """Give a command, or a group and all its commands, the shared options."""
-    add_own(command, hidden=hasattr(command, "commands"))
-    for below in getattr(command, "commands", {}).values():
-        add_to(below)
+def add_to(command: Any, path: str) -> None:
+    """Give a command, or a group and all its commands, the shared options. `path`: how it is called, without `aerobee`."""
+    add_own(command, hidden=hasattr(command, "commands"), path=path)
+    for name, below in getattr(command, "commands", {}).items():
+        add_to(below, f"{path} {name}")
 
 
-def add_own(command: Any, *, hidden: bool = False) -> None:
+def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
     """Give one command or group the shared options. `hidden`: its help is silent about those of the connection."""
     known = {each.name: each for each in command.params}
     talks = hasattr(command, "commands") or "nameserver" in known
     for option in _made():
-        if option.name == "debug" or (talks and option.name not in known):
+        if option.name == "watch":
+            if path in WATCHED:
+                command.params.append(option)
+        elif option.name == "debug" or (talks and option.name not in known):
             option.hidden = hidden
             command.params.append(option)
     if "nameserver" in known:

@@ -11,7 +11,7 @@ import typer
 from aerobee.errors import StoreError
 from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import AsJson
-from aerobee.ops.output import Output
+from aerobee.ops.output import Output, plural
 from aerobee.ops.serving import Assignments, ConfigPath, flags_of
 from aerobee.ops.settings import broker_settings
 from aerobee.store.config import StoreConfig
@@ -66,14 +66,14 @@ def repair_store(
 def _lines(report: StoreReport) -> list[str]:
     """The report for people."""
     lines = [
-        f"{report.records} records in log bytes {report.log_min} to {report.log_end}, {report.queues} queues",
-        f"{report.damaged_count} damaged places of the log, {report.damaged_bytes} bytes",
+        f"{plural(report.records, 'record')} in log bytes {report.log_min} to {report.log_end}, {plural(report.queues, 'queue')}",
+        f"{plural(report.damaged_count, 'damaged place')} of the log, {plural(report.damaged_bytes, 'byte')}",
     ]
     lines += [
         f"  log bytes {place.start} to {place.stop}, in {place.path}: {place.reason}"
         for place in report.damaged[:SHOWN_MAX]
     ]
-    lines.append(f"{report.wrong_count} records without a right queue entry")
+    lines.append(f"{plural(report.wrong_count, 'record')} without a right queue entry")
     lines += [
         f"  message {each.queue_offset} of queue {each.queue_id} of {each.topic}, at log byte {each.physical_offset}"
         for each in report.wrong[:SHOWN_MAX]

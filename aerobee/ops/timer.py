@@ -20,7 +20,7 @@ from aerobee.ops.options import (
     Yes,
     ask,
 )
-from aerobee.ops.output import Output
+from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import moment_ms, moment_text, span_ms, until_text
 
@@ -90,7 +90,7 @@ def list_timers(
         )
         if not found.is_whole:
             out.note(
-                f"{found.pending} messages wait in all; more match than the {len(found.timers)} shown; --count shows more"
+                f"{plural(found.pending, 'message waits', 'messages wait')} in all; more match than the {len(found.timers)} shown; --count shows more"
             )
 
     run(command)
@@ -223,7 +223,7 @@ def _number(text: str) -> int | float | str:
 
 
 def _these(handles: list[str]) -> str:
-    return "the message" if len(handles) == 1 else f"{len(handles)} messages"
+    return "the message" if len(handles) == 1 else plural(len(handles), "message")
 
 
 def _not_ours(error: RequestNotSupported) -> UsageError:

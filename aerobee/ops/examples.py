@@ -1,0 +1,110 @@
+"""What is typed: examples of every command, shown at the end of its --help. A test parses each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "up": (
+        "aerobee up",
+        "aerobee up --brokers 3 --data ./cluster",
+        "aerobee up --ephemeral --set enableLmq=true",
+    ),
+    "nameserver": ("aerobee nameserver --port 9876", "aerobee nameserver -c namesrv.conf"),
+    "broker": (
+        "aerobee broker -n 127.0.0.1:9876 --data ./broker-a --name broker-a",
+        "aerobee broker -c broker.conf --print-config",
+    ),
+    "controller": ("aerobee controller -c controller.conf",),
+    "send": (
+        'aerobee send orders "order 17 paid" --tag paid --key o-17',
+        "aerobee send orders --file orders.txt",
+        'aerobee send reminders "call back" --deliver-after 15m',
+    ),
+    "consume": (
+        "aerobee consume orders --from first",
+        "aerobee consume orders --group billing --tags 'paid || refunded'",
+        "aerobee consume orders --from 15m --no-follow --format '%k %s\\n'",
+    ),
+    "doctor": ("aerobee doctor", "aerobee doctor -n 10.0.0.7:9876 --verbose"),
+    "trace": (
+        "aerobee trace 7F0000010A3C18B4AAC2000000000000",
+        "aerobee trace 7F0000010A3C18B4AAC2000000000000 --since 2h",
+    ),
+    "why": ("aerobee why --group billing", "aerobee why --group billing --topic orders"),
+    "top": ("aerobee top", "aerobee top --interval 5s --count 3"),
+    "topic list": ("aerobee topic list", "aerobee topic list --all --watch 2s"),
+    "topic create": (
+        "aerobee topic create orders --queues 16",
+        "aerobee topic create payments --type TRANSACTION",
+    ),
+    "topic update": (
+        "aerobee topic update orders --queues 32",
+        "aerobee topic update orders --perm r --broker broker-a",
+    ),
+    "topic delete": ("aerobee topic delete orders", "aerobee topic delete orders --yes"),
+    "topic describe": ("aerobee topic describe orders",),
+    "topic stats": ("aerobee topic stats orders", "aerobee topic stats orders --watch 2s"),
+    "group list": ("aerobee group list",),
+    "group describe": ("aerobee group describe billing",),
+    "group lag": ("aerobee group lag billing", "aerobee group lag billing --topic orders --watch 2s"),
+    "group pop": ("aerobee group pop billing",),
+    "group mode": ("aerobee group mode billing pop --topic orders",),
+    "group reset": ("aerobee group reset billing --topic orders --to first",),
+    "group delete": ("aerobee group delete billing --yes",),
+    "offset show": ("aerobee offset show billing", "aerobee offset show billing --topic orders"),
+    "offset reset": (
+        "aerobee offset reset billing --to 15m --dry-run",
+        "aerobee offset reset billing --to earliest --topic orders",
+    ),
+    "offset skip": ("aerobee offset skip billing --topic orders",),
+    "offset clone": ("aerobee offset clone billing billing-2 --dry-run",),
+    "dlq list": ("aerobee dlq list",),
+    "dlq show": ("aerobee dlq show billing", "aerobee dlq show billing --error timeout --since 1h"),
+    "dlq redrive": ("aerobee dlq redrive billing --all --rate 10", "aerobee dlq redrive billing --key o-17"),
+    "filter test": ('aerobee filter test "price > 5" --property price=7',),
+    "transaction list": ("aerobee transaction list", "aerobee transaction list --older-than 10m"),
+    "transaction commit": ("aerobee transaction commit 7F0000010A3C18B4AAC2000000000000 --group payers",),
+    "transaction rollback": ("aerobee transaction rollback 7F0000010A3C18B4AAC2000000000000 --group payers",),
+    "transaction check": ("aerobee transaction check 7F0000010A3C18B4AAC2000000000000",),
+    "cluster list": ("aerobee cluster list", "aerobee cluster list --watch 5s"),
+    "cluster describe": ("aerobee cluster describe",),
+    "ha status": ("aerobee ha status -a 127.0.0.1:9878",),
+    "ha elect": ("aerobee ha elect broker-a 2 -a 127.0.0.1:9878",),
+    "ha forget": ("aerobee ha forget broker-a 3 -a 127.0.0.1:9878",),
+    "ha add-controller": ("aerobee ha add-controller n3=127.0.0.1:9898 -a 127.0.0.1:9878",),
+    "ha promote-controller": ("aerobee ha promote-controller n3 -a 127.0.0.1:9878",),
+    "ha remove-controller": ("aerobee ha remove-controller n3 -a 127.0.0.1:9878",),
+    "ha hand-over": ("aerobee ha hand-over n2 -a 127.0.0.1:9878",),
+    "message id": ("aerobee message id 7F00000100002A9F0000000000000000",),
+    "message unique-key": ("aerobee message unique-key orders 7F0000010A3C18B4AAC2000000000000",),
+    "message key": ("aerobee message key orders o-17", "aerobee message key orders o-17 --since 1h"),
+    "message offset": ("aerobee message offset orders broker-a/0 42",),
+    "message time": ("aerobee message time orders --since 15m --count 20",),
+    "timer list": ("aerobee timer list", "aerobee timer list --topic reminders --within 1h"),
+    "timer recall": ("aerobee timer recall djEgcmVtaW5kZXJz",),
+    "timer reschedule": ("aerobee timer reschedule djEgcmVtaW5kZXJz --after 15m",),
+    "timer stats": ("aerobee timer stats",),
+    "bench produce": (
+        "aerobee bench produce --seconds 10s",
+        "aerobee bench produce --workers 64 --size 1024 --count 100000",
+    ),
+    "bench consume": ("aerobee bench consume --from-first --count 100000",),
+    "store verify": ("aerobee store verify --data ./broker-a",),
+    "store repair": ("aerobee store repair --data ./broker-a",),
+    "context list": ("aerobee context list",),
+    "context show": ("aerobee context show",),
+    "context set": ("aerobee context set staging -n 10.0.0.7:9876 --tls",),
+    "context use": ("aerobee context use staging",),
+    "context delete": ("aerobee context delete staging",),
+}
+
+
+def add_to(command: Any, path: str) -> None:
+    """Show the examples of a command, or of all commands of a group, in their help."""
+    for name, below in getattr(command, "commands", {}).items():
+        add_to(below, f"{path} {name}")
+    found = EXAMPLES.get(path)
+    if found:
+        # Blank lines between: rich joins the lines of one paragraph.
+        command.epilog = "\n\n".join(["Examples:", *(f"  {line}" for line in found)])
