@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from aerobee.client.lost_peers import LostPeers
 from aerobee.client.nameservers import Nameservers
 from aerobee.client.publish_route import TopicRoute, parse_route
 from aerobee.client.tasks import Tasks
@@ -35,12 +36,14 @@ class RouteCache:
         tasks: Tasks,
         refresh_s: float,
         request_timeout_s: float,
+        peers: LostPeers,
     ) -> None:
         self._nameservers = nameservers
         self._clock = clock
         self._tasks = tasks
         self._refresh_s = refresh_s
         self._request_timeout_s = request_timeout_s
+        self._peers = peers
         self._routes: dict[str, TopicRoute] = {}
         self._watched: dict[str, None] = {}  # topics that are refreshed, in the order in which they came
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
@@ -117,6 +120,8 @@ class RouteCache:
     async def _fetch(self, topic: str) -> TopicRoute:
         request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC.value, {"topic": topic})
         address, answer = await self._nameservers.invoke(request, timeout_s=self._request_timeout_s)
+        if self._peers.lost:
+            self._peers.answered(address)
         if answer.code != ResponseCode.SUCCESS:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST and self._routes.pop(topic, None) is not None:
                 self._index_brokers()
@@ -154,6 +159,6 @@ class RouteCache:
                 except TopicNotExist:
                     log.debug("topic %s has no route yet", topic)
                 except AerobeeError as error:
-                    log.warning("route of topic %s: %s", topic, error)
+                    self._peers.trouble(log, error, "route of topic %s: %s", topic, error)
                     if not isinstance(error, RouteError):
                         break  # no nameserver answers: asking for the other topics would only add to the wait

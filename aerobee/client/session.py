@@ -16,7 +16,7 @@ from random import Random
 
 from aerobee.client.codec import choose_codec
 from aerobee.client.config import ClientConfig
-from aerobee.client.log_throttle import LogThrottle
+from aerobee.client.lost_peers import LostPeers
 from aerobee.client.nameservers import Nameservers, parse_addresses
 from aerobee.client.producer.send_header import Ids
 from aerobee.client.publish_route import TopicRoute
@@ -75,12 +75,14 @@ class Session:
             burst=self.codec.take_send_replies,
         )
         self.nameservers = Nameservers(addresses, remoting=self.remoting, random=self.random)
+        self.peers = LostPeers(monotonic=self.clock.monotonic, name_of=self._name_of)
         self.routes = RouteCache(
             self.nameservers,
             clock=self.clock,
             tasks=self.tasks,
             refresh_s=config.route_refresh_s,
             request_timeout_s=config.request_timeout_s,
+            peers=self.peers,
         )
         self.client_id = ""
         self.client_ip = config.client_ip
@@ -89,7 +91,6 @@ class Session:
         self._producer_groups: list[str] = []
         self._consumers: dict[str, ConsumerEntry] = {}
         self._known_by: set[str] = set()  # addresses that know us
-        self._log_throttle = LogThrottle(log)
         self._beating = asyncio.Lock()
         self._beating_now: set[str] = set()
         self._ids: Ids | None = None
@@ -122,6 +123,12 @@ class Session:
         finally:
             await self.tasks.close()
             await self.remoting.close()
+
+    def _name_of(self, address: str) -> str:
+        if address in self.nameservers.addresses:
+            return "nameserver"
+        names = (each.broker_name for each in self.routes.brokers() if address in each.broker_addrs.values())
+        return f"broker {next(names, '')}".rstrip()
 
     # membership
 
@@ -177,10 +184,9 @@ class Session:
         try:
             await self.invoke(address, request)
             self._known_by.add(address)
-            self._log_throttle.clear(address)
         except AerobeeError as error:
             self._known_by.discard(address)
-            self._log_throttle.warn(address, f"heartbeat to broker {address}: {error}")
+            self.peers.trouble(log, error, "heartbeat to broker %s: %s", address, error)
         finally:
             self._beating_now.discard(address)
 
@@ -236,6 +242,8 @@ class Session:
         answer = await self.remoting.invoke(
             address, command, timeout_s=timeout_s or self.config.request_timeout_s
         )
+        if self.peers.lost:
+            self.peers.answered(address)
         return checked(answer, address=address, request=request_name(command.code))
 
     async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from aerobee.clock import AdvancingClock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import Message
 from aerobee.testing import LocalCluster, ThreadedCluster
+from tests.waiting import wait_until
 
 REPOSITORY = str(Path(__file__).resolve().parents[2])
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
@@ -253,3 +255,36 @@ async def test_a_run_that_does_not_use_the_plugin_loads_nothing_of_it(tmp_path: 
     )
     status, output = await run_pytest(tmp_path, "-p", "no:asyncio")
     assert status == 0, output
+
+
+async def test_a_consumer_says_once_that_its_broker_is_lost_and_once_that_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Pulls, heartbeats, commits and the rebalance all fail meanwhile."""
+    async with LocalCluster() as cluster:
+        await cluster.create_topic("orders", queues=4)
+        seen: list[bytes] = []
+        config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+
+        async def send(body: bytes) -> None:
+            async with cluster.producer() as producer:
+                await producer.send(Message("orders", body))
+
+        async with cluster.push_consumer("G", {"orders": "*"}, lambda m: seen.append(m.body), config=config):
+            await send(b"before")
+            await wait_until(lambda: seen == [b"before"])
+            caplog.clear()
+            await cluster.kill_broker()
+            await cluster.advance_clock(60)
+            await cluster.start_broker()
+            await cluster.advance_clock(40)
+            await send(b"after")
+            await wait_until(lambda: b"after" in seen)
+        lines = [
+            record.getMessage()
+            for record in caplog.records
+            if record.levelno >= logging.WARNING and record.name.startswith("aerobee.client")
+        ]
+        assert [" is lost: " in lines[0], " is back after " in lines[-1], len(lines)] == [True, True, 2], (
+            lines
+        )

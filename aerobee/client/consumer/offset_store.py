@@ -90,7 +90,9 @@ class RemoteOffsets:
         try:
             await self._commit(queue, offset, oneway=oneway)
         except AerobeeError as error:
-            log.warning("offset %d of %s is not committed: %s", offset, queue, error)
+            self._session.peers.trouble(
+                log, error, "offset %d of %s is not committed: %s", offset, queue, error
+            )
 
     async def _commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
         await commit_offset(self._session, self._group, queue, offset, oneway=oneway)

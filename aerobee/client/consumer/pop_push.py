@@ -142,7 +142,9 @@ class PopPush:
                     from_begin=self._from_begin,
                 )
             except AerobeeError as error:
-                log.warning("group %s pops %s: %s", self._group, place.queue, error)
+                self._session.peers.trouble(
+                    log, error, "group %s pops %s: %s", self._group, place.queue, error
+                )
                 await clock.sleep(PAUSE_AFTER_ERROR_S)
                 continue
             strangers = [message for message in taken if not subscription.wants(message.tag)]

@@ -266,7 +266,9 @@ class PullConsumer:
                 if start is None:
                     start = begun[queue] = await self._first.of(queue)
             except AerobeeError as error:
-                log.warning("start offset of %s in group %s: %s", queue, self.group, error)
+                self._session.peers.trouble(
+                    log, error, "start offset of %s in group %s: %s", queue, self.group, error
+                )
                 complete = False
                 continue
             if queue not in self._pulls and self._session.is_open:

@@ -452,7 +452,9 @@ class PushConsumer:
                     offset = begun[queue] = await self._first.of(queue)
                 return offset
             except AerobeeError as error:
-                log.warning("start offset of %s in group %s: %s", queue, self.group, error)
+                self._session.peers.trouble(
+                    log, error, "start offset of %s in group %s: %s", queue, self.group, error
+                )
                 return None
 
         starts = await asyncio.gather(*(start(queue) for queue in queues))

@@ -62,7 +62,7 @@ class QueueLocking:
                 address = await self._session.broker_address(broker_name, part[0].topic)
                 await unlock_queues(self._session, self._group, address, part)
             except AerobeeError as error:
-                log.warning("locks of %s are not given back: %s", part, error)
+                self._session.peers.trouble(log, error, "locks of %s are not given back: %s", part, error)
         self._arm()
 
     def close(self) -> None:
@@ -86,7 +86,9 @@ class QueueLocking:
                 self._session, self._group, address, queues, lease_s=self.locks.lease_s
             )
         except AerobeeError as error:
-            log.warning("locks of %d queues at broker %s: %s", len(queues), broker_name, error)
+            self._session.peers.trouble(
+                log, error, "locks of %d queues at broker %s: %s", len(queues), broker_name, error
+            )
             return None
         granted = granted.intersection(queues)
         if clock.monotonic() - asked_at >= self.locks.lease_s:

@@ -147,9 +147,10 @@ class QueuePull:
                     log.info("pulls of %s succeed again", self.queue)
             except AerobeeError as error:
                 # Said once, not with each of the tries that follow until one succeeds.
-                log.log(
-                    logging.DEBUG if self._failing else logging.WARNING, "pull of %s: %s", self.queue, error
-                )
+                if self._failing:
+                    log.debug("pull of %s: %s", self.queue, error)
+                else:
+                    self._session.peers.trouble(log, error, "pull of %s: %s", self.queue, error)
                 self._failing = True
                 pause_s = self._settings.pause_after_error_s
                 await self._after_error(error)
@@ -183,6 +184,8 @@ class QueuePull:
         answer = await self._session.remoting.invoke(
             address, self._request(is_master), timeout_s=self._settings.timeout_s
         )
+        if self._session.peers.lost:
+            self._session.peers.answered(address)
         if process is not self.process:
             return 0.0  # restarted meanwhile
         self.last_pull_ms = self._session.clock.now_ms()

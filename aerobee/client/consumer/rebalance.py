@@ -17,7 +17,7 @@ from aerobee.client.consumer.pop_calls import query_assignment
 from aerobee.client.log_throttle import LogThrottle
 from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.session import Session
-from aerobee.errors import AerobeeError, TopicNotExist
+from aerobee.errors import AerobeeError, TopicNotExist, TransportError
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.route import MASTER_ID
 
@@ -87,9 +87,11 @@ class Rebalancer:
                 # What is owned stays owned: nobody knows better at the moment.
                 balanced = False
                 if self._session.is_open:  # brokers forget a member that leaves before it stops asking
-                    self._log_throttle.warn(
-                        topic, f"rebalance of topic {topic} in group {self._group}: {error}"
-                    )
+                    text = f"rebalance of topic {topic} in group {self._group}: {error}"
+                    if isinstance(error, TransportError) or self._session.peers.explains(error):
+                        self._session.peers.trouble(log, error, "%s", text)
+                    else:
+                        self._log_throttle.warn(topic, text)
             except Exception:
                 # The edge of the user's code: an allocation of their own may raise anything.
                 log.exception("allocation of topic %s in group %s failed", topic, self._group)

@@ -261,7 +261,9 @@ class SimpleConsumer:
                 continue
             error = task.exception()
             if isinstance(error, AerobeeError):
-                log.warning("group %s, %s at %s: %s", self.group, place.topic, place.broker_name, error)
+                self._session.peers.trouble(
+                    log, error, "group %s, %s at %s: %s", self.group, place.topic, place.broker_name, error
+                )
             elif error is not None:
                 raise error
             else:
