@@ -281,6 +281,40 @@ class Broker(Server):
         return True
 
 
+class Controller(Server):
+    """One controller of a quorum; by itself the whole of it."""
+
+    def __init__(
+        self, kind: str, root: pathlib.Path, peers: str = "", own_id: str = "n0", port: int | None = None
+    ) -> None:
+        super().__init__(kind, root, f"{kind}-controller-{own_id}", port)
+        self.config = {
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": peers or f"{own_id}-{self.address}",
+            "controllerDLegerSelfId": own_id,
+            "controllerStorePath": str(root / f"controller-{own_id}"),
+            "configStorePath": str(root / f"controller-{own_id}.properties"),
+            "enableElectUncleanMaster": "false",
+            "notifyBrokerRoleChanged": "true",
+        }
+
+    def command(self) -> list[str]:
+        file = str(write_config(self.root / f"{self.name}.conf", self.config))
+        if self.kind == "aerobee":
+            return [*AEROBEE, "controller", "-c", file]
+        return [
+            *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATH,
+            "org.apache.rocketmq.controller.ControllerStartup", "-c", file,
+        ]  # fmt: skip
+
+    def is_ready(self) -> bool:
+        try:
+            header, _ = call(self.address, 1005, {})
+        except OSError:
+            return False
+        return bool(header.get("extFields", {}).get("controllerLeaderAddress"))
+
+
 class Proxy(Server):
     """RocketMQ's proxy in cluster mode, which speaks gRPC to clients and the remoting protocol to brokers."""
 
