@@ -1,4 +1,4 @@
-"""A broker in a process of its own, below `aerobee up`: started, started again when it dies, drained.
+"""A broker or controller in a process of its own, below `aerobee up`: started, started again when it dies, drained.
 
 The process ends with its standard input, so that none outlives the one that started it.
 """
@@ -25,21 +25,32 @@ STAYS_UP_S = 60.0  # a broker that ran so long begins with the shortest pause ag
 
 
 class BrokerProcess:
-    """One broker. `flags`: key -> value of its settings."""
+    """One of them. `flags`: key -> value of its settings; `command` is that of `aerobee` which runs it."""
 
-    def __init__(self, name: str, flags: Mapping[str, str], log_level: str) -> None:
+    def __init__(
+        self, name: str, flags: Mapping[str, str], log_level: str, *, command: str = "broker"
+    ) -> None:
         self.name = name
         self.address = ""
         self.pid = 0
         self._arguments = [part for key, value in flags.items() for part in ("--set", f"{key}={value}")]
         self._log_level = log_level
+        self._command = command
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         """Start it and wait until it listens. Raises UnhealthyError saying why it does not."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "aerobee.ops", "broker", "--json", "--stop-with-stdin", "--log-level", self._log_level),
+            *(
+                "-m",
+                "aerobee.ops",
+                self._command,
+                "--json",
+                "--stop-with-stdin",
+                "--log-level",
+                self._log_level,
+            ),
             *self._arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

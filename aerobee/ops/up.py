@@ -3,6 +3,9 @@
 The NameServer and the first broker live in this process. A broker uses one core, so each further one is a process of
 its own, started with `aerobee broker`; it drains when its standard input closes, so that none outlives this process.
 Ports: the NameServer's, then the brokers' in steps of 10, as RocketMQ needs neighbours (VIP at -2, HA at +1).
+
+With --replicas each broker name has so many brokers, and three controllers say which of them is master. All of these are
+processes, so that each can be killed: the others go on.
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ from typing import Annotated
 import typer
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.fastpath.choice import BackendChoice
+from aerobee.broker.fastpath.choice import BackendChoice, choose_backend, wanted_backend
 from aerobee.client import Admin
 from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, UsageError
+from aerobee.ha.quorum.config import parse_peers
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
 from aerobee.ops.broker import broker_loop, start_broker
@@ -64,6 +68,10 @@ EPHEMERAL = {
 }
 # RocketMQ has SQL92 filters off; who starts a cluster this way wants what it can do.
 WANTED = {"enablePropertyFilter": "true"}
+# What is acknowledged must be there after a failover, or replicas would promise more than they keep.
+REPLICATED = {"allAckInSyncStateSet": "true"}
+CONTROLLERS = 3
+REPLICAS_MAX = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,20 @@ class Plan:
     brokers: tuple[BrokerSettings, ...]
     flags: tuple[Mapping[str, str], ...]  # key -> value of each broker, for those in their own process
     data: Path
+    controllers: tuple[Mapping[str, str], ...] = ()  # key -> value of each controller, with --replicas
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """What each broker is called: its name, with replicas also its number."""
+        names = [settings.broker.broker_name for settings in self.brokers]
+        if not self.controllers:
+            return tuple(names)
+        seen: dict[str, int] = {}
+        titles = []
+        for name in names:
+            seen[name] = seen.get(name, 0) + 1
+            titles.append(f"{name} {seen[name]}")
+        return tuple(titles)
 
 
 def register(app: typer.Typer) -> None:
@@ -85,6 +107,21 @@ def up(
     brokers: Annotated[
         int, typer.Option("--brokers", min=1, max=BROKERS_MAX, help="How many; one uses one core.")
     ] = 1,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas",
+            min=1,
+            max=REPLICAS_MAX,
+            help="How many brokers of each name, of which one is master.",
+        ),
+    ] = 1,
+    controller_port: Annotated[
+        int,
+        typer.Option(
+            "--controller-port", min=1, max=65_000, help="Port of the first controller, with --replicas."
+        ),
+    ] = 9_878,
     port: Annotated[
         int,
         typer.Option("--port", min=1, max=65_000, help="Port of the first broker; the next one has 10 more."),
@@ -124,6 +161,8 @@ def up(
     try:
         plan = make_plan(
             broker_count=brokers,
+            replica_count=replicas,
+            controller_port=controller_port,
             port=port,
             nameserver_port=nameserver_port,
             host=host,
@@ -156,6 +195,8 @@ def make_plan(
     host: str,
     advertise: str | None,
     data: Path,
+    replica_count: int = 1,
+    controller_port: int = 9_878,
     ephemeral: bool = False,
     profile: str = "development",
     assignments: Sequence[str] = (),
@@ -163,7 +204,7 @@ def make_plan(
     note: Callable[[str], None] = lambda _: None,
 ) -> Plan:
     """Settle names, ports and directories. Raises UsageError and ConfigError."""
-    _check_places(broker_count, port, nameserver_port, advertise)
+    _check_places(broker_count * replica_count, port, nameserver_port, advertise)
     local = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     nameserver_address = f"{local}:{nameserver_port}"
     nameserver = nameserver_settings(
@@ -175,21 +216,30 @@ def make_plan(
         },
         environ={},
     )
+    controllers = (
+        controller_flags(local, controller_port, host, data, ephemeral=ephemeral) if replica_count > 1 else ()
+    )
     flags: list[Mapping[str, str]] = []
     brokers: list[BrokerSettings] = []
-    for index in range(broker_count):
-        name = f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index + 1}"
+    for index in range(broker_count * replica_count):
+        number, replica = divmod(index, replica_count)
+        name = f"broker-{chr(ord('a') + number)}" if number < 26 else f"broker-{number + 1}"
         own = {
             "brokerName": name,
             "listenPort": str(port + index * BROKER_PORT_STEP),
             "bindAddress": host,
             "namesrvAddr": nameserver_address,
-            "storePathRootDir": str(data / name),
+            "storePathRootDir": str(data / (f"{name}-{replica + 1}" if controllers else name)),
         }
+        if controllers:
+            own["enableControllerMode"] = "true"
+            own["controllerAddr"] = ";".join(
+                f"{local}:{controller_port + at}" for at in range(len(controllers))
+            )
         if advertise is not None or local == host:
             own["brokerIP1"] = advertise or host
         # --set and the environment win over these.
-        extra = WANTED | (EPHEMERAL if ephemeral else {})
+        extra = WANTED | (EPHEMERAL if ephemeral else {}) | (REPLICATED if controllers else {})
         set_elsewhere = environment_settings(environ, BROKER_KINDS)
         own.update(
             {
@@ -208,7 +258,24 @@ def make_plan(
                 note=note if index == 0 else lambda _: None,
             )
         )
-    return Plan(nameserver, nameserver_address, tuple(brokers), tuple(flags), data)
+    return Plan(nameserver, nameserver_address, tuple(brokers), tuple(flags), data, controllers)
+
+
+def controller_flags(
+    local: str, port: int, host: str, data: Path, *, ephemeral: bool
+) -> tuple[Mapping[str, str], ...]:
+    """Settings of the controllers of one machine."""
+    peers = ";".join(f"n{number}-{local}:{port + number}" for number in range(CONTROLLERS))
+    return tuple(
+        {
+            "controllerDLegerGroup": "aerobee-up",
+            "controllerDLegerPeers": peers,
+            "controllerDLegerSelfId": f"n{number}",
+            "controllerStorePath": str(data / "controllers"),
+            "bindAddress": host,
+        }
+        for number in range(CONTROLLERS)
+    )
 
 
 def _check_places(broker_count: int, port: int, nameserver_port: int, advertise: str | None) -> None:
@@ -237,6 +304,10 @@ def require_ports(plan: Plan) -> None:
     """Refuse before anything starts when one of the ports is taken. Raises PortTaken."""
     server = plan.nameserver.server
     require_free_port(server.bind_address, server.listen_port, "the NameServer", "--nameserver-port")
+    for controller in plan.controllers:
+        address = parse_peers(controller["controllerDLegerPeers"])[controller["controllerDLegerSelfId"]]
+        port = int(address.rpartition(":")[2])
+        require_free_port(controller["bindAddress"], port, "a controller", "--controller-port")
     for settings in plan.brokers:
         config = settings.broker
         require_free_port(config.bind_address, config.listen_port, config.broker_name, "--port")
@@ -246,12 +317,19 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
     stop.taken = True
     started = time.monotonic()
     nameserver = start_nameserver(plan.nameserver)
-    broker = start_broker(plan.brokers[0])
-    started_parts: list[NameServer | Broker] = []  # a part that did not start has closed itself
-    processes = [
-        BrokerProcess(settings.broker.broker_name, flags, log_level)
-        for settings, flags in zip(plan.brokers[1:], plan.flags[1:], strict=True)
+    # Replicas are processes, all of them, so that each can be killed.
+    broker = None if plan.controllers else start_broker(plan.brokers[0])
+    own = 0 if broker is None else 1
+    controllers = [
+        BrokerProcess(f"controller {flags['controllerDLegerSelfId']}", flags, log_level, command="controller")
+        for flags in plan.controllers
     ]
+    started_parts: list[NameServer | Broker] = []  # a part that did not start has closed itself
+    brokers = [
+        BrokerProcess(title, flags, log_level)
+        for title, flags in zip(plan.titles[own:], plan.flags[own:], strict=True)
+    ]
+    processes = [*controllers, *brokers]
 
     def force() -> None:
         for process in processes:
@@ -267,23 +345,33 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
     try:
         await _start(nameserver, plan.nameserver.server.listen_port, "the NameServer", "--nameserver-port")
         started_parts.append(nameserver)
-        await _start(broker, plan.brokers[0].broker.listen_port, plan.brokers[0].broker.broker_name, "--port")
-        started_parts.append(broker)
-        addresses = {plan.brokers[0].broker.broker_name: broker.address}
+        addresses: dict[str, str] = {}
+        if broker is not None:
+            await _start(broker, plan.brokers[0].broker.listen_port, plan.titles[0], "--port")
+            started_parts.append(broker)
+            addresses[plan.titles[0]] = broker.address
+        await asyncio.gather(*(process.start() for process in controllers))
+        if controllers:
+            await asyncio.gather(*(process.start() for process in brokers))
+        else:
+            for process in brokers:
+                await process.start()
         for process in processes:
-            await process.start()
             addresses[process.name] = process.address
-        await _wait_until_healthy(nameserver.address, list(addresses), stop, out, broker)
+        await _wait_until_healthy(nameserver.address, plan, stop, out, broker)
         if not stop:
             seconds = time.monotonic() - started
-            _say_ready(out, plan, nameserver.address, addresses, ephemeral, broker.backend_choice, seconds)
+            backend = choose_backend(wanted_backend(os.environ))
+            _say_ready(out, plan, nameserver.address, addresses, ephemeral, backend, seconds)
             await _stay(processes, stop, out)
             out.note("draining; Ctrl-C again ends everything at once")
     finally:
-        for process in processes:
-            process.ask_to_end()
-        for process in processes:
-            await process.ended()
+        # Brokers first: they say goodbye to controllers and NameServer.
+        for group in (brokers, controllers):
+            for process in group:
+                process.ask_to_end()
+            for process in group:
+                await process.ended()
         for part in reversed(started_parts):
             await part.stop()
 
@@ -296,17 +384,21 @@ async def _start(server: NameServer | Broker, port: int, what: str, change: str)
 
 
 async def _wait_until_healthy(
-    nameserver: str, names: Sequence[str], stop: Stop, out: Output, broker: Broker
+    nameserver: str, plan: Plan, stop: Stop, out: Output, broker: Broker | None
 ) -> None:
     """Healthy: each broker is registered, and the route of the topic that bears its name can be read."""
+    names = sorted({settings.broker.broker_name for settings in plan.brokers})
     deadline = time.monotonic() + HEALTHY_WITHIN_S
     note_at = time.monotonic() + NOTE_AFTER_S
     missing = "no broker is registered"
     async with Admin(nameserver) as admin:
         while not stop:
             try:
-                registered = {info.broker_name for info in await admin.brokers()}
+                infos = await admin.brokers()
+                registered = {info.broker_name for info in infos if info.broker_id == 0}
                 absent = [name for name in names if name not in registered]
+                if not absent and len(infos) < len(plan.brokers):
+                    absent = [f"{len(plan.brokers) - len(infos)} slaves"]
                 if not absent:
                     for name in names:
                         await admin.topic_route(name)
@@ -314,7 +406,7 @@ async def _wait_until_healthy(
                 missing = f"not registered yet: {', '.join(absent)}"
             except AerobeeError as error:
                 missing = str(error)
-            if broker.registration.failures:
+            if broker is not None and broker.registration.failures:
                 missing += "; " + "; ".join(
                     f"{address}: {why}" for address, why in broker.registration.failures.items()
                 )
@@ -344,6 +436,8 @@ def _say_ready(
 ) -> None:
     store = plan.brokers[0].store
     ack = ack_sentence(store.flush_disk_type.value, store.broker_role.value)
+    if plan.controllers and store.all_ack_in_sync_state_set:
+        ack += "; in a group, after every broker in sync has it"
     if out.as_json:
         out.line(
             {

@@ -142,7 +142,9 @@ class Replication:
     def _serve(self, epoch: int) -> None:
         self._is_slave = False
         self._mode.become_master(epoch)
-        self._store.on_burst(self._mode.on_appended, lambda: bool(self._mode.replicas()))
+        # A master that waits for replicas and has none confirms by itself, and at once.
+        mode = self._mode
+        self._store.on_burst(mode.on_appended, lambda: mode.waits or bool(mode.replicas()))
         self._store.refuse_messages("")
         self.settings_changed()
 

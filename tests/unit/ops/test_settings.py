@@ -92,6 +92,28 @@ def test_plan_gives_each_broker_its_port_name_and_directory(tmp_path: Path) -> N
     assert plan.brokers[0].broker.nameservers == ("127.0.0.1:9876",)
 
 
+def test_plan_of_replicas_shares_a_name_and_its_controllers(tmp_path: Path) -> None:
+    plan = make_plan(
+        broker_count=2,
+        replica_count=3,
+        controller_port=9878,
+        port=10911,
+        nameserver_port=9876,
+        host="127.0.0.1",
+        advertise=None,
+        data=tmp_path,
+        environ={},
+    )
+    assert plan.titles == tuple(f"broker-{name} {number}" for name in "ab" for number in (1, 2, 3))
+    assert len({settings.store.store_path_root_dir for settings in plan.brokers}) == 6
+    assert {settings.broker.controller_addr for settings in plan.brokers} == {
+        "127.0.0.1:9878;127.0.0.1:9879;127.0.0.1:9880"
+    }
+    assert all(settings.broker.enable_controller_mode for settings in plan.brokers)
+    assert all(settings.store.all_ack_in_sync_state_set for settings in plan.brokers)
+    assert [flags["controllerDLegerSelfId"] for flags in plan.controllers] == ["n0", "n1", "n2"]
+
+
 def test_plan_of_a_throw_away_cluster_has_small_files_unless_told(tmp_path: Path) -> None:
     plan = make_plan(
         broker_count=1,
