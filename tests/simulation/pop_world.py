@@ -219,7 +219,7 @@ class World:
             config_file=self._file,
             run_blocking=self._run_blocking,
             spawn=lambda work: work.close(),
-            make_pop_records=self.twin.make_pop_records,
+            make_pop_records=self.backend.make_pop_records,
         )
         parts.groups.find_or_create(GROUP)
         self.timers = Timers(cast(BrokerParts, parts), slot_count=SLOTS)
