@@ -26,6 +26,7 @@ class Attribute:
     changeable: bool = True
 
     def check(self, key: str, value: str) -> None:
+        """Raise UsageError, with a sentence for operators, when the attribute cannot have this value."""
         if self.values:
             if value not in self.values:
                 raise UsageError(f"attribute {key} is {value!r}, must be one of {', '.join(self.values)}")

@@ -38,7 +38,8 @@ from aerobee.remoting.peer import Handler
 class CallPart(Protocol):
     """A part that serves requests."""
 
-    def handlers(self) -> Mapping[int, Handler]: ...
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code to handler: what this part serves."""
 
 
 def send_service(parts: BrokerParts) -> SendService:

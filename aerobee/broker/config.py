@@ -38,6 +38,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
+        """ "host:port"."""
         return f"{self.host}:{self.port}"
 
 
@@ -293,6 +294,7 @@ class BrokerConfig:
 
     @property
     def nameservers(self) -> tuple[str, ...]:
+        """The addresses in namesrvAddr, each "host:port"."""
         return tuple(
             piece.strip() for piece in self.namesrv_addr.replace(",", ";").split(";") if piece.strip()
         )

@@ -67,6 +67,7 @@ class Latency:
 
     @property
     def count(self) -> int:
+        """How many were measured since the start."""
         return sum(self.counts)
 
     @property

@@ -67,10 +67,12 @@ class Overload:
         self._reason = ""
 
     def start(self) -> None:
+        """Begin to measure how late the running event loop is, and to look at what is unsent."""
         self._now = asyncio.get_running_loop().time
         self._arm(SAMPLE_S)
 
     def stop(self) -> None:
+        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

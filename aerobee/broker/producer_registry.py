@@ -110,6 +110,7 @@ class ProducerRegistry:
         return list(self._groups.get(group, {}).values())
 
     def groups(self) -> dict[str, list[ClientChannel]]:
+        """Group to its producers that are connected now."""
         return {group: list(members.values()) for group, members in self._groups.items()}
 
     def connection_of(self, client_id: str) -> Peer | None:

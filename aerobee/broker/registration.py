@@ -280,35 +280,43 @@ class Registration:
     # What the links read, so that a change of the configuration counts at once.
     @property
     def period_s(self) -> float:
+        """Seconds between two registrations."""
         return self._live.value.register_period_s
 
     @property
     def timeout_s(self) -> float:
+        """How long a nameserver may take to answer, in seconds."""
         return self._live.value.register_broker_timeout_mills / 1000
 
     @property
     def force(self) -> bool:
+        """Whether to register even when nothing has changed (forceRegister)."""
         return self._live.value.force_register
 
     @property
     def compressed(self) -> bool:
+        """Whether the body is compressed (compressedRegister)."""
         return self._live.value.compressed_register
 
     @property
     def part_topics_max(self) -> int:
+        """Topics in one registration, where it is cut into several."""
         config = self._live.value
         return config.split_registration_size if config.enable_split_registration else PART_TOPICS_MAX
 
     @property
     def single_topics(self) -> bool:
+        """Whether a changed topic is told alone (enableSingleTopicRegister)."""
         return self._live.value.enable_single_topic_register
 
     @property
     def acting_master(self) -> bool:
+        """Whether a slave may act as the master (enableSlaveActingMaster)."""
         return self._live.value.enable_slave_acting_master
 
     @property
     def not_active_ms(self) -> int:
+        """After so long without a heartbeat a nameserver takes this broker for gone."""
         return self._live.value.broker_not_active_timeout_millis
 
     @property
@@ -318,6 +326,7 @@ class Registration:
 
     @property
     def nameservers(self) -> tuple[str, ...]:
+        """Their addresses, as the settings say now."""
         return tuple(self._links)
 
     @property
@@ -326,6 +335,7 @@ class Registration:
         return {address: link.failure for address, link in self._links.items() if link.failure}
 
     def identity_fields(self) -> dict[str, str]:
+        """The fields that name this broker in each request."""
         identity = self.identity
         return {
             "brokerName": identity.name,

@@ -65,6 +65,7 @@ class WindowStats:
     average: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
+        """As RocketMQ's StatsSnapshot: sum, tps, avgpt."""
         return {"avgpt": self.average, "sum": self.sum, "tps": self.tps}
 
 
@@ -213,10 +214,12 @@ class BrokerStats:
 
     @property
     def put_total(self) -> int:
+        """Messages stored since the start."""
         return self._broker_put.counter.count
 
     @property
     def get_total(self) -> int:
+        """Messages read by consumers since the start."""
         return self._broker_get.counter.count
 
     def runtime_info(self) -> dict[str, str]:
@@ -274,6 +277,7 @@ class BrokerStats:
         self._timer = self._clock.call_later(RATE_STEP_S, self._tick)
 
     def stop(self) -> None:
+        """Take no more samples."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

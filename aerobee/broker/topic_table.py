@@ -126,6 +126,7 @@ class TopicTable:
 
     @property
     def system_topics(self) -> frozenset[str]:
+        """The topics that the broker made for itself."""
         return frozenset(self._system)
 
     def on_change(self, callback: ChangeCallback) -> None:

@@ -11,6 +11,7 @@ from aerobee.store.disk import Disk
 
 
 def was_aborted(disk: Disk, root: str) -> bool:
+    """Whether the last owner of the directory did not close it in order. Raises OSError."""
     return disk.exists(os.path.join(root, "abort"))
 
 

@@ -38,6 +38,7 @@ class BatchEntry:
 
     @property
     def end_offset(self) -> int:
+        """The queue offset behind its last message."""
         return self.base_offset + self.batch_size
 
     @property
@@ -148,6 +149,7 @@ class BatchConsumeQueue:
 
     @property
     def max_physical_offset(self) -> int:
+        """Where in the log the record of the last entry ends; 0 without entries."""
         last = self.entry_at(self._end - 1)
         return last.end_physical if last is not None else 0
 
@@ -232,6 +234,7 @@ class BatchConsumeQueue:
         return before - self._end
 
     def clear(self) -> None:
+        """Remove every entry and file: the queue begins at 0 again."""
         self._files.remove_all()
         self._first = self._end = self.min_offset = self.max_offset = self.readable_max = 0
 
@@ -266,8 +269,10 @@ class BatchConsumeQueue:
 
     @property
     def file_count(self) -> int:
+        """How many files the queue has."""
         return len(self._files.files)
 
     @property
     def path(self) -> str:
+        """The queue's directory."""
         return self._files.directory

@@ -50,9 +50,11 @@ class Checkpoint:
 
     @property
     def has_bounds(self) -> bool:
+        """Whether Aerobee wrote it: it says what of log and queues is durable."""
         return self.log_flushed >= 0
 
     def encode(self) -> bytes:
+        """The whole file: RocketMQ's fields first, ours behind them."""
         data = bytearray(CHECKPOINT_BYTES)
         FIELDS.pack_into(
             data,

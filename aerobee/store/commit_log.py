@@ -32,10 +32,12 @@ FILL_STEP_BYTES = 1 << 20  # of a new file are made ready at a time: about 0.2 m
 
 
 def segment_name(base: int) -> str:
+    """The file name of the segment that begins at this physical offset: 20 digits."""
     return f"{base:020d}"
 
 
 def is_segment_name(name: str) -> bool:
+    """Whether a file of this name is a segment."""
     return len(name) == 20 and name.isdecimal()
 
 
@@ -59,6 +61,7 @@ class Segment:
 
     @property
     def end(self) -> int:
+        """The physical offset behind the file's last byte."""
         return self.base + self.size
 
     @property
@@ -82,6 +85,7 @@ class Segment:
         return self._file
 
     def close(self) -> None:
+        """Unmap the file. Not while it is pinned."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -266,6 +270,7 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
+        """Physical offset of the oldest byte that is kept; the end for an empty log."""
         return self.segments[0].base if self.segments else self.end
 
     # -- durability
@@ -280,6 +285,7 @@ class CommitLog:
         return bases
 
     def unpin(self, bases: list[int]) -> None:
+        """Let go of what pin() returned: a file that was removed meanwhile is closed now."""
         for base in bases:
             segment = self._pinned(base)
             if segment is not None:

@@ -233,14 +233,17 @@ class StoreConfig:
 
     @property
     def dispatches_light_queues(self) -> bool:
+        """Whether messages may be read from light queues, too (enableLmq and enableMultiDispatch)."""
         return self.enable_lmq and self.enable_multi_dispatch
 
     @property
     def is_sync_flush(self) -> bool:
+        """Whether a message is answered when the disk has it (flushDiskType=SYNC_FLUSH)."""
         return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     @property
     def commit_log_dir(self) -> str:
+        """The directory of the log's segments."""
         return self.store_path_commit_log or os.path.join(self.store_path_root_dir, "commitlog")
 
     def path(self, *parts: str) -> str:
@@ -249,6 +252,7 @@ class StoreConfig:
 
     @property
     def index_file_bytes(self) -> int:
+        """The size of an index file: header, slots, entries."""
         return 40 + self.max_hash_slot_num * 4 + self.max_index_num * 20
 
     @property

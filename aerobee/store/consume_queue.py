@@ -181,6 +181,7 @@ class ConsumeQueue:
         return (offset // self._entries_per_file + 1) * self._entries_per_file
 
     def is_resident(self, offset: int, count: int) -> bool:
+        """Whether so many entries from `offset` on are in memory."""
         file = self._files.file_at(offset * ENTRY_BYTES)
         if file is None:
             return True
@@ -423,8 +424,10 @@ class ConsumeQueue:
 
     @property
     def file_count(self) -> int:
+        """How many files the queue has."""
         return len(self._files.files)
 
     @property
     def path(self) -> str:
+        """The queue's directory."""
         return self._files.directory

@@ -51,6 +51,7 @@ class SpareDescriptors:
 
     @property
     def held(self) -> int:
+        """How many are kept back now."""
         return len(self._held)
 
     def refill(self) -> None:
@@ -94,6 +95,7 @@ class SpareDescriptors:
         raise failure
 
     def close(self) -> None:
+        """Give all of them back to the system."""
         with self._lock:
             while self._held:
                 os.close(self._held.pop())

@@ -121,7 +121,8 @@ class Disk(Protocol):
         """Map an existing file whole, for reading and writing."""
         ...
 
-    def read_file(self, path: str) -> bytes: ...
+    def read_file(self, path: str) -> bytes:
+        """The whole file. Raises FileNotFoundError, OSError."""
 
     def replace_file(self, path: str, data: bytes) -> None:
         """Put `data` in place of the file's content, or leave it as it was; durable on return."""
@@ -131,13 +132,17 @@ class Disk(Protocol):
         """Names in a directory, sorted; empty when there is no such directory."""
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory of this name."""
 
-    def is_dir(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool:
+        """Whether there is a directory of this name."""
 
-    def file_size(self, path: str) -> int: ...
+    def file_size(self, path: str) -> int:
+        """Its length in bytes. Raises OSError."""
 
-    def mtime_ms(self, path: str) -> int: ...
+    def mtime_ms(self, path: str) -> int:
+        """When it was last written to, ms since 1970. Raises OSError."""
 
     def remove(self, path: str) -> None:
         """Remove a file, or an empty directory."""
@@ -147,7 +152,8 @@ class Disk(Protocol):
         """Create a directory and its parents; existing ones are fine. With `sync` their names are durable on return."""
         ...
 
-    def sync_dir(self, path: str) -> None: ...
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable: of files that were made, renamed or removed. Raises OSError."""
 
     def usage(self, path: str) -> tuple[int, int]:
         """(used, total) bytes of the file system that holds `path`."""

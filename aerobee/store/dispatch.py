@@ -60,6 +60,7 @@ class DispatchRecord:
 
     @property
     def is_indexed(self) -> bool:
+        """Whether its keys belong into the key index: not those of a rolled back transaction."""
         return self.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 

@@ -49,6 +49,7 @@ class ExtensionUnit:
 
     @property
     def size(self) -> int:
+        """Its bytes in the file."""
         return UNIT_BYTES_MIN + len(self.bitmap)
 
 
@@ -116,6 +117,7 @@ class QueueExtension:
         return ExtensionUnit(tags_code, store_timestamp, bitmap)
 
     def load(self) -> None:
+        """Open its files. Until recovery has looked, `end` is that of the last file. Raises OSError."""
         self._files.load("mappedFileSizeConsumeQueueExt")
         # Until the queue says where its last unit is, nothing may be written over.
         self.end = self._files.files[-1].base + self._file_size if self._files.files else 0
@@ -136,11 +138,13 @@ class QueueExtension:
             self._files.remove_first()
 
     def remove_all(self) -> None:
+        """Remove its files."""
         self._files.remove_all()
         self.end = 0
 
     @property
     def is_empty(self) -> bool:
+        """Whether it has no files."""
         return not self._files.files
 
 

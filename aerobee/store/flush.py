@@ -77,6 +77,7 @@ class Watermark:
 
     @property
     def waiting(self) -> int:
+        """How many callbacks wait."""
         return len(self._waiters)
 
 

@@ -82,10 +82,12 @@ class IndexFile:
 
     @property
     def is_empty(self) -> bool:
+        """Whether it has no entry."""
         return self.count <= 1
 
     @property
     def is_full(self) -> bool:
+        """Whether it takes no more entries."""
         return self.count >= self.entry_count_max
 
     @property
@@ -193,6 +195,7 @@ class IndexFile:
         self.write_header()
 
     def write_header(self) -> None:
+        """Write times, offsets and counts to the file's first 40 bytes."""
         HEADER.pack_into(
             self.buffer,
             0,
@@ -205,6 +208,7 @@ class IndexFile:
         )
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether it may have records stored in [begin_ms, end_ms]."""
         return self.count > 1 and self.begin_timestamp <= end_ms and self.end_timestamp >= begin_ms
 
     def find(self, hash_value: int, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -571,6 +575,7 @@ class KeyIndex:
                 file.file.rewrite(0, file.entries_at + file.count * INDEX_ENTRY_BYTES)
 
     def unpin(self, files: list[IndexFile]) -> None:
+        """What pin_newest() and its like returned may be closed again."""
         for file in files:
             file.pins -= 1
             if file.pins == 0 and file not in self.files:

@@ -52,6 +52,7 @@ class QueueBounds:
     queues: Mapping[Key, QueueBound] = field(default_factory=dict)
 
     def encode(self) -> bytes:
+        """As the bytes that the checkpoint keeps."""
         topics: dict[str, list[tuple[int, QueueBound]]] = {}
         for (topic, queue_id), bound in self.queues.items():
             topics.setdefault(topic, []).append((queue_id, bound))

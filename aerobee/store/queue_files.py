@@ -135,6 +135,7 @@ class FilePool:
         file.reserved = target
 
     def mark_dirty(self, file: QueueFile) -> None:
+        """The file has bytes that are not synced."""
         if not file.dirty:
             file.dirty = True
             self._dirty[file] = None
@@ -164,6 +165,7 @@ class FilePool:
             directory = os.path.dirname(directory)
 
     def take_dirty_dirs(self) -> list[str]:
+        """The directories with new names that are not synced; they are the caller's from now on."""
         directories = list(self.unsynced_dirs)
         self.unsynced_dirs.clear()
         return directories
@@ -184,6 +186,7 @@ class FilePool:
             mapped.close()
 
     def unpin(self, files: list[QueueFile]) -> None:
+        """These files may be closed again."""
         for file in files:
             file.pins -= 1
             if file.removed and file.pins == 0:
@@ -199,15 +202,18 @@ class FilePool:
             self._close(file)
 
     def close(self) -> None:
+        """Unmap every file."""
         for file in list(self._open):
             self._close(file)
 
     @property
     def dirty_count(self) -> int:
+        """How many files have bytes that are not synced."""
         return len(self._dirty)
 
     @property
     def open_count(self) -> int:
+        """How many files are mapped."""
         return len(self._open)
 
     def _opened(self, open_: Callable[[], MappedFile]) -> MappedFile:
@@ -315,6 +321,7 @@ class QueueFileList:
         self.on_close(file)
 
     def file_at(self, position: int) -> QueueFile | None:
+        """The file that has this position (bytes from the queue's begin); None when there is none."""
         if not self.files:
             return None
         index = (position - self.files[0].base) // self.file_size
@@ -364,6 +371,7 @@ class QueueFileList:
         return changed
 
     def remove_first(self) -> None:
+        """Take the oldest file out and remove it."""
         self.pool.remove(self.files.pop(0))
 
     def remove_all(self) -> None:

@@ -27,6 +27,7 @@ class QueueFlusher:
 
         @property
         def is_empty(self) -> bool:
+            """Whether there is nothing to sync."""
             return not (self.files or self.index_files or self.directories)
 
     def __init__(self, pool: FilePool, index: KeyIndex, disk: Disk) -> None:

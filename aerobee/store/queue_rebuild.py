@@ -43,6 +43,7 @@ class QueueRebuild:
 
     @property
     def wanted(self) -> bool:
+        """Whether queues are to be built again from the log."""
         return bool(self._from)
 
     def suspect(self, key: Key, offset: int, why: str) -> None:

@@ -112,6 +112,7 @@ class QueueTable:
         return ConsumeQueue(topic, queue_id, directory, size, self._pool)
 
     def tags_code(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
+        """What the queue entry of a message says of its tag, or of its due time."""
         return entry_tags_code(topic, properties, store_timestamp, self._delay_levels_ms)
 
     def light_records(self, record: DispatchRecord, properties: dict[str, str]) -> Iterator[DispatchRecord]:
@@ -236,6 +237,7 @@ class QueueTable:
         return sum(queue.delete_before(log_min_offset) for queue in self.queues.values())
 
     def topics(self) -> set[str]:
+        """Every topic that has a queue."""
         return {topic for topic, _ in self.queues}
 
     def delete_topic(self, topic: str) -> int:

@@ -369,6 +369,7 @@ class MessageReader:
         return int(_OWN_OFFSET.unpack_from(head, at)[0])
 
     def offset_by_time(self, queue: AnyQueue, timestamp_ms: int, upper: bool) -> int:
+        """As StoreReads.offset_by_time, of one queue. A binary search over store times."""
         low, high = queue.min_offset, queue.readable_max
         if low >= high:
             return max(low, high)

@@ -63,6 +63,7 @@ class RecoveryReport:
     notes: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
+        """One line for the log."""
         end = "clean stop" if self.was_clean else "crash"
         return (
             f"opened after a {end}: log {self.log_min_offset}..{self.log_end}, {self.records_scanned} records "

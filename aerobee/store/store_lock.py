@@ -20,6 +20,7 @@ class StoreLock:
 
     @property
     def is_held(self) -> bool:
+        """Whether this process has the directories."""
         return bool(self._locks)
 
     def take(self) -> None:
@@ -40,5 +41,6 @@ class StoreLock:
             raise
 
     def release(self) -> None:
+        """Let others have them."""
         while self._locks:
             self._locks.pop().release()

@@ -54,6 +54,7 @@ class AppendResult:
 
     @property
     def count(self) -> int:
+        """How many records were written."""
         return len(self.record_offsets)
 
 

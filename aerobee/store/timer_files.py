@@ -185,6 +185,7 @@ class TimerFiles:
         return count
 
     def slot(self, slot_time: int) -> TimerSlot | None:
+        """The slot of a time; None when it is empty or belongs to another turn of the wheel."""
         return self.wheel.get(slot_time)
 
     def replace_slot(self, slot_time: int, units: list[TimerUnit]) -> None:
@@ -203,5 +204,6 @@ class TimerFiles:
         self._synced = checkpoint.log_flushed
 
     def close(self) -> None:
+        """Unmap wheel and log."""
         self.wheel.close()
         self.log.close()

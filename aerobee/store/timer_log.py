@@ -82,6 +82,7 @@ class TimerLog:
 
     @property
     def min_position(self) -> int:
+        """Where the oldest file begins."""
         return self._files[0].base if self._files else self.end
 
     # -- writing
@@ -321,9 +322,11 @@ class TimerLog:
 
     @property
     def file_count(self) -> int:
+        """How many files there are."""
         return len(self._files)
 
     def close(self) -> None:
+        """Unmap every file."""
         for file in self._files:
             file.mapped.close()
         self._files = []

@@ -68,6 +68,7 @@ class TimerWheel:
 
     @property
     def exists(self) -> bool:
+        """Whether the file is there: made by the first timer message."""
         return self._file is not None
 
     def make(self) -> None:
@@ -162,6 +163,7 @@ class TimerWheel:
                         self._file.rewrite(start + at, min(stop, start + at + _PAGE_BYTES))
 
     def close(self) -> None:
+        """Unmap the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -72,6 +72,7 @@ class RuntimeInfo:
         self._extra = extra
 
     def table(self, *, with_extra: bool = True) -> dict[str, str]:
+        """The keys of GET_BROKER_RUNTIME_INFO (28), as text; `with_extra`: the further ones, too."""
         store = self._store
         log_ratio, queue_ratio = store.disk_ratios()
         log_path = store.config.commit_log_dir

@@ -164,6 +164,7 @@ class ConsumerOffsets:
         return offset
 
     def reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset of this queue waits for the group to take it."""
         return (group, topic, queue_id) in self._resets
 
     def on_reset(self, callback: ResetCallback) -> None:

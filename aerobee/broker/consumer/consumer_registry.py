@@ -58,6 +58,7 @@ class ConsumerGroup:
         self.refused: dict[Peer, Conflict] = {}  # who may not join, for it asks for something else
 
     def subscription(self, topic: str) -> SubscriptionData | None:
+        """What the group's members want of the topic; None when nobody subscribed to it."""
         return self.subscriptions.get(topic)
 
     def client_ids(self) -> list[str]:
@@ -240,6 +241,7 @@ class ConsumerRegistry:
         return self._groups.get(name)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """As ConsumerGroup.subscription; None, too, for a group without members."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
@@ -258,6 +260,7 @@ class ConsumerRegistry:
         return self._groups_of.get(peer, set())
 
     def groups(self) -> list[ConsumerGroup]:
+        """The groups that have members now."""
         return list(self._groups.values())
 
     def groups_subscribed_to(self, topic: str) -> list[str]:

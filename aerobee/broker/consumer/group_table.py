@@ -91,6 +91,7 @@ class GroupTable:
     # --- reading
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's settings; None when it is unknown. Creates nothing."""
         return self.groups.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:

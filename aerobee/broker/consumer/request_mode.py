@@ -35,6 +35,7 @@ class RequestMode:
     share_queue_num: int = -1
 
     def to_dict(self) -> dict[str, Any]:
+        """As an entry of the file and of the body of 401."""
         return {
             "consumerGroup": self.group,
             "mode": self.mode,
@@ -44,6 +45,7 @@ class RequestMode:
 
     @classmethod
     def from_dict(cls, fields: json_fields.Fields) -> RequestMode:
+        """Read such an entry. Raises MalformedFrame for a field of another type."""
         return cls(
             json_fields.text(fields, "topic"),
             json_fields.text(fields, "consumerGroup"),
@@ -68,6 +70,7 @@ class RequestModes:
         )
 
     def get(self, topic: str, group: str) -> RequestMode:
+        """How the group reads the topic; pull, when nothing was said."""
         if topic.startswith(RETRY_PREFIX):
             return RequestMode(topic, group)
         found = self._table.get(topic, {}).get(group)
@@ -80,9 +83,11 @@ class RequestModes:
 
     @property
     def count(self) -> int:
+        """How many pairs of topic and group have a mode of their own."""
         return sum(map(len, self._table.values()))
 
     def has(self, topic: str, group: str) -> bool:
+        """Whether something was said about this topic and group."""
         return group in self._table.get(topic, ())
 
     async def put_beside(self, mode: RequestMode) -> None:

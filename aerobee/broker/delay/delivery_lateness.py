@@ -33,6 +33,7 @@ class DeliveryLateness:
         self.count = 0  # deliveries since the start
 
     def add(self, late_ms: int) -> None:
+        """Count one delivery, so many milliseconds after it was due."""
         late = max(0, late_ms)
         self._now[bisect.bisect_left(_BOUNDS_MS, late)] += 1
         self._max_now = max(self._max_now, late)
@@ -67,6 +68,7 @@ class DeliveryLateness:
 
     @property
     def max_ms(self) -> int:
+        """The latest one of the present and the last period, ms."""
         return max(self._max_now, self._max_before)
 
     def info(self, prefix: str) -> dict[str, str]:

@@ -106,6 +106,7 @@ class WaitingMessage:
 
     @property
     def body(self) -> bytes:
+        """The body's bytes, a copy."""
         return self._data[self._body_at : self._body_end]
 
     def message(self, topic: str, queue_id: int, text: bytes) -> StoredMessage:

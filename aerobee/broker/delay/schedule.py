@@ -125,6 +125,7 @@ class Schedule:
         self._save_timer = self._clock.call_later(SAVE_INTERVAL_S, self._save_again)
 
     def stop(self) -> None:
+        """Cancel the timers; nothing is written."""
         self._running = False
         for timer in (*self._timers.values(), *((self._save_timer,) if self._save_timer else ())):
             timer.cancel()

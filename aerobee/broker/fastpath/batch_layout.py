@@ -50,6 +50,7 @@ class Mixed(NamedTuple):
 
     @property
     def message_count(self) -> int:
+        """How many messages the batch holds."""
         return len(self.messages)
 
     def index_entries(self, offsets: Sequence[int]) -> Iterable[tuple[int, int]]:
@@ -97,6 +98,7 @@ class Alike(NamedTuple):
 
     @property
     def message_count(self) -> int:
+        """How many messages the batch holds."""
         return len(self.flags)
 
     def index_entries(self, offsets: Sequence[int]) -> Iterable[tuple[int, int]]:

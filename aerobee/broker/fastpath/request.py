@@ -54,10 +54,12 @@ class Request:
 
     @property
     def body(self) -> bytes | bytearray:
+        """The frame's bytes behind the header."""
         return self.data[self.body_at : self.end]
 
     @property
     def frame(self) -> bytes:
+        """The whole frame with its length, a copy that outlives the burst."""
         return bytes(self.data[self.start : self.end])
 
     def read_properties(self, text: str) -> dict[str, str]:

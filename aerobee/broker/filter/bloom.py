@@ -29,10 +29,12 @@ class BloomFilter:
 
     @property
     def bits_per_group(self) -> int:
+        """How many bits each group sets (k of the literature)."""
         return math.ceil(math.log(self.error_percent / 100, 0.5))
 
     @property
     def bit_count(self) -> int:
+        """How many bits a message's bitmap has (m), a multiple of 8."""
         rate = self.error_percent / 100
         bits = math.ceil(self.group_count * math.log2(1 / rate) * math.log2(math.e))
         return (bits + 7) // 8 * 8

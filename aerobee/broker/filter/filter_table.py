@@ -52,6 +52,7 @@ class GroupFilter:
     test: Callable[[bytes], bool] = field(default=lambda text: False)
 
     def to_dict(self) -> dict[str, Any]:
+        """As an entry of consumerFilter.json."""
         return {
             "bloomFilterData": {"bitNum": self.bit_count, "bitPos": list(self.bits)},
             "bornTime": self.born_ms,
@@ -90,6 +91,7 @@ class FilterTable:
         self.bloom = BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
 
     def find(self, group: str, topic: str) -> GroupFilter | None:
+        """The filter of a group's subscription by expression; None for another kind, or none."""
         return self._topics.get(topic, {}).get(group)
 
     def bitmap(self, topic: str, properties: bytes) -> bytes:
@@ -240,6 +242,7 @@ class FilterTable:
             write()
 
     def to_dict(self) -> dict[str, Any]:
+        """The content of consumerFilter.json."""
         return {
             "filterDataByTopic": {
                 topic: {

@@ -288,6 +288,7 @@ def _names(node: Node) -> list[str]:
 
 
 def encoded(text: str) -> bytes:
+    """The text as bytes, unpaired surrogates as they came."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:

@@ -112,6 +112,7 @@ class Node:
 
     @property
     def is_number(self) -> bool:
+        """Whether it is a number that is written there; true and false are none."""
         return (
             self.kind == "literal"
             and isinstance(self.value, (int, float))

@@ -51,18 +51,22 @@ class CheckPoint:
 
     @property
     def revive_time(self) -> int:
+        """When what is not acknowledged goes back, ms."""
         return self.pop_time + self.invisible_ms
 
     @property
     def key(self) -> CheckPointKey:
+        """What names it among those that are in flight."""
         return (self.topic, self.group, self.queue_id, self.start_offset, self.pop_time)
 
     @property
     def all_bits(self) -> int:
+        """A bit for each of its messages."""
         return (1 << len(self.offsets)) - 1
 
     @property
     def is_acked(self) -> bool:
+        """Whether every message of it is acknowledged."""
         return self.bit_map & self.all_bits == self.all_bits
 
     @property
@@ -86,6 +90,7 @@ class CheckPoint:
         return True
 
     def encode(self) -> bytes:
+        """The body of its record, JSON as RocketMQ's PopCheckPoint."""
         tree: dict[str, object] = {
             "bm": self.bit_map,
             "bn": self.broker_name,
@@ -107,6 +112,7 @@ class CheckPoint:
 
     @property
     def unique_key(self) -> str:
+        """The UNIQ_KEY of its record."""
         return (
             f"{self.topic}@{self.queue_id}@{self.start_offset}@{self.group}@{self.pop_time}"
             f"@{self.broker_name}@{CK_TAG}"
@@ -127,13 +133,16 @@ class Acks:
 
     @property
     def key(self) -> CheckPointKey:
+        """The key of the check point that these messages belong to."""
         return (self.topic, self.group, self.queue_id, self.start_offset, self.pop_time)
 
     @property
     def tag(self) -> str:
+        """The tag of its record: one acknowledgement, or several."""
         return ACK_TAG if len(self.offsets) == 1 else BATCH_ACK_TAG
 
     def encode(self) -> bytes:
+        """The body of its record, JSON as RocketMQ's AckMsg or BatchAckMsg."""
         tree: dict[str, object] = {"ao": self.offsets[0]}
         if len(self.offsets) > 1:
             tree = {"ao": 0, "aol": list(self.offsets)}
@@ -149,6 +158,7 @@ class Acks:
 
     @property
     def unique_key(self) -> str:
+        """The UNIQ_KEY of its record."""
         if len(self.offsets) == 1:
             return (
                 f"{self.topic}@{self.queue_id}@{self.offsets[0]}@{self.group}@{self.pop_time}"

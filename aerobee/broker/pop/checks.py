@@ -128,6 +128,7 @@ class PopChecks:
         return group, topic
 
     def topic(self, name: str) -> TopicConfig:
+        """The topic's settings. Raises RemoteError when it is unknown."""
         topic = self._topics.get(name)
         if topic is None:
             raise RemoteError(

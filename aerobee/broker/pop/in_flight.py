@@ -64,6 +64,7 @@ class InFlightTable:
         return self._counts[(topic, group)]
 
     def add(self, point: CheckPoint, consumer: str) -> None:
+        """A check point was written: its messages are with `consumer` now. Not noted beyond ENTRIES_MAX."""
         if len(self._entries) >= ENTRIES_MAX:
             self.known_since_ms = max(self.known_since_ms, point.pop_time + 1)
             return
@@ -73,6 +74,7 @@ class InFlightTable:
         self._counts[key[:2]] += len(point.offsets) - point.bit_map.bit_count()
 
     def get(self, key: CheckPointKey) -> InFlight | None:
+        """What is known of a check point; None when it is unknown, or done long ago."""
         return self._entries.get(key)
 
     def bits(self, key: CheckPointKey) -> int | None:

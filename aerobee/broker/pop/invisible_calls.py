@@ -35,6 +35,7 @@ class InvisibleCalls:
         return {RequestCode.AEROBEE_LIST_POPS: self.list_pops}
 
     def list_pops(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+        """Aerobee's own: what of a group is handed out and not acknowledged, as JSON."""
         group = request.text("consumerGroup")
         topic = request.field("topic") or None
         count_max = request.integer("countMax", 100)

@@ -68,6 +68,7 @@ class OrderInfo:
         self.dirty = False
 
     def block(self, topic: str, group: str, queue_id: int) -> Block | None:
+        """What the group has of this queue and has not acknowledged; None when nothing blocks it."""
         return self._table.get((topic, group), {}).get(queue_id)
 
     def blocks(self) -> list[tuple[str, str, int, Block]]:
@@ -156,6 +157,7 @@ class OrderInfo:
     # --- the file
 
     def to_dict(self) -> dict[str, Any]:
+        """The content of consumerOrderInfo.json."""
         return {
             "orderInfoCount": sum(len(queues) for queues in self._table.values()),
             "orderedConsumptionLevel": "QUEUE",

@@ -38,6 +38,7 @@ _CK_CODE = _CODES[CK_TAG]
 
 
 def revive_topic(cluster: str) -> str:
+    """The topic of the cluster's check points and acknowledgements."""
     return f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}"
 
 

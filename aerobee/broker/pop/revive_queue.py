@@ -46,6 +46,7 @@ class ReviveQueue:
 
     @property
     def is_full(self) -> bool:
+        """Whether no more check points are read before some are given back."""
         return len(self._pending) >= PENDING_MAX
 
     @property

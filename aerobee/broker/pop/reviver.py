@@ -111,6 +111,7 @@ class Reviver:
         self._run_soon()
 
     def stop(self) -> None:
+        """Cancel the timers; nothing is written."""
         self._running = False
         if self._timer is not None:
             self._timer.cancel()

@@ -237,9 +237,11 @@ class AutoSwitchFollower:
     # --- what comes
 
     def on_read(self) -> None:
+        """Bytes of the master came."""
         self._last_read_s = self._clock.monotonic()
 
     def on_write(self) -> None:
+        """Something was sent to the master."""
         self._last_write_s = self._clock.monotonic()
 
     def on_frame(self, connection: _MasterConnection, frame: TransferFrame) -> None:

@@ -122,6 +122,7 @@ class AutoSwitchSlave(asyncio.Protocol):
             transport.abort()
 
     def state(self) -> ReplicaState:
+        """What operators are shown of this slave."""
         return ReplicaState(
             address=self.address,
             acknowledged=max(0, self.acknowledged),

@@ -54,6 +54,7 @@ class ControllerClient:
         self._leader = ""
 
     async def next_broker_id(self, addresses: tuple[str, ...]) -> int:
+        """The broker id that the controllers would give to a new broker. Raises what a call raises."""
         answer = await self._call(addresses, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self._names())
         return _number(answer, "nextBrokerId")
 
@@ -65,6 +66,7 @@ class ControllerClient:
     async def register(
         self, addresses: tuple[str, ...], broker_id: int, address: str, now_ms: int
     ) -> GroupState:
+        """Tell that this broker lives at `address`; returns who is master, and the sync state set. Raises what a call raises."""
         ext = {
             **self._names(),
             "brokerId": str(broker_id),
@@ -85,6 +87,7 @@ class ControllerClient:
         return _group(await self._call(addresses, RequestCode.CONTROLLER_ELECT_MASTER, ext, allowed=still))
 
     async def group(self, addresses: tuple[str, ...]) -> GroupState:
+        """Who is master of this broker name, and who is in sync. Raises what a call raises."""
         return _group(
             await self._call(addresses, RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._name})
         )

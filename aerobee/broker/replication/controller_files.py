@@ -46,13 +46,16 @@ class IdentityFiles:
         return self._read(self._temporary_path, cluster, name, is_temporary=True)
 
     def write_temporary(self, held: HeldId) -> None:
+        """Note the id that is being asked for, so that a crash asks for the same again."""
         self._write(self._temporary_path, held)
 
     def write(self, held: HeldId) -> None:
+        """Note the id that this broker has; the temporary note goes."""
         self._write(self._path, held)
         self.forget_temporary()
 
     def forget_temporary(self) -> None:
+        """Remove the note of an id that was being asked for."""
         if self._disk.exists(self._temporary_path):
             self._disk.remove(self._temporary_path)
 

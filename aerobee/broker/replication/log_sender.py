@@ -87,10 +87,12 @@ class LogSender:
         self._is_paused = True
 
     def resume(self) -> None:
+        """The slave takes bytes again: send on."""
         self._is_paused = False
         self.wake()
 
     def close(self) -> None:
+        """Send nothing more."""
         self._is_closed = True
         if self._warming is not None:
             self._warming.cancel()

@@ -31,6 +31,7 @@ class ReplicaAcks:
 
     @property
     def waiting_count(self) -> int:
+        """How many appends wait for replicas."""
         return len(self._waiting)
 
     def when(self, offset: int, callback: Verdict) -> None:

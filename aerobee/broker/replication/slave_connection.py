@@ -126,6 +126,7 @@ class SlaveConnection(asyncio.Protocol):
             transport.abort()
 
     def state(self) -> ReplicaState:
+        """What operators are shown of this slave."""
         gap = self._store.log.end - max(0, self.acknowledged)
         return ReplicaState(
             address=self.address,

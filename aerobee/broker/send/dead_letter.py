@@ -61,6 +61,7 @@ def note_death(
 
 
 def tries_failed(tries: int) -> str:
+    """The sentence of a dead letter's cause, after so many tries."""
     return f"{tries} {'try' if tries == 1 else 'tries'} failed"
 
 

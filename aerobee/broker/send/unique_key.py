@@ -20,6 +20,7 @@ class UniqueKeys:
         self._month_began_ms = 0
 
     def next(self, now_ms: int) -> str:
+        """A UNIQ_KEY for a message that came without one at `now_ms`: 65,536 different ones a millisecond."""
         if not self._month_began_ms <= now_ms < self._month_ends_ms:
             self._begin_month(now_ms)
         self._count = (self._count + 1) & 0xFFFF

@@ -58,6 +58,7 @@ class LogicalQueue:
 
     @property
     def leader(self) -> QueueMappingItem:
+        """The part that takes new messages."""
         return self.items[-1]
 
 

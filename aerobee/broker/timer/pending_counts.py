@@ -25,6 +25,7 @@ class PendingCounts:
         self.data_version = DataVersion(0, now_ms, 0)
 
     def add(self, topic: str, step: int, now_ms: int) -> None:
+        """So many more messages (fewer, below 0) wait for the topic. A new topic beyond TOPICS_MAX is not counted."""
         entry = self._counts.get(topic)
         if entry is None:
             if len(self._counts) >= TOPICS_MAX:
@@ -34,11 +35,13 @@ class PendingCounts:
         entry[1] = now_ms
 
     def get(self, topic: str) -> int:
+        """How many wait for the topic."""
         entry = self._counts.get(topic)
         return entry[0] if entry is not None else 0
 
     @property
     def total(self) -> int:
+        """How many wait for all topics."""
         return sum(max(0, entry[0]) for entry in self._counts.values())
 
     def counts(self) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -47,6 +50,7 @@ class PendingCounts:
             yield (topic,), max(0, count)
 
     def to_dict(self) -> dict[str, Any]:
+        """The content of timermetrics, and the body of 61."""
         return {
             "dataVersion": self.data_version.to_dict(),
             "timingCount": {

@@ -83,6 +83,7 @@ class TimerSaver:
         self._arm()
 
     def stop(self) -> None:
+        """Save no more; save_last() follows at a clean stop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -42,6 +42,7 @@ class WaitingSlot:
 
     @property
     def is_loaded(self) -> bool:
+        """Whether its chain has been read to the end."""
         return self._chain is None
 
     def load(self, count: int) -> bool:
@@ -112,4 +113,5 @@ class WaitingSlot:
 
     @property
     def is_done(self) -> bool:
+        """Whether it is loaded and nothing of it waits."""
         return self._chain is None and not self._heap and not self.rolls

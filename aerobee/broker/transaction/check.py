@@ -61,11 +61,13 @@ class Checker:
         self.sent_count = self.unsent_count = 0
 
     def start(self) -> None:
+        """Ask producers about transactions that stay open, from now on."""
         self._running = True
         self._live.on_change(lambda _: self._arm())
         self._arm()
 
     def stop(self) -> None:
+        """Ask nobody any more."""
         self._running = False
         self._disarm()
 

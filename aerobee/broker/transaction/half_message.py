@@ -113,6 +113,7 @@ class HalfMessage:
 
     @property
     def key(self) -> tuple[str, str]:
+        """(producer group, transaction id): all copies of a transaction have it."""
         return self.group, self.transaction_id
 
 

@@ -290,6 +290,7 @@ class TransactionStore:
         return result
 
     def stop(self) -> None:
+        """Cancel the timer; decisions that have no op message yet are found again by recovery."""
         self._stop_op_timer()
 
     def _stop_op_timer(self) -> None:

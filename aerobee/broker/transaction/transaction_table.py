@@ -90,10 +90,12 @@ class OpenTransaction:
 
     @property
     def group(self) -> str:
+        """The producer's group."""
         return self.key[0]
 
     @property
     def transaction_id(self) -> str:
+        """The producer's id of it."""
         return self.key[1]
 
     @property

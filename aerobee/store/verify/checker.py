@@ -111,6 +111,7 @@ class StoreReport:
 
     @property
     def is_whole(self) -> bool:
+        """Whether nothing is wrong."""
         return not (self.damaged_count or self.wrong_count or self.faults)
 
 
