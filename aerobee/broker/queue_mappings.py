@@ -59,6 +59,11 @@ class QueueMappings:
             await self._change({name: each for name, each in self.by_topic.items() if name != topic})
             return True
 
+    async def copy_from(self, table: dict[str, QueueMapping], version: DataVersion) -> None:
+        """Have a master's mappings, with their version: what is not among them goes. On disk on return. Raises StoreError."""
+        async with self._turn:
+            await self._write(table, version)
+
     def infos(self, topics: Iterable[str]) -> dict[str, Any]:
         """What nameservers are told of these topics; only the static ones are in it."""
         if not self.by_topic:
@@ -92,6 +97,9 @@ class QueueMappings:
         version = DataVersion(
             state_version=before.state_version, timestamp=self._clock.now_ms(), counter=before.counter + 1
         )
+        await self._write(table, version)
+
+    async def _write(self, table: dict[str, QueueMapping], version: DataVersion) -> None:
         if self._file is not None:
             content = {
                 "dataVersion": version.to_dict(),

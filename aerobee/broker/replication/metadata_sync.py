@@ -1,4 +1,4 @@
-"""What a slave copies beside the log: topics, groups, offsets, delay levels' offsets, request modes (SlaveSynchronize of RocketMQ).
+"""What a slave copies beside the log: topics and static topics, groups, offsets, delay levels' offsets, request modes (SlaveSynchronize of RocketMQ).
 
 Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
 that take long the pause is ten times what they took. RocketMQ's slaves ask once a minute: a topic that is made shortly before
@@ -18,6 +18,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets, parse_offs
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
 from aerobee.broker.topic_table import TopicTable
@@ -26,6 +27,7 @@ from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
+from aerobee.remoting.body.queue_mapping import QueueMapping
 from aerobee.remoting.body.subscription_group import SubscriptionGroupWrapper
 from aerobee.remoting.body.topic_config import TopicConfigSerializeWrapper
 from aerobee.remoting.codes import RequestCode
@@ -49,6 +51,7 @@ class MetadataSync:
         questions: MasterQuestions,
         store: MessageStore,
         topics: TopicTable,
+        mappings: QueueMappings,
         groups: GroupTable,
         offsets: ConsumerOffsets,
         schedule: Schedule,
@@ -59,6 +62,7 @@ class MetadataSync:
         self._questions = questions
         self._store = store
         self._topics = topics
+        self._mappings = mappings
         self._groups = groups
         self._offsets = offsets
         self._schedule = schedule
@@ -108,7 +112,12 @@ class MetadataSync:
     async def _copy_topics(self) -> None:
         known = self._topics.data_version
         first = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, _first_page("topicSeq", "maxTopicNum"))
-        if _version_of(first) == known:
+        # A master of before 5 tells no version of mappings: it has none.
+        same_mappings = _version_of(first, "mappingDataVersion") in (
+            self._mappings.data_version,
+            DataVersion(),
+        )
+        if _version_of(first) == known and same_mappings:
             return
         whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         left_out: list[str] = []
@@ -117,6 +126,15 @@ class MetadataSync:
         )
         for reason in left_out:
             log.warning("a topic of the master is not copied: %s", reason)
+        # Mappings first: a topic that is known without its mapping would be served as an ordinary one.
+        details = wrapper.topic_queue_mapping_detail_map or {}
+        mappings = {
+            name: QueueMapping.from_dict(json_fields.as_object(value, f"the mapping of {name[:80]!r}"))
+            for name, value in details.items()
+        }
+        version = wrapper.mapping_data_version or self._mappings.data_version
+        if mappings != self._mappings.by_topic or version != self._mappings.data_version:
+            await self._mappings.copy_from(mappings, version)
         self._topics.copy_from(wrapper.topic_config_table, wrapper.data_version)
 
     async def _copy_groups(self) -> None:
@@ -190,9 +208,9 @@ def _first_page(start_key: str, count_key: str) -> dict[str, str]:
     return {start_key: "0", count_key: "1", "dataVersion": ""}
 
 
-def _version_of(reply: RemotingCommand) -> DataVersion:
+def _version_of(reply: RemotingCommand, key: str = "dataVersion") -> DataVersion:
     fields = fastjson.loads_object(reply.body, "a page of a table")
-    return DataVersion.from_dict(json_fields.mapping(fields, "dataVersion"))
+    return DataVersion.from_dict(json_fields.mapping(fields, key))
 
 
 def _offsets_of(fields: json_fields.Fields) -> list[OffsetAt]:

@@ -135,6 +135,7 @@ def make_metadata_sync(parts: BrokerParts, modes: RequestModes) -> MetadataSync:
         questions=MasterQuestions(parts.client),
         store=parts.store,
         topics=parts.topics,
+        mappings=parts.mappings,
         groups=parts.groups,
         offsets=parts.offsets,
         schedule=parts.schedule,
