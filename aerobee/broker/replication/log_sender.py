@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from aerobee.clock import Clock
+from aerobee.errors import StoreError
 from aerobee.store.disk import WritableBuffer
 
 TURN_BYTES = 1 << 20  # sent before others have a turn: about 0.2 ms
@@ -46,7 +47,7 @@ FrameHead = Callable[[int, int], tuple[bytes, int]]
 
 
 class LogSender:
-    """Sends to one transport from `position` on. `on_gone` is told when bytes before the log's begin are asked for."""
+    """Sends to one transport from `position` on. `on_gone` is told when it has bytes no longer, or cannot read them."""
 
     def __init__(
         self,
@@ -105,6 +106,12 @@ class LogSender:
 
     def _turn(self) -> None:
         self._is_planned = False
+        try:
+            self._send()
+        except StoreError as error:
+            self._on_gone(str(error))  # a file of the log cannot be read; the slave asks again
+
+    def _send(self) -> None:
         sent = 0
         while not (self._is_paused or self._is_closed) and self.position < self._log.end:
             if sent >= TURN_BYTES:
@@ -156,6 +163,8 @@ class LogSender:
             end = min(self.position + WARM_BYTES, self._log.end if segment is None else segment.end)
             await self._warm([(self.position, end - self.position)])
             self._warm_end = end
+        except (StoreError, OSError) as error:
+            self._on_gone(str(error))
         finally:
             self._warming = None
         self.wake()
