@@ -1,7 +1,4 @@
-"""Warnings that a peer can cause as often as it likes, written now and then with their number.
-
-A bounded number of kinds; the text is that of the newest.
-"""
+"""Warnings that come again and again: written now and then with their number (LogThrottle), or once (RepeatedWarnings)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,9 @@ KINDS_MAX = 256  # beyond it all begin anew
 
 
 class LogThrottle:
-    """`warn(kind, …)` writes the first warning of a kind at once, then one each `interval_s` that counts the others."""
+    """For what a peer can cause as often as it likes: `warn(kind, …)` writes the first warning of a kind at once, then one
+    each `interval_s` that counts the others, with the text of the newest. The number of kinds is bounded.
+    """
 
     def __init__(
         self, log: logging.Logger, monotonic: Callable[[], float], interval_s: float = INTERVAL_S
@@ -38,3 +37,24 @@ class LogThrottle:
         more = f" ({left_out} more like it before)" if left_out else ""
         self._log.warning(text + more.replace("%", "%%"), *args)
         return True
+
+
+class RepeatedWarnings:
+    """For what stays wrong for a while: by subject, a thing is said once; its repetitions are debug lines.
+
+    A subject is one of a bounded set of names: brokers, topics of a group.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._said: dict[str, str] = {}
+
+    def warn(self, subject: str, text: str) -> None:
+        """A warning when it is not what was said last of this subject."""
+        is_new = self._said.get(subject) != text
+        self._said[subject] = text
+        self._log.log(logging.WARNING if is_new else logging.DEBUG, "%s", text)
+
+    def clear(self, subject: str) -> None:
+        """It is well now: what goes wrong next is said again."""
+        self._said.pop(subject, None)

@@ -212,7 +212,7 @@ class LogAppender:
                 now_ms,
             )  # fmt: skip
         except Exception as error:
-            raise self._broken(start, error) from error
+            raise self.broken(start, error) from error
         assert not has_entry or queue.max_offset == queue_offset
         self._index_room = 0  # a burst that goes on looks again
         self.last_store_timestamp, self.last_record_offset = now_ms, offsets[-1]
@@ -312,7 +312,7 @@ class LogAppender:
             if queue.unsynced_from < 0:
                 queue.mark_dirty(offset)
         except Exception as error:
-            raise self._broken(offset, error) from error
+            raise self.broken(offset, error) from error
         self._index_room -= key_count
         for value in key_hashes:
             self._index_entries.append((value, offset))
@@ -363,7 +363,7 @@ class LogAppender:
                         queue.make_room()
                     queue.append_entry(offset, record_size, code)
         except Exception as error:
-            raise self._broken(start, error) from error
+            raise self.broken(start, error) from error
         assert queue.max_offset == first + count
         self._index_entries += index_entries
         self._index_room -= key_count
@@ -420,7 +420,7 @@ class LogAppender:
                 assert outcome in ("added", "began"), (outcome, record)
             self.index.put_run(index_entries, now_ms)
         except Exception as error:
-            raise self._broken(physical_offset, error) from error
+            raise self.broken(physical_offset, error) from error
         self._index_room = 0
         if run.records:
             self.last_store_timestamp = now_ms
@@ -496,8 +496,11 @@ class LogAppender:
             entries, self._index_entries = self._index_entries, []
             self.index.put_run(entries, now_ms)
 
-    def _broken(self, physical_offset: int, error: Exception) -> StoreError:
-        """Some of a record is written, and what belongs to it is not: say so, and let nothing follow it."""
+    def broken(self, physical_offset: int, error: Exception) -> StoreError:
+        """Some of a record is written, and what belongs to it is not: say so, and let nothing follow it.
+
+        Returns what to raise. The native appender calls it, too.
+        """
         failure = StoreError(
             f"the record at {physical_offset} was not finished: {error!r}. The store takes no more messages. "
             "Restart the broker: recovery completes or removes the record",

@@ -262,9 +262,11 @@ class ConsumerOffsets:
         has_pop_buffer = self.has_pop_buffer
         version = self.data_version.to_dict()
         offsets, pulled = list(self._offsets.items()), list(self._pulled.items())
-        topics = {group: list(topics) for group, topics in self._topics.items()}
 
         def content() -> dict[str, Any]:
+            topics: dict[str, list[str]] = {}
+            for (topic, group), _ in offsets:
+                topics.setdefault(group, []).append(topic)
             found: dict[str, Any] = {
                 "dataVersion": version,
                 "groupTopicMap": topics,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from types import ModuleType
 from typing import Protocol
 
@@ -96,7 +97,7 @@ def choose_backend(wanted: str = "") -> BackendChoice:
         make_pop_records = getattr(native, "PopRecords", None)
         return BackendChoice(NATIVE, why, make_native, make_native_delivery, make_sockets, make_pop_records)
     if wanted == NATIVE:
-        raise ConfigError(f"{VARIABLE} is {NATIVE}, but {missing}: run `make native`, or unset {VARIABLE}")
+        raise ConfigError(f"{VARIABLE} is {NATIVE}, but {missing}; run `make native`, or unset {VARIABLE}")
     return BackendChoice(PYTHON, missing, PythonBackend, PythonDelivery)
 
 
@@ -159,7 +160,24 @@ def _what_is_missing(module: ModuleType | None) -> str:
     """Why the native backend cannot be used; empty when it can."""
     if module is None:
         return "aerobee-native is not installed"
-    version = getattr(module, "FAST_PATH_VERSION", None)
-    if version != FAST_PATH_VERSION:
-        return f"aerobee-native has fast path version {version}, this Aerobee needs {FAST_PATH_VERSION}"
-    return ""
+    # The number had another name before it was 7.
+    version = getattr(module, "FAST_PATH_VERSION", getattr(module, "LANE_VERSION", 0))
+    if version == FAST_PATH_VERSION:
+        return ""
+    if version > FAST_PATH_VERSION:
+        return (
+            f"the installed {_package()} is newer than this Aerobee (fast path version {version}, {FAST_PATH_VERSION} is "
+            "needed): upgrade aerobee, or install the aerobee-native that belongs to it"
+        )
+    return (
+        f"the installed {_package()} is older than this Aerobee (fast path version {version or 'unknown'}, "
+        f"{FAST_PATH_VERSION} is needed): build it again with `make native`, or upgrade aerobee-native"
+    )
+
+
+def _package() -> str:
+    """The native package with its version, where the installation knows it."""
+    try:
+        return f"aerobee-native {metadata.version('aerobee-native')}"
+    except metadata.PackageNotFoundError:
+        return "aerobee-native"

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from aerobee.client.consumer.allocation import Allocation
 from aerobee.client.consumer.broker_calls import first_answer
 from aerobee.client.consumer.pop_calls import query_assignment
-from aerobee.client.log_throttle import LogThrottle
 from aerobee.client.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.session import Session
 from aerobee.errors import AerobeeError, TopicNotExist, TransportError
+from aerobee.log_throttle import RepeatedWarnings
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.route import MASTER_ID
 
@@ -54,7 +54,7 @@ class Rebalancer:
         self._apply = apply
         self._interval_s = interval_s
         self._wanted = asyncio.Event()
-        self._log_throttle = LogThrottle(log)
+        self._warnings = RepeatedWarnings(log)
 
     def wake(self) -> None:
         """Run a round as soon as the present one is over."""
@@ -91,7 +91,7 @@ class Rebalancer:
                     if isinstance(error, TransportError) or self._session.peers.explains(error):
                         self._session.peers.trouble(log, error, "%s", text)
                     else:
-                        self._log_throttle.warn(topic, text)
+                        self._warnings.warn(topic, text)
             except Exception:
                 # The edge of the user's code: an allocation of their own may raise anything.
                 log.exception("allocation of topic %s in group %s failed", topic, self._group)
@@ -116,13 +116,13 @@ class Rebalancer:
             ids = await first_answer(self._session, self._group, addresses)
         if own_id not in ids:
             if self._session.is_open:
-                self._log_throttle.warn(
+                self._warnings.warn(
                     "", f"no broker lists {own_id} as a member of {self._group}: others share its queues"
                 )
             await self._apply(topic, frozenset())
             return False
-        self._log_throttle.clear(topic)
-        self._log_throttle.clear("")
+        self._warnings.clear(topic)
+        self._warnings.clear("")
         share = frozenset(self._allocation(own_id, queues, ids))
         return await self._apply(topic, share.intersection(queues))
 

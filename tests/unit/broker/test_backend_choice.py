@@ -20,9 +20,10 @@ from aerobee.errors import ConfigError
         (
             FAST_PATH_VERSION + 1,
             "python",
-            f"fast path version {FAST_PATH_VERSION + 1}, this Aerobee needs {FAST_PATH_VERSION}",
+            f"newer than this Aerobee (fast path version {FAST_PATH_VERSION + 1}, {FAST_PATH_VERSION} is needed): upgrade",
         ),
-        (None, "python", "fast path version None"),
+        (None, "python", "older than this Aerobee (fast path version unknown,"),
+        (FAST_PATH_VERSION - 1, "python", "build it again with `make native`"),
     ],
 )
 def test_the_native_backend_serves_when_it_has_the_same_version(
@@ -58,3 +59,13 @@ def test_the_variables_name_of_before_is_still_read() -> None:
     assert wanted_backend({}) == ""
     assert wanted_backend({"AEROBEE_LANE": "python"}) == "python"
     assert wanted_backend({"AEROBEE_FAST_PATH": "native", "AEROBEE_LANE": "python"}) == "native"
+
+
+def test_an_older_package_is_named_by_the_version_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aerobee.broker.fastpath.choice.native", SimpleNamespace(LANE_VERSION=5))
+    monkeypatch.setattr("aerobee.broker.fastpath.choice.metadata.version", lambda name: "0.0.7")
+    choice = choose_backend("")
+    assert choice.name == "python"
+    assert "the installed aerobee-native 0.0.7 is older than this Aerobee (fast path version 5" in choice.why
+    with pytest.raises(ConfigError, match="older than this Aerobee"):
+        choose_backend("native")

@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from aerobee.client.log_throttle import LogThrottle
+from aerobee.log_throttle import RepeatedWarnings
 
 
 def test_it_is_a_warning_when_it_is_new_and_when_it_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    throttle = LogThrottle(logging.getLogger("t"))
+    throttle = RepeatedWarnings(logging.getLogger("t"))
     throttle.warn("broker-a", "refused")
     throttle.warn("broker-a", "refused")
     throttle.warn("broker-b", "refused")
