@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.role import Role
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, StoreError
@@ -210,6 +211,24 @@ async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -
     assert a.store.log.end == end
     reply = await group.send(a, b"too late")
     assert "lease" in (reply.remark or ""), reply
+
+
+async def test_a_master_that_went_on_after_its_lease_acknowledges_nothing(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process that is stopped between the look at the lease and the answer."""
+    await group.begin()
+    a = await group.start("a", store={"slave_timeout": 200})
+    await group.sent(a, [b"1"])
+    await group.controllers[0].stop()
+    assert a.controllers is not None
+    mode = a.controllers.agent.mode
+    await wait_until(lambda: mode.shortage, timeout_s=60)
+    monkeypatch.setattr(AutoSwitchMode, "shortage", "")
+    end = a.store.log.end
+    reply = await group.send(a, b"too late")
+    assert a.store.log.end > end
+    assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
 async def test_a_restarted_master_begins_another_epoch(group: Group) -> None:

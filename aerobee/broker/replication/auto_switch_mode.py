@@ -1,8 +1,8 @@
 """Replication in controller mode: epochs in the log, a sync state set that the controllers keep, and a lease.
 
     members      who may become master next; acknowledgements wait for all of them (needs_all) or for nobody
-    lease        until when nobody else can be master; it is asked for with each burst, so that a broker that was stopped and goes on
-                 refuses before it stores
+    lease        until when nobody else can be master; looked at before a burst is stored, and again before what only this broker has
+                 is answered: a process that was stopped in between and goes on acknowledges nothing
 
 RocketMQ waits for `inSyncReplicas` copies, whoever has them, and may then elect a member that has not. Here a master that waits
 at all (inSyncReplicas above 1, or allAckInSyncStateSet) waits for every member, and for inSyncReplicas copies at least.
@@ -95,7 +95,7 @@ class AutoSwitchMode:
             set_epoch=set_epoch,
             epoch_start_offset=epochs.entries[-1].start_offset,
             confirm_offset=self._follower.confirm_offset,
-            needs_all=self.waits,
+            needs_all=self._needs_all,
             catch_up_ms_max=self._store.config.ha_max_time_slave_not_catchup,
         )
         self._end_slaves("another epoch begins")
@@ -135,6 +135,11 @@ class AutoSwitchMode:
 
     @property
     def waits(self) -> bool:
+        # Also in a group that waits for nobody: its answers leave under the lease.
+        return True
+
+    @property
+    def _needs_all(self) -> bool:
         config = self._store.config
         return config.all_ack_in_sync_state_set or config.in_sync_replicas > 1
 
@@ -145,7 +150,7 @@ class AutoSwitchMode:
 
     @property
     def shortage(self) -> str:
-        if self._clock.monotonic() >= self.lease_until_s:
+        if not self._has_lease:
             return "the lease of this master is over: the controllers may have made another broker master"
         needed = self._store.config.min_in_sync_replicas
         if needed > 1 and self._set is not None and len(self._set.members) < needed:
@@ -156,6 +161,16 @@ class AutoSwitchMode:
         self._end_slaves("this broker stops")
 
     # --- the master's half
+
+    @property
+    def _has_lease(self) -> bool:
+        return self._clock.monotonic() < self.lease_until_s
+
+    def renew_lease(self, until_s: float) -> None:
+        """The controllers granted it; what waited for it is answered. A lease never becomes shorter."""
+        if until_s > self.lease_until_s:
+            self.lease_until_s = until_s
+            self._confirm()
 
     def wanted(self) -> frozenset[int] | None:
         """The sync state set to ask the controllers for; None when it is right."""
@@ -213,6 +228,8 @@ class AutoSwitchMode:
         found = self._set
         if found is None:
             return
+        if not (self._needs_all and len(found.counted) > 1) and not self._has_lease:
+            return  # only this broker has it, and another one may be master
         end = self._store.log.end
         confirmed = found.advance(end)
         copies = self._store.config.in_sync_replicas

@@ -331,7 +331,7 @@ class ControllerAgent:
     def _take_answer(self, answer: HeartbeatAnswer, sent_s: float, epoch: int) -> None:
         if answer.lease_ms is None:
             self._lease_ms = None
-            self.mode.lease_until_s = NO_LEASE
+            self.mode.renew_lease(NO_LEASE)
             return
         if self._lease_ms is None:
             self._lease_ms = 0
@@ -339,7 +339,7 @@ class ControllerAgent:
         if answer.lease_ms and self._is_master and epoch == self._master_of_epoch:
             self._lease_ms = answer.lease_ms
             # Counted from the moment it was asked for: the controller counts from its answer.
-            self.mode.lease_until_s = max(self.mode.lease_until_s, sent_s + answer.lease_ms / 1000)
+            self.mode.renew_lease(sent_s + answer.lease_ms / 1000)
         seen = answer.group
         if seen is not None and (seen.master_epoch, seen.master_id) > (
             self._group.master_epoch,
