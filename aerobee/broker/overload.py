@@ -79,8 +79,23 @@ class Overload:
         self._is_idle = False
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nobody has asked for a while, so that samples are rare."""
+        return self._is_idle
+
+    @property
+    def last_reason(self) -> str:
+        """The reason as the last sample has it: for who asks before there is a request."""
+        return self._reason
+
+    @property
     def reason(self) -> str:
         """Why sends are refused now, with the measured wait; empty when they are not."""
+        self.asked()
+        return self._reason
+
+    def asked(self) -> None:
+        """Requests have come: sample often from now on, and at once when a sample is long overdue."""
         self._was_asked = True
         if self._is_idle:
             self._is_idle = False
@@ -89,7 +104,6 @@ class Overload:
             wait_ms = self._late_ms()
             if wait_ms > HICCUP_LIMITS * self._wait_limit_ms:
                 self.observe(round(wait_ms), self._last_pending_bytes)
-        return self._reason
 
     def observe(self, wait_ms: int, pending_bytes: int) -> None:
         """Take one measurement: how long a ready task waited, and the bytes that peers have not read."""

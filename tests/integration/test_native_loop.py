@@ -89,6 +89,23 @@ def test_timers_callbacks_and_threads_have_their_turn_while_messages_are_served(
     run(case())
 
 
+def test_a_broker_without_requests_is_sampled_rarely_and_one_request_changes_that() -> None:
+    async def case() -> None:
+        async with serving() as broker, peer_of(broker) as peer:
+            overload = broker.overload
+            async with asyncio.timeout(20):
+                while not overload.is_idle:
+                    await asyncio.sleep(0.05)
+            peer.writer.write(send(1))
+            await peer.replies(1)
+            assert not overload.is_idle
+            async with asyncio.timeout(20):
+                while not overload.is_idle:  # waiting for bytes asks nobody
+                    await asyncio.sleep(0.05)
+
+    run(case())
+
+
 def test_descriptors_processes_and_signals_work_as_on_asyncios_loop() -> None:
     async def case() -> None:
         loop = asyncio.get_running_loop()

@@ -151,7 +151,7 @@ class FastPath:
             position,
             born_host,
             now_ms if now_ms > last_ms else last_ms,
-            self._takes_sends(),
+            self._takes_sends(self._overload.reason),
             self._role.serves_reads,
         )
         if appended or pulled:
@@ -177,18 +177,21 @@ class FastPath:
         """Serve all connections whose bytes are read natively, for as long as nothing is left for Python, and note what
         that was; return what is for others."""
         timeout_s, loop_ready, loop_timers = wait
-        # Whoever is told of each burst is told of each turn.
-        is_told = self._store.wants_each_burst or self._opens_ms
+        overload = self._overload
+        # Whoever is told of each burst is told of each turn; and what is sampled rarely is sampled often from now on.
+        is_told = self._store.wants_each_burst or self._opens_ms or overload.is_idle
         others, turn_count, appended, pulled, held, events, unsent, fault = sockets.run(
             self._direct_backend,
             timeout_s,
             turn_count_max=1 if is_told else turn_count_max,
-            takes_sends=self._takes_sends(),
+            takes_sends=self._takes_sends(overload.last_reason),
             takes_pulls=self._role.serves_reads,
             now_ms=self._own_now_ms,
             loop_ready=loop_ready,
             loop_timers=loop_timers,
         )
+        if turn_count:
+            overload.asked()
         began = self._monotonic()
         try:
             if fault is not None:
@@ -271,11 +274,11 @@ class FastPath:
             peer.write_now(b"".join(frames))
         return others
 
-    def _takes_sends(self) -> bool:
+    def _takes_sends(self, overload_reason: str) -> bool:
         """Whether messages can be taken; while not, send/send_service.py says why."""
         return not (
             not (self._role.takes_writes and self._answers)
-            or self._overload.reason
+            or overload_reason
             or self._ack.shortage
             or not self._store.is_writable
             or (self._opens_ms and self._is_closed())
