@@ -70,7 +70,7 @@ class RequestModes:
         )
 
     def get(self, topic: str, group: str) -> RequestMode:
-        """How the group reads the topic; pull, when nothing was said."""
+        """How the group reads the topic: what the settings say where nobody has said anything."""
         if topic.startswith(RETRY_PREFIX):
             return RequestMode(topic, group)
         found = self._table.get(topic, {}).get(group)
