@@ -30,7 +30,7 @@ PRIORITY_TYPE = "PRIORITY"
 
 @dataclass(frozen=True, slots=True)
 class PopGrant:
-    """What the checks found for one group and topic; good while the four settings are the same objects."""
+    """What the checks found for one group and topic; good while the four settings are the same objects, and the role."""
 
     config: BrokerConfig
     topic: TopicConfig
@@ -60,6 +60,7 @@ class PopChecks:
         self._role = role
         self._expressions = expressions
         self._grants: dict[tuple[str, str], PopGrant] = {}
+        role.on_change(lambda _: self._grants.clear())
         self._tags: dict[tuple[str, str], frozenset[int] | None] = {}
 
     def grant(self, group_name: str, topic_name: str, queue_id: int) -> PopGrant:

@@ -27,6 +27,7 @@ class Broker:
         self.topics = TopicTable(file=None, clock=clock)
         self.groups = GroupTable(clock=clock, live=self.live, file=None)
         self.topics.put(TopicConfig("jobs", 4, 4))
+        self.role = RoleState(Role.MASTER, "of the test")
         self.checks = PopChecks(
             topics=self.topics,
             groups=self.groups,
@@ -39,7 +40,7 @@ class Broker:
                 ha_address="127.0.0.1:10912",
                 store_host=b"\x7f\x00\x00\x01\x00\x00\x2a\x9f",
             ),
-            role=RoleState(Role.MASTER, "of the test"),
+            role=self.role,
             expressions=Expressions(),
         )
 
@@ -83,6 +84,15 @@ def test_settings_that_change_are_heeded() -> None:
     broker.checks.grant("workers", "jobs", -1)
     broker.live.replace(enable_retry_topic_v2=True)
     assert broker.checks.grant("workers", "jobs", -1).retries[0] == ("%RETRY%workers+jobs", "2")
+
+
+def test_a_broker_that_is_no_master_any_more_refuses_at_once() -> None:
+    broker = Broker()
+    broker.checks.grant("workers", "jobs", -1)
+    broker.role.change(Role.SLAVE, "of the test")
+    assert broker.refusal() == ResponseCode.SYSTEM_ERROR
+    broker.role.change(Role.MASTER, "of the test")
+    broker.checks.grant("workers", "jobs", -1)
 
 
 def test_tags_are_parsed_once_and_per_expression() -> None:
