@@ -20,6 +20,7 @@ from aerobee.remoting.direct import DirectNetwork, DirectTransport
 from aerobee.remoting.native_loop import NativeEventLoop, _NativeSelector
 from tests.integration import test_native_sockets, test_remoting
 from tests.integration.test_native_sockets import peer_of, runtime_info, send, serving
+from tests.waiting import wait_until
 
 MAKE_SOCKETS = choose_backend().make_sockets
 
@@ -93,15 +94,11 @@ def test_a_broker_without_requests_is_sampled_rarely_and_one_request_changes_tha
     async def case() -> None:
         async with serving() as broker, peer_of(broker) as peer:
             overload = broker.overload
-            async with asyncio.timeout(20):
-                while not overload.is_idle:
-                    await asyncio.sleep(0.05)
+            await wait_until(lambda: overload.is_idle, "rare samples: waiting for bytes asks nobody")
             peer.writer.write(send(1))
             await peer.replies(1)
             assert not overload.is_idle
-            async with asyncio.timeout(20):
-                while not overload.is_idle:  # waiting for bytes asks nobody
-                    await asyncio.sleep(0.05)
+            await wait_until(lambda: overload.is_idle, "rare samples: waiting for bytes asks nobody")
 
     run(case())
 
