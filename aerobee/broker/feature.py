@@ -37,6 +37,14 @@ class Feature:
     def start(self) -> None:
         """Begin with timers and tasks, in the broker's event loop."""
 
+    def resume(self) -> None:
+        """This broker becomes a master while it runs, start() follows: look again at the log and the files, for another
+        broker has delivered and decided meanwhile. Raises StoreError."""
+
+    def resign(self) -> None:
+        """This broker is no master any more, and goes on as a slave: stop, and let save() write nothing of what was known."""
+        self.stop()
+
     def stop(self) -> None:
         """Cancel timers and tasks. May be called without start()."""
 

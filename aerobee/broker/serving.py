@@ -42,7 +42,7 @@ from aerobee.broker.replication.controller_wiring import ControllerMode, make_co
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.wiring import make_replication
-from aerobee.broker.role import first_role
+from aerobee.broker.role import RoleState, first_role
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.unique_key import UniqueKeys
@@ -74,6 +74,7 @@ class Serving:
         self._base = base
         self._ports = ports
         self._choice = choice
+        self._leads = False  # does what only a master does
         self.role = first_role(config, identity, base.store_config.broker_role)
         self.held = HeldPulls(
             bounds=base.bounds,
@@ -159,9 +160,29 @@ class Serving:
         self._base.stats.start()
         self.overload.start()
         if self.role.takes_writes:
-            self.schedule.start()
+            self._lead()
+        self.role.on_change(self._role_changed)
+
+    def _lead(self) -> None:
+        """Begin with what only a master does."""
+        self._leads = True
+        self._base.offsets.copied(None)
+        self.schedule.start()
+        for feature in self.features:
+            feature.start()
+
+    def _role_changed(self, role: RoleState) -> None:
+        """A broker that becomes master while it runs looks again at what another one has done meanwhile."""
+        if role.takes_writes and not self._leads:
+            self._base.offsets.copied(None)
             for feature in self.features:
-                feature.start()
+                feature.resume()
+            self._lead()
+        elif not role.takes_writes and self._leads:
+            self._leads = False
+            self.schedule.stop()
+            for feature in self.features:
+                feature.resign()
 
     def stop(self) -> None:
         """Cancel timers and tasks; nothing is written."""

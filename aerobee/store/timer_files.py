@@ -47,6 +47,7 @@ class TimerFiles:
         `log_end` and `queue_max` are the ends of the commit log and of the timer topic's queue; `queue_offset_of`
         tells the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
         """
+        self.rebuilt_from = None
         checkpoint = self._checkpoints.read()
         self.log.load(checkpoint.log_file_size if checkpoint is not None else self.log.file_size)
         wheel_fault = self.wheel.load()

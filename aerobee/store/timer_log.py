@@ -248,6 +248,7 @@ class TimerLog:
         `written`: the length that files are known to have had, 0 for not known. Raises ConfigError when nothing says that
         a file of another length was cut.
         """
+        self.fault = ""
         names = [n for n in self._disk.list_dir(self._directory) if len(n) == 20 and n.isdecimal()]
         sizes = {name: self._disk.file_size(os.path.join(self._directory, name)) for name in names}
         if names and not sizes[names[-1]]:

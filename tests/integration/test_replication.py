@@ -219,6 +219,48 @@ async def test_the_slave_is_made_the_master_and_the_old_one_follows_it(pair: Pai
     assert b"".join(path.read_bytes() for path in kept) == alone
 
 
+async def test_a_slave_that_becomes_master_while_it_runs_delivers_what_waits_and_stops_again(
+    pair: Pair,
+) -> None:
+    async def later(broker: Broker, number: int, in_ms: int) -> None:
+        due_ms = broker.clock.now_ms() + in_ms
+        for kind, wish in enumerate(("DELAY\x012\x02", f"TIMER_DELIVER_MS\x01{due_ms}\x02")):
+            properties = f"UNIQ_KEY\x01L{number}{kind}\x02{wish}"
+            reply = await pair.client.invoke(
+                broker.address, send_request("later", b"x", properties=properties)
+            )
+            assert reply.code == 0, reply
+
+    first = await pair.start("first")
+    second = await pair.start_slave(first, "second")
+    await later(first, 0, 1_000)
+    await wait_until(lambda: first.store.max_offset("later", 0) == 2, timeout_s=60)  # delivered by the first
+    await later(first, 1, 6_000)
+    await same(first, second)
+    end = first.store.max_offset("later", 0)
+    await first.stop()
+    second.replication.become_master(1)
+    await wait_until(lambda: second.store.max_offset("later", 0) >= 4, timeout_s=60)
+    assert (end, second.store.max_offset("later", 0)) == (2, 4), "something was delivered twice"
+    # It gives way to the first again, which delivers what the second left; the second delivers nothing meanwhile.
+    await later(second, 2, 6_000)
+    first = await pair.start("first", store=SLAVE, broker_id=1)
+    first.replication.become_slave(second.identity.ha_address, 1, master_address=second.address)
+    await same(second, first)
+    second.replication.become_slave("127.0.0.1:1", 2)
+    first.replication.become_master(2)
+    second.replication.become_slave(first.identity.ha_address, 2, master_address=first.address)
+    await wait_until(lambda: first.store.max_offset("later", 0) >= 6, timeout_s=60)
+    await same(first, second)
+    # And back, after it has led once before.
+    await later(first, 3, 6_000)
+    await same(first, second)
+    await first.stop()
+    second.replication.become_master(3)
+    await wait_until(lambda: second.store.max_offset("later", 0) >= 8, timeout_s=60)
+    assert second.store.max_offset("later", 0) == 8, "something was delivered twice"
+
+
 async def test_with_acting_masters_too_few_replicas_refuse_a_message(pair: Pair) -> None:
     sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "total_replicas": 2}
     master = await pair.start("master", store=sync, enable_slave_acting_master=True)

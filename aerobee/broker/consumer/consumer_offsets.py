@@ -309,6 +309,8 @@ class ConsumerOffsets:
     def copied(self, log_offset: int | None) -> None:
         """What is here are a master's offsets: what was popped since shows in the log from `log_offset` on. None: they are
         this broker's own, as those of a master are."""
+        if log_offset is None and self._copied_from is not None:
+            self.log_end = self._copied_from
         self._copied_from = log_offset
 
     @property

@@ -217,6 +217,9 @@ class Pop(Feature):
                 self.engine.orders.load(tree)
             except MalformedFrame as error:
                 raise StoreError(f"config/{ORDER_FILE} is not a table of ordered pops: {error}") from error
+        self.resume()
+
+    def resume(self) -> None:
         recover_pops(
             self._parts.store,
             revive_topic=self._log.topic,

@@ -96,6 +96,10 @@ class SlotsAtHand:
         self.slot: WaitingSlot | None = None
         self._next: WaitingSlot | None = None
 
+    def forget(self) -> None:
+        """What an earlier run had at hand is looked at anew."""
+        self.slot = self._next = None
+
     def floor(self, time_ms: int) -> int:
         """The beginning of the slot of a time."""
         return time_ms - time_ms % self._precision_ms

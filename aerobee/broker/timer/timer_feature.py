@@ -178,6 +178,16 @@ class Timers(Feature):
                 # RocketMQ wrote it. From here on a crash must find where to look for deliveries.
                 self._saver.save_first()
 
+    def resume(self) -> None:
+        # The files are as a master before left them, or were taken away with a cut: anew from them and the log.
+        if self._is_enabled:
+            self._files.close()
+            self.load()
+
+    def resign(self) -> None:
+        self.stop()
+        self._has_run = False  # what is known here grows old: no checkpoint says it
+
     def stop(self) -> None:
         self._service.stop()
         self._saver.stop()
