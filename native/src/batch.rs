@@ -45,7 +45,7 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
     let born_timestamp = i128::from(born.number().ok_or(Stop::Slow)?);
     let reconsume_times = tries.number().ok_or(Stop::Slow)?;
     let unique_key = outer.unique_key.filter(|key| is_alphanumeric(key)).ok_or(Stop::Slow)?;
-    if outer.delay || sys_flag & !ORDINARY_SYS_FLAG != 0 || request.body.len() > shared.max_message_bytes {
+    if !outer.is_paired() || outer.delay || sys_flag & !ORDINARY_SYS_FLAG != 0 || request.body.len() > shared.max_message_bytes {
         return Err(Stop::Slow);
     }
     let entries = cut_batch(request.body).ok_or(Stop::Slow)?;

@@ -33,8 +33,8 @@ pub struct Properties<'a> {
     pub special: bool,
     /// How many pieces the separators make; odd when the last pair is closed.
     pub part_count: usize,
-    /// How many pairs have their \x01.
-    pub pair_count: usize,
+    /// A separator stands where the other one belongs, or something behind the last one.
+    pub is_loose: bool,
 }
 
 impl Properties<'_> {
@@ -43,9 +43,9 @@ impl Properties<'_> {
         self.wait.is_none_or(|wait| wait.eq_ignore_ascii_case(b"true"))
     }
 
-    /// Whether each pair has its separator.
+    /// Whether each pair has its separators: else pieces would be taken for names that the message does not have.
     pub fn is_paired(&self) -> bool {
-        self.pair_count == self.part_count / 2
+        !self.is_loose
     }
 }
 
@@ -71,8 +71,12 @@ pub fn read_properties<'a>(text: &'a [u8], special: &NameSet) -> Properties<'a> 
                 }
             },
         }
-        let Some(end) = end else { return found };
-        found.pair_count += usize::from(text[end] == 1);
+        let Some(end) = end else {
+            // Only a value, or nothing, may end the text.
+            found.is_loose |= name.is_some_and(|rest| !rest.is_empty());
+            return found;
+        };
+        found.is_loose |= (text[end] == 1) != name.is_some();
         start = end + 1;
     }
 }

@@ -283,7 +283,8 @@ impl Transactions {
             shared.read_record(burst, physical_offset, size, &mut bytes)?;
             let half = Record::cut(&bytes, physical_offset).filter(|half| half.topic == HALF_TOPIC).ok_or(Stop::Slow)?;
             let (properties, queue_text) = cut_destination(half.properties, topic.as_bytes()).ok_or(Stop::Slow)?;
-            if read_properties(properties, &self.special).wait != Some(b"true") {
+            let own = read_properties(properties, &self.special);
+            if !own.is_paired() || own.wait != Some(b"true") {
                 return Err(Stop::Slow);
             }
             let plain = |raw| Value::Text { raw, escaped: false };

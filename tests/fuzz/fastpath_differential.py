@@ -1,11 +1,13 @@
-"""A differential fuzz of the fast path: both backends get the same bursts and must give the same answers and the same bytes.
+"""A differential fuzz of the fast path: both backends get the same bursts and must give the same answers and the same bytes,
+and so must, in two stores of three, the ordinary handlers, which get each frame that the backends serve.
 
-    python tests/fuzz/fastpath_differential.py [--bursts 1000000] [--seed 1]
+    python tests/fuzz/fastpath_differential.py [--bursts 1000000] [--seed 1] [--first-store 0]
 
 Bursts are made of captured frames (tests/data/wire), of frames made here with numbers, escapes and properties of every
 kind, and of both mutated, cut and put behind one another. After each burst the results are compared, the log's end and
 what was appended; every CHECK_EVERY bursts every byte of log, queues and index, offsets and statistics. A disagreement
-ends the run with the seed and the burst. Between bursts settings, gates and topics change; listeners, the schedule and the
+ends the run with the seed and the store, whose random numbers are its own: `--first-store N --bursts 1` runs it again, and a
+run that was ended goes on with the store behind the last one. Between bursts settings, gates and topics change; listeners, the schedule and the
 transaction table fail at times, in both alike: what is stored stays stored, once. Needs the native backend: `make native`.
 """
 
@@ -15,7 +17,9 @@ import argparse
 import dataclasses
 import json
 import logging
+import os
 import random
+import re
 import shutil
 import struct
 import sys
@@ -39,30 +43,52 @@ from aerobee.broker.fastpath.seam import (
     TransactionSettings,
 )
 from aerobee.broker.pull.held_pulls import HeldPull
+from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
+from aerobee.broker.transaction.half_message import is_half, to_half
 from aerobee.broker.transaction.transaction_table import OpenTransaction
-from aerobee.message import pack_host
+from aerobee.errors import AerobeeError, WireError
+from aerobee.message import decode_properties, encode_properties, pack_host
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.peer import Peer
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import AnyQueue
+from aerobee.store.stored_message import StoredMessage
 from tests.captures import capture_names, captured
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, batch_body
 
 CHECK_EVERY = 500
+MEMORY = "/dev/shm"  # a store there waits for no disk
+SENDS = (10, 310, 320)
+_UNREAD = {
+    "defaultTopicQueueNums": "4",
+    "d": "4",
+    "unitMode": "false",
+    "k": "false",
+    "maxReconsumeTimes": "16",
+    "l": "16",
+}
+UNREAD = {
+    10: _UNREAD,
+    310: _UNREAD,
+    320: {**_UNREAD, "h": "0", "flag": "0"},
+}  # fields that the fast path does not look at
+PLAIN_NUMBER = re.compile(r"-?[0-9]{1,18}\Z", re.ASCII)
+LEFT_TO_HANDLERS = b"for the handler: "
 LONG_POLL_SHARE = 0.2  # of the bursts begin with one
 KINDS_SHARE = 0.3  # of the bursts begin with messages for later or of transactions
 BURSTS_PER_STORE = 4_000
 LANE_CODES = (10, 11, 310, 320, 361)
 TOPICS = ("TopicNormal", "TopicOrder", "TopicBatch", "TopicPull", "TopicConsume")
 GROUPS = ("group", "CG_lite", "CG_pull", "closed", "CG é")
-HOSTS = (pack_host("10.0.0.1", 43_664), pack_host("::1", 5_000))
+HOSTS = (("10.0.0.1", 43_664), ("::1", 5_000))
 ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 0.0, 1.0, -0.0, 1e300, [], {}, [0], {"a": 1}, "", "0", "1", "-1", "-0", "01", "+1",
     " 1", "1 ", "1_0", "²", "٣", "x", "9" * 19, "9" * 20, "9" * 21, "-9223372036854775808", "-9223372036854775809",
@@ -111,7 +137,8 @@ class Twin(Sending):
         self._serve_all_kinds()
 
     def resume(self, pull: HeldPull) -> None:
-        self.connection.write(b"for the handler: " + pull.frame)
+        self.connection.write(LEFT_TO_HANDLERS + pull.frame)
+        self.pulls.resume(pull)
 
     # --- what the families ask and tell
 
@@ -224,14 +251,16 @@ class Twin(Sending):
             if segment.end > start
         )
 
-    def everything(self) -> Iterator[tuple[str, object]]:
-        """Every byte of the files and every number beside them."""
+    def everything(self, *, with_empty: bool = True) -> Iterator[tuple[str, object]]:
+        """Every byte of the files and every number beside them; queues that have nothing only `with_empty`."""
         log, index = self.store.log, self.store.index
         yield "log", (log.end, log.limit, log.base)
         for segment in log.segments:
             yield segment.path[-20:], bytes(segment.file.buffer[:])
         for key, queue in sorted(self.store.queues.items()):
             assert isinstance(queue, ConsumeQueue)
+            if not (queue.max_offset or with_empty):
+                continue
             numbers = (
                 queue.min_offset,
                 queue.max_offset,
@@ -254,6 +283,63 @@ class Twin(Sending):
         yield "last", (self.store.last_store_timestamp, self.store.last_record_offset)
         for name in ("TOPIC_PUT_NUMS", "GROUP_GET_NUMS"):
             yield name, sorted((k, c.count, c.size, c.times) for k, c in self.stats.counters(name))
+
+
+class HandlerTwin(Twin):
+    """The ordinary handlers around a store of their own. They get what the backends have served, frame by frame."""
+
+    def __init__(self, path: Path, **store_settings: Any) -> None:
+        super().__init__(path, PYTHON, **store_settings)
+        self.waiting_for_disk: list[bytes] = []
+        self.held.answer_first(lambda pulls: pulls)  # no fast path
+        self.writer.add_hook(self._timer)
+        self.writer.add_hook(
+            lambda message, properties: to_half(message, properties) if is_half(message) else message
+        )
+        self.ack.answer = self._answer  # type: ignore[method-assign, assignment]
+        self._handlers = {**self.sends.handlers(), **self.pulls.handlers()}
+        self._timers = TimerHook(
+            config=lambda: self.store.config, clock=self.clock, count_in_slot=lambda _: 0, chance=lambda: 1.0
+        )
+
+    def _timer(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
+        return self._timers(message, properties)
+
+    def _answer(
+        self, peer: Peer, reply: RemotingCommand, end_offset: int, *, wants_to_wait: bool = True
+    ) -> RemotingCommand | None:
+        if not (wants_to_wait and self.store.holds_answers):
+            return reply
+        self.waiting_for_disk.append(encode_frame(reply))
+        return None
+
+    def resume(self, pull: HeldPull) -> None:
+        self.pulls.resume(pull)
+
+    def serve(
+        self, frames: Sequence[bytes], host_port: tuple[str, int]
+    ) -> tuple[list[bytes], list[bytes], list[bytes], bytes]:
+        """Give frames to their handlers: replies, those that wait for the disk, those of polls, and what was written."""
+        self.connection.host_port = host_port
+        self.connection.burst_note = None
+        replies: list[bytes] = []
+        for frame in frames:
+            request = without_unread(decode_frame(frame))
+            try:
+                reply: Any = self._handlers[request.code](self.connection, request)  # type: ignore[arg-type]
+            except AerobeeError as error:  # as Connection answers it
+                reply = request.reply(1, remark=str(error))
+            assert reply is None or isinstance(reply, RemotingCommand), reply
+            if reply is not None and not request.is_oneway:
+                replies.append(encode_frame(reply))
+        self.store.burst_done()
+        self.run_soon()
+        released, self.connection.written = self.connection.written, []
+        held, self.waiting_for_disk = self.waiting_for_disk, []
+        self.told.clear()
+        start, self.seen_end = self.seen_end, self.store.log.end
+        written = b"" if start == self.seen_end else self.appended(start)
+        return replies, held, released, written
 
 
 def _fields(result: PullResult) -> tuple[Any, ...]:
@@ -397,9 +483,9 @@ def long_poll(rng: random.Random, store: MessageStore) -> bytes:
     )
 
 
-def later_or_half(rng: random.Random, side: Twin) -> bytes:
-    """A message with a delay or a time, a half message, or the end of a transaction."""
-    kind = rng.randrange(4)
+def later_or_half(rng: random.Random, side: Twin, *, ends: bool) -> bytes:
+    """A message with a delay or a time, a half message, or (`ends`) the end of a transaction."""
+    kind = rng.randrange(4 if ends else 3)
     if kind == 3:
         open_ones = sorted(side.open_transactions().items())
         (group, key), one = rng.choice(open_ones) if open_ones else (("PG", "U1"), None)
@@ -496,9 +582,16 @@ def one_burst(rng: random.Random) -> bytes:
 # --- comparing
 
 
-def compare(twins: Sequence[Twin], data: bytes, position: int, rng: random.Random) -> None:
+def compare(
+    twins: Sequence[Twin],
+    data: bytes,
+    position: int,
+    rng: random.Random,
+    handlers: HandlerTwin | None = None,
+) -> None:
     """Feed one burst to its end, over frames that are left to the handlers. Raises Disagreement."""
-    born_host = rng.choice(HOSTS)
+    host_port = rng.choice(HOSTS)
+    born_host = pack_host(*host_port)
     in_place = rng.random() < 0.2
     gates = rng.choice(((True, True), (True, True), (True, True), (False, True), (True, False)))
     while True:
@@ -516,6 +609,8 @@ def compare(twins: Sequence[Twin], data: bytes, position: int, rng: random.Rando
             ]
             raise Disagreement("; ".join(differing))
         used, slow = results[0][1:3]
+        if handlers is not None:
+            compare_handlers(handlers, list(cut_frames(data[position:used])), host_port, results[0])
         if results[0][6] is not None:
             return  # the connection ends
         if not slow:
@@ -529,8 +624,85 @@ def compare(twins: Sequence[Twin], data: bytes, position: int, rng: random.Rando
             return
 
 
+def cut_frames(data: bytes) -> Iterator[bytes]:
+    """The frames that stand one behind the other."""
+    at = 0
+    while at + 4 <= len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        yield data[at:end]
+        at = end
+
+
+def compare_handlers(
+    handlers: HandlerTwin, frames: list[bytes], host_port: tuple[str, int], result: tuple[Any, ...]
+) -> None:
+    """Give the handlers what the backends have served. Raises Disagreement."""
+    replies, held, released, written = handlers.serve(frames, host_port)
+    by_lane = b"".join(part for part in result[8] if not part.startswith(LEFT_TO_HANDLERS))
+    pairs = (
+        ("replies", [meaning(each) for each in cut_frames(result[0])], [meaning(each) for each in replies]),
+        ("held", [meaning(each) for each in cut_frames(result[3])], [meaning(each) for each in held]),
+        (
+            "released",
+            sorted(text for each in cut_frames(by_lane) if (text := meaning(each))),
+            sorted(meaning(each) for part in released for each in cut_frames(part)),
+        ),
+        ("written", result[10], written),
+    )  # fmt: skip
+    if result[6] is not None:  # whoever is told of halves failed: the connection ends without an answer
+        pairs = pairs[2:]
+    differing = [
+        f"{name}: {lane!r:.3000} and {handler!r:.3000}" for name, lane, handler in pairs if lane != handler
+    ]
+    if differing:
+        raise Disagreement(f"the fast path and the handlers: {'; '.join(differing)}; frames {frames!r:.3000}")
+
+
+def without_unread(request: RemotingCommand) -> RemotingCommand:
+    """The request with plain values in the fields that the fast path does not read: handlers refuse a strange one there."""
+    plain = UNREAD.get(request.code, {})
+    request.ext = {name: plain.get(name, value) for name, value in (request.ext or {}).items()}
+    return request
+
+
+def suits_handlers(data: bytes, position: int) -> bool:
+    """Whether handlers would understand each frame, and write each message's properties as they came: they leave out what has
+    no name or no value, and all but the last of a name, which the fast path stores as it is."""
+    for frame in cut_frames(data[position:]):
+        try:
+            request = decode_frame(frame)
+        except WireError:
+            return False  # the fast path does not look at all of a header
+        ext = request.ext or {}
+        if request.code not in SENDS:
+            if not PLAIN_NUMBER.match(ext.get("subVersion", "0")):
+                return False  # not looked at, too
+            continue
+        text = ext.get("properties" if request.code == 10 else "i", "")
+        plain = encode_properties(decode_properties(text))
+        if plain not in (text, text + "\x02"):
+            return False
+    return True
+
+
+def meaning(frame: bytes) -> str:
+    """What a reply says, whatever the order of its fields."""
+    reply = decode_frame(frame)
+    said = (
+        reply.code,
+        reply.opaque,
+        reply.flag,
+        sorted((reply.ext or {}).items()),
+        reply.remark or "",
+        bytes(reply.body).hex(),
+    )
+    return repr(said)
+
+
 def check_everything(twins: Sequence[Twin]) -> None:
-    for (name, left), (_, right) in zip(twins[0].everything(), twins[1].everything(), strict=True):
+    has_handlers = isinstance(twins[1], HandlerTwin)  # the fast path opens a queue before it has a message
+    each = (twin.everything(with_empty=not has_handlers) for twin in twins)
+    for (name, left), (_, right) in zip(*each, strict=True):
         if left != right:
             if isinstance(left, bytes) and isinstance(right, bytes):
                 at = next(i for i, (a, b) in enumerate(zip(left, right, strict=True)) if a != b)
@@ -540,46 +712,67 @@ def check_everything(twins: Sequence[Twin]) -> None:
             raise Disagreement(f"{name}: {left!r:.2000} and {right!r:.2000}")
 
 
-def run(count: int, seed: int, note: Callable[[str], None] = lambda text: None) -> int:
-    """Compare `count` bursts; return how many bytes both logs took. Raises Disagreement with the seed and the burst."""
-    stored = done = store_number = 0
+def run(
+    count: int, seed: int, note: Callable[[str], None] = lambda text: None, *, first_store: int = 0
+) -> int:
+    """Compare `count` bursts; return how many bytes each log took. Raises Disagreement with the seed and the burst."""
+    stored, done, store_number = 0, 0, first_store
     started = time.monotonic()
     while done < count:
-        directory = Path(tempfile.mkdtemp(prefix="lane-differential-"))
+        directory = Path(
+            tempfile.mkdtemp(prefix="lane-differential-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None)
+        )
         rng = random.Random(f"{seed} {store_number}")
         settings: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH"} if store_number % 4 == 3 else {}
         if store_number % 5 == 4:
             settings["message_index_enable"] = False
         twins = [Twin(directory / name, name, **settings) for name in (PYTHON, NATIVE)]
+        # Without the service of transactions handlers cannot end one: two stores of three are without ends.
+        handlers = HandlerTwin(directory / "handlers", **settings) if store_number % 3 else None
+        everybody = twins if handlers is None else [*twins, handlers]
         try:
             for number in range(min(BURSTS_PER_STORE, count - done)):
                 data = one_burst(rng)
                 if rng.random() < LONG_POLL_SHARE and twins[0].store.queues:
                     data = long_poll(rng, twins[0].store) + data
                 if rng.random() < KINDS_SHARE:
-                    data = b"".join([later_or_half(rng, twins[0]) for _ in range(rng.randrange(1, 4))]) + data
+                    data = (
+                        b"".join(
+                            [
+                                later_or_half(rng, twins[0], ends=handlers is None)
+                                for _ in range(rng.randrange(1, 4))
+                            ]
+                        )
+                        + data
+                    )
                 if rng.random() < 0.02:
-                    _change_settings(twins, rng)
+                    _change_settings(everybody, rng)
                 position = rng.choice((0, 0, 0, 3))
+                if handlers is not None and not suits_handlers(data, 0):
+                    continue
                 try:
-                    compare(twins, bytes(position) + data, position, rng)
+                    compare(twins, bytes(position) + data, position, rng, handlers)
                     if number % CHECK_EVERY == CHECK_EVERY - 1:
                         check_everything(twins)
-                        _change_something(twins, rng)
+                        if handlers is not None:
+                            check_everything([twins[0], handlers])
+                        _change_something(everybody, rng)
                 except Exception as error:
                     raise Disagreement(
                         f"seed {seed}, store {store_number}, burst {number}: {error}\nburst: {data.hex()}"
                     ) from error
                 done += 1
             check_everything(twins)
+            if handlers is not None:
+                check_everything([twins[0], handlers])
             stored += twins[0].store.log.end
         finally:
-            for twin in twins:
+            for twin in everybody:
                 twin.close()
             shutil.rmtree(directory)
         store_number += 1
         note(
-            f"{done:,} bursts, {stored / 1e6:.0f} MB stored alike, {done / (time.monotonic() - started):,.0f} a second"
+            f"{done:,} bursts to store {store_number - 1}, {stored / 1e6:.0f} MB stored alike, {done / (time.monotonic() - started):,.0f} a second"
         )
     return stored
 
@@ -628,11 +821,14 @@ def main() -> None:
     )
     parser.add_argument("--bursts", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--first-store", type=int, default=0, help="where an earlier run ended")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)  # listeners that fail, offsets that go back, names that are not legal
     print(f"seed {options.seed}")
-    stored = run(options.bursts, options.seed, lambda text: print(text, flush=True))
-    print(f"the backends agree on {options.bursts:,} bursts, {stored:,} bytes of log")
+    stored = run(
+        options.bursts, options.seed, lambda text: print(text, flush=True), first_store=options.first_store
+    )
+    print(f"backends and handlers agree on {options.bursts:,} bursts, {stored:,} bytes of log")
 
 
 if __name__ == "__main__":

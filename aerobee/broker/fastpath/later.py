@@ -49,7 +49,7 @@ _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 def later_special_properties(ordinary: frozenset[str]) -> frozenset[str]:
     """Properties of messages for later that are for the handlers; `ordinary` are those of ordinary messages."""
-    return ordinary - _DELAYS
+    return (ordinary - _DELAYS) | {REAL_QUEUE_ID}  # a second one would be the broker's
 
 
 class _Turn(NamedTuple):

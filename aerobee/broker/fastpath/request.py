@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull, StoreNotWritable, WireError
-from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
+from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, PROPERTIES_BYTES_MAX
 from aerobee.remoting.command import RemotingCommand
 
 ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
@@ -20,10 +20,24 @@ UNREADABLE = (
 NO_ROOM = (StoreFull, StoreNotWritable, RecordInvalid, struct.error, OverflowError)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NUMBER_CHARS_MAX = 20
+_OTHERS = bytes(byte for byte in range(256) if byte not in (1, 2))
+_IN_TURN = b"\x01\x02" * (PROPERTIES_BYTES_MAX // 2)
 
 
 class NotOrdinary(Exception):
     """The frame is for another family, or for the handlers. Nothing was written."""
+
+
+def split_properties(text: str) -> list[str]:
+    """Names and values in turn, and an empty piece behind a text that is closed.
+
+    Raises ValueError for a text in which pairs do not have their separators in turn: its pieces would be taken for names
+    and values that the message does not have, as `WAIT` in `A^Ab^AWAIT^Bfalse^Ax^B`.
+    """
+    parts = text.replace("\x02", "\x01").split("\x01")
+    if not _IN_TURN.startswith(text.encode().translate(None, _OTHERS)) or (len(parts) & 1 and parts[-1]):
+        raise ValueError
+    return parts
 
 
 class Request:
@@ -65,13 +79,11 @@ class Request:
     def read_properties(self, text: str) -> dict[str, str]:
         """Take a properties text apart: names and values in turn, of equal names the last counts.
 
-        Raises ValueError unless each pair has its separator. `parts` are the pieces then: of an odd number the last is
+        Raises ValueError unless each pair has its separators. `parts` are the pieces then: of an odd number the last is
         empty, for the text is closed.
         """
         if self.parts is None:
-            parts = text.replace("\x02", "\x01").split("\x01")
-            if text.count("\x01") != len(parts) >> 1:
-                raise ValueError
+            parts = split_properties(text)
             names_and_values = iter(parts)
             # A last, empty part has no partner.
             self.pairs = dict(zip(names_and_values, names_and_values))  # noqa: B905

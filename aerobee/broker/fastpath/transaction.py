@@ -20,6 +20,7 @@ from aerobee.broker.fastpath.request import (
     Request,
     born_time,
     number,
+    split_properties,
     waits_for_disk,
 )
 from aerobee.broker.fastpath.seam import Transaction, TransactionSettings
@@ -276,7 +277,7 @@ class Transactions:
         if not text.endswith(b"\x02") or text[:queue_at][-len(ending) :] != ending:
             raise ValueError
         properties = text[: queue_at - len(ending) + 1]
-        names_and_values = iter(properties.decode().replace("\x02", "\x01").split("\x01"))
+        names_and_values = iter(split_properties(properties.decode()))
         if dict(zip(names_and_values, names_and_values)).get("WAIT") != "true":  # noqa: B905 - a last, empty part
             raise ValueError
         return _Half(

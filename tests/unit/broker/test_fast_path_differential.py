@@ -27,8 +27,9 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_the_twins_agree_on_random_bursts() -> None:
-    assert run(BURSTS, seed=int(os.environ.get("AEROBEE_FAST_PATH_SEED", "20"))) > 0
+@pytest.mark.parametrize("store", [0, 1], ids=["with-transactions", "with-handlers"])
+def test_backends_and_handlers_agree_on_random_bursts(store: int) -> None:
+    assert run(BURSTS, seed=int(os.environ.get("AEROBEE_FAST_PATH_SEED", "20")), first_store=store) > 0
 
 
 def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +46,10 @@ def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Disagreement, match=r"seed 1, store 0, burst 499: index 0 bytes differs at byte \d+"):
         run(500, seed=1)
     assert calls
+
+
+def test_what_the_handlers_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that a backend answers and a handler refuses, or stores in another way."""
+    monkeypatch.setattr(fastpath_differential, "is_half", lambda message: False)
+    with pytest.raises(Disagreement, match=r"store 1, burst \d+: the fast path and the handlers: "):
+        run(2_000, seed=1, first_store=1)
