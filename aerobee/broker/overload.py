@@ -59,6 +59,10 @@ class Overload:
         self.refused_count = 0
         self._reason = ""
 
+    def count_refused(self) -> None:
+        """A send was refused for what `reason` says."""
+        self.refused_count += 1
+
     def set_limits(self, *, wait_limit_ms: int, pending_limit_bytes: int) -> None:
         """Go on with other limits, at once: what was refused by the old ones is measured anew. Wait limit 0: none."""
         self._wait_limit_ms = wait_limit_ms or math.inf

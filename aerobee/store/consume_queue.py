@@ -48,8 +48,7 @@ class ConsumeQueue:
         self.rejected: tuple[int, int] | None = (
             None  # the entry where the end was found: its offset, what it points to
         )
-        self._files = QueueFileList(directory, file_size, pool)
-        self._files.on_close = self._forget
+        self._files = QueueFileList(directory, file_size, pool, on_close=self._forget)
         self._pool = pool
         self._entries_per_file = file_size // ENTRY_BYTES
         self.tail_buffer: WritableBuffer = bytearray()  # of the tail file; empty when it is not open
@@ -218,7 +217,7 @@ class ConsumeQueue:
             self.max_offset = self._find_end(1 << 62)
             while len(files) > 1 and self.max_offset == files[-1].base // ENTRY_BYTES and not self.rejected:
                 if not self._is_unused(files[-1]):
-                    self._files.fault = f"the beginning of {files[-1].path} is gone"
+                    self._files.note_fault(f"the beginning of {files[-1].path} is gone")
                     break
                 self._pool.remove(files.pop())  # made in advance, or all of it was lost
                 self.max_offset = self._find_end(1 << 62)

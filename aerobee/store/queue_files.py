@@ -266,14 +266,25 @@ class FilePool:
 class QueueFileList:
     """The files of one queue directory, oldest first."""
 
-    def __init__(self, directory: str, file_size: int, pool: FilePool) -> None:
+    def __init__(
+        self,
+        directory: str,
+        file_size: int,
+        pool: FilePool,
+        on_close: Callable[[QueueFile], None] | None = None,
+    ) -> None:
+        """`on_close` is told of each file that the pool closes: its buffer must not be used any more."""
         self.directory = directory
         self.file_size = file_size
         self.pool = pool
         self.files: list[QueueFile] = []
         self.fault = ""  # what is wrong with the files
         self._strays: list[str] = []  # files that load() left out
-        self.on_close: Callable[[QueueFile], None] = _ignore
+        self._on_close = on_close or _ignore
+
+    def note_fault(self, fault: str) -> None:
+        """Something is wrong with the files that load() could not see."""
+        self.fault = fault
 
     def load(self, config_key: str, written_size: int = 0) -> None:
         """Find the files. What cannot be one of them, and all behind it, is left out and told in `fault`.
@@ -318,7 +329,7 @@ class QueueFileList:
         return QueueFile(path, base, self.file_size, self._closed)
 
     def _closed(self, file: QueueFile) -> None:
-        self.on_close(file)
+        self._on_close(file)
 
     def file_at(self, position: int) -> QueueFile | None:
         """The file that has this position (bytes from the queue's begin); None when there is none."""

@@ -41,7 +41,11 @@ class NotificationCalls:
         self._waiting = waiting
         self._clock = clock
         self._when_free = when_free
-        self.accepting = True
+        self._may_hold = True
+
+    def hold_no_more(self) -> None:
+        """The broker stops: whoever finds nothing is answered at once."""
+        self._may_hold = False
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.NOTIFICATION: self.notification, RequestCode.POLLING_INFO: self.polling_info}
@@ -72,7 +76,7 @@ class NotificationCalls:
         now_ms = self._clock.now_ms()
         if self._engine.has_messages(want, now_ms):
             return self._reply(request, has_message=True)
-        if until_ms <= now_ms or not self.accepting or request.is_oneway:
+        if until_ms <= now_ms or not self._may_hold or request.is_oneway:
             return self._reply(request, has_message=False)
         free_ms = self._engine.free_at(want, now_ms)
         if free_ms:

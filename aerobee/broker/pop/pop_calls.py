@@ -106,7 +106,11 @@ class PopCalls:
         self._when_free = when_free
         self._ages = RequestAge()
         self._plans: dict[tuple[str | None, ...], _Plan] = {}
-        self.accepting = True  # false while the broker stops: nothing waits any more
+        self._may_hold = True  # false while the broker stops: nothing waits any more
+
+    def hold_no_more(self) -> None:
+        """The broker stops: whoever finds nothing is answered at once."""
+        self._may_hold = False
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.POP_MESSAGE: self.pop, RequestCode.PEEK_MESSAGE: self.peek}
@@ -356,7 +360,7 @@ class PopCalls:
     ) -> RemotingCommand | None:
         """Let a pop that found nothing wait until `until_ms` (0: not at all), or say so."""
         self._stats.get_miss()
-        if until_ms > taken.pop_time and self.accepting and not request.is_oneway:
+        if until_ms > taken.pop_time and self._may_hold and not request.is_oneway:
             return self._wait(peer, request, want, taken, until_ms)
         return self._nothing(request, want, taken)
 

@@ -235,7 +235,8 @@ class Pop(Feature):
 
     def _release_waiting(self) -> None:
         """The broker stops: whoever waits is answered, and what is only in memory is written."""
-        self._pops.accepting = self._notifications.accepting = False
+        self._pops.hold_no_more()
+        self._notifications.hold_no_more()
         self.engine.end_buffer(self._parts.clock.now_ms())
         self.waiting.release_all()
         self.notified.release_all()

@@ -165,7 +165,8 @@ class SendService:
         if shortage := self._shortage():
             raise RemoteError(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {shortage}")
         if self._overload.reason:
-            self._overload.refused_count += is_counted
+            if is_counted:
+                self._overload.count_refused()
             raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)
 
     def _find_topic(self, header: SendHeader, sender: Peer, config: BrokerConfig) -> TopicConfig:
