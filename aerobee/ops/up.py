@@ -1,7 +1,8 @@
 """`aerobee up`: a NameServer and brokers on this machine with one command.
 
-The NameServer and the first broker live in this process. A broker uses one core, so each further one is a process of
-its own, started with `aerobee broker`; it drains when its standard input closes, so that none outlives this process.
+One broker lives in this process, and the NameServer beside it. A broker uses one core, so where there are more each is a process
+of its own, and so is the NameServer: whichever dies is started again while the rest goes on (server_process.py). They drain when
+their standard input closes, so that none outlives this process.
 Ports: the NameServer's, then the brokers' in steps of 10, as RocketMQ needs neighbours (VIP at -2, HA at +1).
 
 With --replicas each broker name has so many brokers, and three controllers say which of them is master. All of these are
@@ -34,13 +35,13 @@ from aerobee.ha.quorum.config import parse_peers
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
 from aerobee.ops.broker import broker_loop, start_broker
-from aerobee.ops.broker_process import BrokerProcess
 from aerobee.ops.failure import ExitCode, UnhealthyError
 from aerobee.ops.listening import port_failure, require_directory, require_free_port
 from aerobee.ops.nameserver import start_nameserver
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
+from aerobee.ops.server_process import ServerProcess
 from aerobee.ops.serving import Assignments, LogLevel, set_log_level
 from aerobee.ops.settings import (
     BROKER_KINDS,
@@ -81,7 +82,8 @@ class Plan:
     nameserver: NameServerSettings
     nameserver_address: str
     brokers: tuple[BrokerSettings, ...]
-    flags: tuple[Mapping[str, str], ...]  # key -> value of each broker, for those in their own process
+    nameserver_arguments: tuple[str, ...]  # of each server in a process of its own
+    broker_arguments: tuple[tuple[str, ...], ...]
     data: Path
     controllers: tuple[Mapping[str, str], ...] = ()  # key -> value of each controller, with --replicas
 
@@ -207,19 +209,20 @@ def make_plan(
     _check_places(broker_count * replica_count, port, nameserver_port, advertise)
     local = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     nameserver_address = f"{local}:{nameserver_port}"
-    nameserver = nameserver_settings(
-        assignments=[text for text in assignments if text.startswith(NAMESERVER_TOO)],
-        flags={
-            "listenPort": Setting(str(nameserver_port), "--nameserver-port"),
-            "bindAddress": Setting(host, "--host"),
-            "kvConfigPath": Setting(str(data / "namesrv" / "kvConfig.json"), "--data"),
-        },
-        environ={},
+    nameserver_flags = {
+        "listenPort": Setting(str(nameserver_port), "--nameserver-port"),
+        "bindAddress": Setting(host, "--host"),
+        "kvConfigPath": Setting(str(data / "namesrv" / "kvConfig.json"), "--data"),
+    }
+    nameserver_own = [text for text in assignments if text.startswith(NAMESERVER_TOO)]
+    nameserver = nameserver_settings(assignments=nameserver_own, flags=nameserver_flags, environ={})
+    nameserver_arguments = _set_arguments(
+        [*(f"{key}={setting.value}" for key, setting in nameserver_flags.items()), *nameserver_own]
     )
     controllers = (
         controller_flags(local, controller_port, host, data, ephemeral=ephemeral) if replica_count > 1 else ()
     )
-    flags: list[Mapping[str, str]] = []
+    broker_arguments: list[tuple[str, ...]] = []
     brokers: list[BrokerSettings] = []
     for index in range(broker_count * replica_count):
         number, replica = divmod(index, replica_count)
@@ -248,7 +251,8 @@ def make_plan(
                 if not _assigns(assignments, key) and key not in set_elsewhere
             }
         )
-        flags.append(own)
+        own_texts = [f"{key}={value}" for key, value in own.items() if not _assigns(assignments, key)]
+        broker_arguments.append(("--profile", profile, *_set_arguments([*own_texts, *assignments])))
         brokers.append(
             broker_settings(
                 profile=profile,
@@ -258,7 +262,15 @@ def make_plan(
                 note=note if index == 0 else lambda _: None,
             )
         )
-    return Plan(nameserver, nameserver_address, tuple(brokers), tuple(flags), data, controllers)
+    return Plan(
+        nameserver,
+        nameserver_address,
+        tuple(brokers),
+        nameserver_arguments,
+        tuple(broker_arguments),
+        data,
+        controllers,
+    )
 
 
 def controller_flags(
@@ -276,6 +288,10 @@ def controller_flags(
         }
         for number in range(CONTROLLERS)
     )
+
+
+def _set_arguments(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part for text in texts for part in ("--set", text))
 
 
 def _check_places(broker_count: int, port: int, nameserver_port: int, advertise: str | None) -> None:
@@ -316,20 +332,22 @@ def require_ports(plan: Plan) -> None:
 async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral: bool) -> None:
     stop.taken = True
     started = time.monotonic()
-    nameserver = start_nameserver(plan.nameserver)
-    # Replicas are processes, all of them, so that each can be killed.
-    broker = None if plan.controllers else start_broker(plan.brokers[0])
-    own = 0 if broker is None else 1
-    controllers = [
-        BrokerProcess(f"controller {flags['controllerDLegerSelfId']}", flags, log_level, command="controller")
-        for flags in plan.controllers
-    ]
-    started_parts: list[NameServer | Broker] = []  # a part that did not start has closed itself
-    brokers = [
-        BrokerProcess(title, flags, log_level)
-        for title, flags in zip(plan.titles[own:], plan.flags[own:], strict=True)
-    ]
-    processes = [*controllers, *brokers]
+    is_one = len(plan.brokers) == 1 and not plan.controllers
+    parts: list[NameServer | Broker] = []  # a part that did not start has closed itself
+    nameservers: list[ServerProcess] = []
+    controllers: list[ServerProcess] = []
+    brokers: list[ServerProcess] = []
+    if not is_one:
+        nameservers.append(
+            ServerProcess("the NameServer", "nameserver", plan.nameserver_arguments, log_level)
+        )
+        for flags in plan.controllers:
+            arguments = _set_arguments([f"{key}={value}" for key, value in flags.items()])
+            title = f"controller {flags['controllerDLegerSelfId']}"
+            controllers.append(ServerProcess(title, "controller", arguments, log_level))
+        for title, arguments in zip(plan.titles, plan.broker_arguments, strict=True):
+            brokers.append(ServerProcess(title, "broker", arguments, log_level))
+    processes = [*nameservers, *controllers, *brokers]
 
     def force() -> None:
         for process in processes:
@@ -343,37 +361,48 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
 
     stop.on_force = force
     try:
-        await _start(nameserver, plan.nameserver.server.listen_port, "the NameServer", "--nameserver-port")
-        started_parts.append(nameserver)
-        addresses: dict[str, str] = {}
-        if broker is not None:
-            await _start(broker, plan.brokers[0].broker.listen_port, plan.titles[0], "--port")
-            started_parts.append(broker)
-            addresses[plan.titles[0]] = broker.address
-        await asyncio.gather(*(process.start() for process in controllers))
-        if controllers:
-            await asyncio.gather(*(process.start() for process in brokers))
-        else:
-            for process in brokers:
-                await process.start()
-        for process in processes:
-            addresses[process.name] = process.address
-        await _wait_until_healthy(nameserver.address, plan, stop, out, broker)
+        nameserver, addresses = await (
+            _start_here(plan, parts) if is_one else _start_processes(nameservers[0], controllers, brokers)
+        )
+        broker = next((part for part in parts if isinstance(part, Broker)), None)
+        await _wait_until_healthy(nameserver, plan, stop, out, broker)
         if not stop:
             seconds = time.monotonic() - started
             backend = choose_backend(wanted_backend(os.environ))
-            _say_ready(out, plan, nameserver.address, addresses, ephemeral, backend, seconds)
+            _say_ready(out, plan, nameserver, addresses, ephemeral, backend, seconds)
             await _stay(processes, stop, out)
             out.note("draining; Ctrl-C again ends everything at once")
     finally:
         # Brokers first: they say goodbye to controllers and NameServer.
-        for group in (brokers, controllers):
+        for group in (brokers, controllers, nameservers):
             for process in group:
                 process.ask_to_end()
             for process in group:
                 await process.ended()
-        for part in reversed(started_parts):
+        for part in reversed(parts):
             await part.stop()
+
+
+async def _start_here(plan: Plan, parts: list[NameServer | Broker]) -> tuple[str, dict[str, str]]:
+    """Start both in this process; what has started is added to `parts`. Returns the addresses."""
+    nameserver = start_nameserver(plan.nameserver)
+    settings = plan.brokers[0]
+    broker = start_broker(settings)
+    await _start(nameserver, plan.nameserver.server.listen_port, "the NameServer", "--nameserver-port")
+    parts.append(nameserver)
+    await _start(broker, settings.broker.listen_port, settings.broker.broker_name, "--port")
+    parts.append(broker)
+    return nameserver.address, {settings.broker.broker_name: broker.address}
+
+
+async def _start_processes(
+    nameserver: ServerProcess, controllers: Sequence[ServerProcess], brokers: Sequence[ServerProcess]
+) -> tuple[str, dict[str, str]]:
+    """Start the NameServer, then controllers, then brokers. Returns the addresses."""
+    await nameserver.start()
+    await asyncio.gather(*(process.start() for process in controllers))
+    await asyncio.gather(*(process.start() for process in brokers))
+    return nameserver.address, {process.name: process.address for process in (*controllers, *brokers)}
 
 
 async def _start(server: NameServer | Broker, port: int, what: str, change: str) -> None:
@@ -420,8 +449,8 @@ async def _wait_until_healthy(
             await asyncio.sleep(POLL_S)
 
 
-async def _stay(processes: Sequence[BrokerProcess], stop: Stop, out: Output) -> None:
-    """Until the signal. A broker process that dies is started again; the others go on meanwhile."""
+async def _stay(processes: Sequence[ServerProcess], stop: Stop, out: Output) -> None:
+    """Until the signal. A process that dies is started again; the others go on meanwhile."""
     await stop.or_done(asyncio.gather(stop.wait(), *(process.keep_up(out) for process in processes)))
 
 

@@ -233,17 +233,25 @@ def test_file_arrives_whole_through_a_broker_that_is_killed_half_way(start: Star
     assert set(read.stdout.splitlines()) == set(lines)
 
 
-def test_broker_process_that_dies_is_named_and_started_again_while_the_rest_stays(start: Start) -> None:
-    process, ready = up(start, "--ephemeral", "--brokers", "2")
-    assert run("topic", "create", "orders", "-n", ready["nameserver"]).returncode == 0
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(child), signal.SIGKILL)
-    assert document(process) == {"event": "died", "broker": "broker-b", "pid": int(child)}
-    sent = run("send", "orders", "x", "--queue", "broker-a/0", "-n", ready["nameserver"])
-    assert sent.returncode == 0, sent.stderr
-    assert document(process)["event"] == "back"
+@pytest.mark.parametrize("victim", ["the NameServer", "broker-a", "broker-b"])
+def test_process_that_dies_is_named_and_started_again_while_the_rest_stays(start: Start, victim: str) -> None:
+    process, ready = up(start, "--ephemeral", "--brokers", "2", "--set", "topicQueueNumsMax=8")
+    nameserver, servers = ready["nameserver"], ["the NameServer", "broker-a", "broker-b"]
+    assert run("topic", "create", "orders", "-n", nameserver).returncode == 0
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    child = dict(zip(servers, map(int, children), strict=True))[victim]
+    os.kill(child, signal.SIGKILL)
+    kind = "nameserver" if victim == servers[0] else "broker"
+    assert document(process) == {"event": "died", kind: victim, "pid": child}
+    back = document(process)
+    assert (back["event"], back[kind]) == ("back", victim)
     deadline = time.monotonic() + WITHIN_S
-    while run("send", "orders", "x", "--queue", "broker-b/0", "-n", ready["nameserver"]).returncode:
-        assert time.monotonic() < deadline, "broker-b did not come back"
+    for broker in ("broker-a", "broker-b"):
+        while run("send", "orders", "x", "--queue", f"{broker}/0", "-n", nameserver).returncode:
+            assert time.monotonic() < deadline, f"{broker} is not served"
+    # Each process has what was set for all.
+    for broker in ("broker-a", "broker-b"):
+        large = run("topic", "create", "many", "--queues", "9", "--broker", broker, "-n", nameserver)
+        assert "topicQueueNumsMax" in large.stderr, broker
     process.send_signal(signal.SIGTERM)
     assert process.wait(WITHIN_S) == 0

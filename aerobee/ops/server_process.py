@@ -1,4 +1,4 @@
-"""A broker or controller in a process of its own, below `aerobee up`: started, started again when it dies, drained.
+"""A NameServer, broker or controller in a process of its own, below `aerobee up`: started, started again when it dies, drained.
 
 The process ends with its standard input, so that none outlives the one that started it.
 """
@@ -10,7 +10,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import orjson
 
@@ -18,25 +18,28 @@ from aerobee.errors import AerobeeError
 from aerobee.ops.failure import UnhealthyError
 from aerobee.ops.output import Output
 
-DRAIN_S = 20.0  # longest that a broker may take to drain before it is killed
-PAUSE_S_MIN = 0.5  # before a broker that died is started again; doubled each time it does not stay up
+DRAIN_S = 20.0  # longest that one may take to drain before it is killed
+PAUSE_S_MIN = 0.5  # before one that died is started again; doubled each time it does not stay up
 PAUSE_S_MAX = 30.0
-STAYS_UP_S = 60.0  # a broker that ran so long begins with the shortest pause again
+STAYS_UP_S = 60.0  # one that ran so long begins with the shortest pause again
 
 
-class BrokerProcess:
-    """One of them. `flags`: key -> value of its settings; `command` is that of `aerobee` which runs it."""
+class ServerProcess:
+    """One server. `command` is `broker` or `nameserver`, `arguments` what follows it; `name` is what people are told."""
 
-    def __init__(
-        self, name: str, flags: Mapping[str, str], log_level: str, *, command: str = "broker"
-    ) -> None:
+    def __init__(self, name: str, command: str, arguments: Sequence[str], log_level: str) -> None:
         self.name = name
         self.address = ""
         self.pid = 0
-        self._arguments = [part for key, value in flags.items() for part in ("--set", f"{key}={value}")]
-        self._log_level = log_level
         self._command = command
+        self._arguments = tuple(arguments)
+        self._log_level = log_level
         self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is in what is said to programs: "nameserver" or, controllers too, "broker"."""
+        return "nameserver" if self._command == "nameserver" else "broker"
 
     async def start(self) -> None:
         """Start it and wait until it listens. Raises UnhealthyError saying why it does not."""
@@ -108,9 +111,9 @@ class BrokerProcess:
                 self._process.kill()
 
 
-def _tell(out: Output, event: str, broker: BrokerProcess, sentence: str) -> None:
+def _tell(out: Output, event: str, server: ServerProcess, sentence: str) -> None:
     if out.as_json:
-        out.line({"event": event, "broker": broker.name, "pid": broker.pid}, "")
+        out.line({"event": event, server.kind: server.name, "pid": server.pid}, "")
     else:
         out.note(sentence, style="yellow")
 
