@@ -209,16 +209,7 @@ def make_plan(
     _check_places(broker_count * replica_count, port, nameserver_port, advertise)
     local = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     nameserver_address = f"{local}:{nameserver_port}"
-    nameserver_flags = {
-        "listenPort": Setting(str(nameserver_port), "--nameserver-port"),
-        "bindAddress": Setting(host, "--host"),
-        "kvConfigPath": Setting(str(data / "namesrv" / "kvConfig.json"), "--data"),
-    }
-    nameserver_own = [text for text in assignments if text.startswith(NAMESERVER_TOO)]
-    nameserver = nameserver_settings(assignments=nameserver_own, flags=nameserver_flags, environ={})
-    nameserver_arguments = _set_arguments(
-        [*(f"{key}={setting.value}" for key, setting in nameserver_flags.items()), *nameserver_own]
-    )
+    nameserver, nameserver_arguments = _plan_nameserver(nameserver_port, host, data, assignments)
     controllers = (
         controller_flags(local, controller_port, host, data, ephemeral=ephemeral) if replica_count > 1 else ()
     )
@@ -288,6 +279,20 @@ def controller_flags(
         }
         for number in range(CONTROLLERS)
     )
+
+
+def _plan_nameserver(
+    port: int, host: str, data: Path, assignments: Sequence[str]
+) -> tuple[NameServerSettings, tuple[str, ...]]:
+    """Its settings, and the arguments with which a process of its own has the same."""
+    flags = {
+        "listenPort": Setting(str(port), "--nameserver-port"),
+        "bindAddress": Setting(host, "--host"),
+        "kvConfigPath": Setting(str(data / "namesrv" / "kvConfig.json"), "--data"),
+    }
+    own = [text for text in assignments if text.startswith(NAMESERVER_TOO)]
+    texts = [f"{key}={setting.value}" for key, setting in flags.items()]
+    return nameserver_settings(assignments=own, flags=flags, environ={}), _set_arguments([*texts, *own])
 
 
 def _set_arguments(texts: Sequence[str]) -> tuple[str, ...]:
