@@ -1,11 +1,14 @@
 import asyncio
+import os
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PushConsumer
 from aerobee.message import Message
 
+NAMESERVER = os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876")
+
 
 async def main() -> None:
-    async with Producer("127.0.0.1:9876") as producer:
+    async with Producer(NAMESERVER) as producer:
         for number in range(3):
             result = await producer.send(
                 Message("orders", f"order {number}".encode(), tag="new"), key="customer-7"
@@ -14,7 +17,7 @@ async def main() -> None:
 
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
     async with PushConsumer(
-        "127.0.0.1:9876", "billing", subscriptions={"orders": "new"}, config=config
+        NAMESERVER, "billing", subscriptions={"orders": "new"}, config=config
     ) as consumer:
         received = 0
         async for message in consumer:

@@ -1,10 +1,11 @@
 # RocketMQ's C++ client through its Python package: pip install rocketmq==0.4.4
+import os
 import threading
 
 from rocketmq.client import Message, Producer, PushConsumer
 
 producer = Producer("cpp-producers")
-producer.set_namesrv_addr("127.0.0.1:9876")
+producer.set_namesrv_addr(os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876"))
 producer.start()
 message = Message("orders")
 message.set_tags("new")
@@ -21,7 +22,7 @@ def handle(message):
 
 
 consumer = PushConsumer("cpp-billing")
-consumer.set_namesrv_addr("127.0.0.1:9876")
+consumer.set_namesrv_addr(os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876"))
 consumer.subscribe("orders", handle, "new")
 consumer.start()
 received.wait(30)

@@ -1,16 +1,19 @@
 """Messages for later, one of them taken back. Needs `aerobee up --set recallMessageEnable=true`."""
 
 import asyncio
+import os
 import time
 from datetime import UTC, datetime, timedelta
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PushConsumer
 from aerobee.message import Message
 
+NAMESERVER = os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876")
+
 
 async def main() -> None:
     begin = time.time()
-    async with Producer("127.0.0.1:9876") as producer:
+    async with Producer(NAMESERVER) as producer:
         await producer.send(Message("later", b"by level", delay_level=1))
         await producer.send(Message("later", b"by delay", deliver_after=timedelta(seconds=1.25)))
         await producer.send(Message("later", b"by time", deliver_at=datetime.now(UTC) + timedelta(seconds=2)))
@@ -18,9 +21,7 @@ async def main() -> None:
         await producer.recall("later", mistake.recall_handle)
 
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
-    async with PushConsumer(
-        "127.0.0.1:9876", "readers", subscriptions={"later": "*"}, config=config
-    ) as consumer:
+    async with PushConsumer(NAMESERVER, "readers", subscriptions={"later": "*"}, config=config) as consumer:
         received = 0
         async for message in consumer:
             print(f"{message.body.decode()} after {(message.store_timestamp / 1000) - begin:.2f} s")

@@ -1,10 +1,13 @@
 # Pay an order and announce it, both or neither: a database and a message in one transaction.
 import asyncio
+import os
 import sqlite3
 
 from aerobee import Message, TransactionProducer, TransactionState
 
-database = sqlite3.connect("orders.db")
+NAMESERVER = os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876")
+# The checker is a plain function: it runs in a thread of its own.
+database = sqlite3.connect("orders.db", check_same_thread=False)
 database.execute("create table if not exists paid (transaction_id text primary key, number text)")
 
 
@@ -16,7 +19,7 @@ def checker(message):
 
 
 async def main() -> None:
-    async with TransactionProducer("127.0.0.1:9876", "shop", checker=checker) as producer:
+    async with TransactionProducer(NAMESERVER, "shop", checker=checker) as producer:
         async with producer.transaction(Message("paid", b"order 17", keys=("order-17",))) as transaction:
             with database:
                 database.execute("insert into paid values (?, '17')", (transaction.transaction_id,))

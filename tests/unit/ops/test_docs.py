@@ -3,11 +3,14 @@
 import os
 import re
 import runpy
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerobee.config import parse_properties
+from aerobee.ops import commands
 from aerobee.ops.ack_level import SENTENCES
 from aerobee.ops.settings import broker_settings, nameserver_settings
 
@@ -53,3 +56,83 @@ def test_links_in_the_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if not target.startswith(("http:", "https:")):
                 assert os.path.exists(page.parent / target), f"{page}: {target}"
+
+
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+NAMES_TOPIC = {"create", "update", "describe", "stats", "delete"}
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The command lines of a page, in its order, without what follows a pipe."""
+    lines = re.findall(r"^ +\$ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    found = []
+    for line in lines:
+        first, _, second = line.partition(" | ")
+        part = second if second.startswith("aerobee") else first
+        try:
+            found.append(shlex.split(part.split(" && ")[0], comments=True))
+        except ValueError:
+            found.append(part.split())
+    return found
+
+
+def topics_of(page: Path) -> set[str]:
+    """The topics that a page's commands and examples make or use."""
+    found = set()
+    for words in commands_of(page):
+        if words[:1] == ["aerobee"] and len(words) > 2 and words[1] in ("send", "consume"):
+            found.add(words[2])
+        elif words[:2] == ["aerobee", "topic"] and len(words) > 3 and words[2] in NAMES_TOPIC:
+            found.add(words[3])
+        for word in words:
+            example = ROOT / word
+            if word.startswith("docs/examples/") and example.exists():
+                text = example.read_text(encoding="utf-8")
+                found |= set(
+                    re.findall(r'(?:Message\(\s*|subscriptions=\{|TOPIC\s*=\s*)"([A-Za-z][\w-]*)"', text)
+                )
+    return {name for name in found if not name.startswith(("-", "TOPIC", "%"))}
+
+
+def test_no_page_meets_the_topics_of_another() -> None:
+    """Else what a page shows depends on which was tried before it."""
+    pages: dict[str, set[str]] = {}
+    for page in PAGES:
+        for topic in topics_of(page):
+            pages.setdefault(topic, set()).add(page.name)
+    assert len(pages) > 15
+    assert {topic: names for topic, names in pages.items() if len(names) > 1} == {}
+
+
+def test_the_mode_of_a_group_is_set_after_its_topic_is_made() -> None:
+    made: set[str] = set()
+    for words in commands_of(DOCS / "pop.md"):
+        if words[1:3] == ["topic", "create"]:
+            made.add(words[3])
+        if words[1:3] == ["group", "mode"]:
+            assert words[words.index("--topic") + 1] in made
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "examples").iterdir()), ids=lambda path: path.name)
+def test_every_example_reads_the_address_from_the_environment(path: Path) -> None:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if "127.0.0.1:9876" in line:
+            assert "AEROBEE_NAMESRV_ADDR" in line, line
+
+
+def test_command_lines_of_the_pages_are_understood() -> None:
+    """What a page tells to type is taken by the command of today: names of commands and options."""
+    checked = 0
+    for page in PAGES:
+        for words in commands_of(page):
+            if words[:1] != ["aerobee"] or len(words) < 2 or words[1] not in commands.COMMANDS:
+                continue
+            command: Any = commands._load(words[1])
+            rest = words[2:]
+            while rest and rest[0] in getattr(command, "commands", {}):
+                command, rest = command.commands[rest[0]], rest[1:]
+            known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+            options = [word.split("=")[0] for word in rest if re.fullmatch(r"--[a-z][a-z-]*(=.*)?", word)]
+            assert set(options) <= known | {"--help"}, f"{page.name}: aerobee {' '.join(words[1:])}"
+            checked += 1
+    assert checked > 80
