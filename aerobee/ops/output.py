@@ -6,6 +6,7 @@ With --json standard output carries JSON only: one document (`document`, `table`
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from rich.table import Table
 from aerobee.ops.terminal import visible
 
 LINE_CHARS_MAX = 10_000
+_DECIMAL = re.compile(r"(\d)_(\d)")
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -61,7 +63,9 @@ class Output:
             self.console.print(title, style="bold", markup=False)
         width = max((len(key) for key in document), default=0)
         for key, value in document.items():
-            self.console.print(f"{key.replace('_', ' '):<{width}}  {cell_text(value)}", markup=False)
+            # p99_9_ms reads "p99.9 ms".
+            heading = _DECIMAL.sub(r"\1.\2", key).replace("_", " ")
+            self.console.print(f"{heading:<{width}}  {cell_text(value)}", markup=False)
 
     def document(self, document: Any, sentence: str = "") -> None:
         """Print the document as JSON, or the sentence."""

@@ -109,7 +109,7 @@ async def look(admin: Admin) -> Look:
 def _is_users(topic: str, infos: Sequence[BrokerInfo]) -> bool:
     """Whether a topic is one of users: not the product's, not one that bears a broker's or a cluster's name."""
     own = {info.broker_name for info in infos} | {info.cluster for info in infos}
-    return topic not in own and not topic.startswith(
+    return topic not in own and not topic.endswith("_REPLY_TOPIC") and not topic.startswith(
         (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC", "TBW102", "SELF_TEST", "OFFSET_MOVED",
          "TRANS_CHECK", "BenchmarkTest")
     )  # fmt: skip

@@ -56,3 +56,11 @@ def test_body_that_is_no_text_is_hex() -> None:
 
 def test_plural_counts() -> None:
     assert [plural(count, "message") for count in (0, 1, 2)] == ["0 messages", "1 message", "2 messages"]
+
+
+def test_facts_read_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(False).facts({"p99_9_ms": 1.5, "per_second": 2})
+    assert [line.split("  ")[0].rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "p99.9 ms",
+        "per second",
+    ]
