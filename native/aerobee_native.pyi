@@ -47,6 +47,7 @@ class Backend:
         waiting: Container[tuple[str, int]],
         special_properties: frozenset[str],
         supports_long_poll: bool,
+        permits: memoryview,
         put_steps: memoryview,
         get_steps: memoryview,
         put_took: Callable[[float, int], None],

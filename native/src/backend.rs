@@ -47,7 +47,7 @@ pub struct Backend {
 impl Backend {
     #[new]
     #[pyo3(signature = (*, store, find_topic, find_authorization, store_host, own_properties, reply_fields, reply_ext,
-        waiting, special_properties, supports_long_poll, put_steps, get_steps, put_took, get_took))]
+        waiting, special_properties, supports_long_poll, permits, put_steps, get_steps, put_took, get_took))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         store: Bound<'_, PyAny>,
@@ -60,6 +60,7 @@ impl Backend {
         waiting: Py<PyAny>,
         special_properties: HashSet<String>,
         supports_long_poll: bool,
+        permits: Bound<'_, PyAny>,
         put_steps: Bound<'_, PyAny>,
         get_steps: Bound<'_, PyAny>,
         put_took: Py<PyAny>,
@@ -69,7 +70,7 @@ impl Backend {
         let appender = Appender::new(&store, store_host, waiting)?;
         let families: Vec<Box<dyn Family>> =
             vec![Box::new(Sends), Box::new(Batches), Box::new(Pulls::new(find_authorization, supports_long_poll))];
-        let shared = Shared::new(appender, identity, find_topic, special_properties);
+        let shared = Shared::new(appender, identity, find_topic, special_properties, Some(Window::new(&permits)?));
         Ok(Self {
             state: Mutex::new(State {
                 shared,

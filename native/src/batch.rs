@@ -77,7 +77,7 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
         return Err(Stop::Slow);
     }
     shared.appender.make_room(&mut burst.writing, queue, messages.len(), hashes.len(), total)?;
-    let waits = burst.writing.is_sync && outer.waits();
+    let waits = burst.holds && outer.waits();
     shared.clear_message_ids();
     shared.set_unique_key(unique_key);
     let mut first = -1;

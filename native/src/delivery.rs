@@ -68,7 +68,7 @@ impl DeliveryBackend {
     ) -> PyResult<Self> {
         let identity = Identity::new(String::new(), String::new(), &PyDict::new(store.py()))?;
         let appender = Appender::new(&store, store_host, waiting)?;
-        let shared = Shared::new(appender, identity, find_topic, HashSet::new());
+        let shared = Shared::new(appender, identity, find_topic, HashSet::new(), None);
         Ok(Self { shared: Mutex::new(shared), forgets_topics: AtomicBool::new(false) })
     }
 

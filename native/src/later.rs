@@ -208,7 +208,7 @@ impl Later {
                 self.set_recall_handle(shared, topic, out_ms + 1);
             }
         }
-        Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.writing.is_sync && waits })
+        Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.holds && waits })
     }
 
     /// The delivery of a level is to know of its first message in a burst.

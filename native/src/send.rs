@@ -86,5 +86,5 @@ fn store(
     shared.clear_message_ids();
     shared.add_message_id(placed.physical_offset);
     shared.appender.topics.count_request(topic);
-    Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.writing.is_sync && waits })
+    Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.holds && waits })
 }

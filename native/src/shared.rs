@@ -11,12 +11,16 @@ use crate::binary_header;
 use crate::field::{Fields, Name, Value};
 use crate::outcome::{Outcome, Stop};
 use crate::results::PullResult;
+use crate::window::Window;
 use crate::text::{NameSet, Properties, java_hash_from, write_decimal};
 
 pub const FLAG_ONEWAY: i64 = 2;
 pub const PROPERTIES_BYTES_MAX: usize = 32_767;
 pub const ORDINARY_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
 const REPLIES_BYTES_KEPT: usize = 1 << 18;
+// Where the numbers of fastpath/permits.py stand, as bytes.
+const FENCE_AT: i64 = 0;
+const HOLDS_AT: i64 = 8;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// The names of a send's fields: topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch.
@@ -91,6 +95,8 @@ pub struct Burst<'py> {
     /// Tells bursts apart: what a family has looked up for one is not good for the next.
     pub number: u64,
     pub gates: Gates,
+    /// Senders that want to wait are answered when the append is safe.
+    pub holds: bool,
     pub replies: Vec<u8>,
     pub held: Vec<u8>,
     pub pulled: Vec<PullResult>,
@@ -154,11 +160,18 @@ pub struct Shared {
     find_topic: Py<PyAny>,
     store_host_hex: Vec<u8>,
     settings: Option<Settings>,
+    permits: Option<Window>, // None: everything is permitted, and nothing held
     burst_count: u64,
 }
 
 impl Shared {
-    pub fn new(appender: Appender, identity: Identity, find_topic: Py<PyAny>, special: HashSet<String>) -> Self {
+    pub fn new(
+        appender: Appender,
+        identity: Identity,
+        find_topic: Py<PyAny>,
+        special: HashSet<String>,
+        permits: Option<Window>,
+    ) -> Self {
         let hex: String = appender.store_host.iter().map(|byte| format!("{byte:02X}")).collect();
         Self {
             appender,
@@ -169,12 +182,14 @@ impl Shared {
             find_topic,
             store_host_hex: hex.into_bytes(),
             settings: None,
+            permits,
             burst_count: 0,
         }
     }
 
     /// What one burst begins with.
     pub fn begin<'py>(&mut self, py: Python<'py>, born_host: &[u8], now_ms: i64, gates: Gates) -> PyResult<Burst<'py>> {
+        let gates = Gates { sends: gates.sends && self.may_append(), ..gates };
         let config = self.appender.store.bind(py).getattr(intern!(py, "config"))?;
         let is_sync = match &self.settings {
             Some(known) if known.config.is(&config) => known.is_sync,
@@ -185,11 +200,21 @@ impl Shared {
             writing: Writing::new(py, born_host, now_ms, is_sync),
             number: self.burst_count,
             gates,
+            holds: self.permit(HOLDS_AT) != 0,
             replies: std::mem::take(&mut self.scratch.replies),
             held: Vec::new(),
             pulled: Vec::new(),
             pulled_bytes: 0,
         })
+    }
+
+    /// Whether messages may be appended here: nobody else has taken over. Asked before each turn.
+    pub fn may_append(&self) -> bool {
+        self.permit(FENCE_AT) == 0
+    }
+
+    fn permit(&self, at: i64) -> i64 {
+        self.permits.as_ref().and_then(|permits| permits.read(at)).map_or(0, i64::from_ne_bytes)
     }
 
     fn load_settings(&mut self, config: &Bound<'_, PyAny>) -> PyResult<bool> {

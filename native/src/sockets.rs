@@ -415,6 +415,7 @@ impl Sockets {
             run.turn_count += 1;
             if let Some((state, burst)) = fast_path.as_mut() {
                 burst.writing.now_ms = burst.writing.now_ms.max(run.now_ms()?);
+                burst.gates.sends &= state.shared.may_append();
                 let requests = state.shared.appender.topics.request_count;
                 let found = run.found_count;
                 self.connections(run, ready, buffer, Some((state, burst)))?;

@@ -222,7 +222,7 @@ impl Transactions {
             turn.is_changed = true;
         }
         self.hooks.bind(py).call_method1(intern!(py, "began"), told).map_err(Stop::Fault)?;
-        Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.writing.is_sync && waits })
+        Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.holds && waits })
     }
 
     /// Carry out one decision about a transaction that is open and named right.

@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -16,10 +17,13 @@ from typing import Any
 import pytest
 
 from aerobee.broker.fastpath.choice import choose_backend
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.direct import DirectNetwork, DirectTransport
+from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.native_loop import NativeEventLoop, _NativeSelector
 from tests.integration import test_native_sockets, test_remoting
-from tests.integration.test_native_sockets import peer_of, runtime_info, send, serving
+from tests.integration.test_native_sockets import GROUP, QUEUES, TOPIC, peer_of, runtime_info, send, serving
 from tests.waiting import wait_until
 
 MAKE_SOCKETS = choose_backend().make_sockets
@@ -99,6 +103,67 @@ def test_a_broker_without_requests_is_sampled_rarely_and_one_request_changes_tha
             await peer.replies(1)
             assert not overload.is_idle
             await wait_until(lambda: overload.is_idle, "rare samples: waiting for bytes asks nobody")
+
+    run(case())
+
+
+def committing_pull(opaque: int, offset: int, commit: int, *, queue: int = 0) -> bytes:
+    ext = {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue), "queueOffset": str(offset), "maxMsgNums": "2",
+        "sysFlag": "5", "commitOffset": str(commit), "suspendTimeoutMillis": "1000", "subscription": "*",
+        "subVersion": "1", "expressionType": "TAG",
+    }  # fmt: skip
+    return encode_frame(RemotingCommand(RequestCode.PULL_MESSAGE.value, ext, opaque=opaque))
+
+
+class ThreadPeer:
+    """A connection of another thread: the broker's loop has nothing to do for it."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=20)
+        self._file = self._socket.makefile("rb")
+
+    def ask(self, frame: bytes) -> RemotingCommand:
+        self._socket.sendall(frame)
+        head = self._file.read(4)
+        return decode_frame(head + self._file.read(struct.unpack(">I", head)[0]))
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+def test_turns_of_native_code_alone_leave_the_numbers_that_single_requests_leave() -> None:
+    sends, pulls = 120, 10
+
+    def client(address: str) -> None:
+        one, two = ThreadPeer(address), ThreadPeer(address)
+        for opaque in range(1, sends + 1):
+            assert (one, two)[opaque % 2].ask(send(opaque)).code == 0
+        for at in range(pulls):  # the first pulls are the handler's: nobody has asked for this group yet
+            reply = one.ask(committing_pull(at, at * 2, at * 2))
+            assert (reply.code, reply.remark) == (0, "FOUND")
+        assert two.ask(committing_pull(1, 0, 4, queue=1)).code == 0
+        assert two.ask(committing_pull(2, 2, 3, queue=1)).code == 0  # goes back
+        assert one.ask(committing_pull(3, 4, 10**9, queue=1)).code == 0  # no offset of this queue: not taken
+        for opaque in range(pulls):
+            assert one.ask(send(opaque, queue=0)).ext["queueOffset"] == str(sends // QUEUES + opaque)  # type: ignore[index]
+        one.close()
+        two.close()
+
+    async def case() -> None:
+        async with serving() as broker:
+            await asyncio.to_thread(client, broker.address)
+            queues = [broker.store.max_offset(TOPIC, queue) for queue in range(QUEUES)]
+            assert queues == [sends // QUEUES + pulls, *[sends // QUEUES] * (QUEUES - 1)]
+            stats, offsets = broker.stats, broker.offsets
+            assert (stats.put_total, stats.put_latency.count) == (sends + pulls, sends + pulls)
+            counters = dict(stats.counters("GROUP_GET_NUMS"))[f"{TOPIC}@{GROUP}"]
+            assert (counters.count, counters.times) == (2 * (pulls + 3), pulls + 3)
+            assert stats.get_latency.count == pulls + 3
+            assert [offsets.query(GROUP, TOPIC, queue) for queue in (0, 1)] == [2 * (pulls - 1), 3]
+            assert [offsets.query_pulled(GROUP, TOPIC, queue) for queue in (0, 1)] == [2 * pulls, 6]
 
     run(case())
 

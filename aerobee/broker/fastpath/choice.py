@@ -120,6 +120,7 @@ def make_native(
         waiting=settings.waiting,
         special_properties=special,
         supports_long_poll=settings.supports_long_poll,
+        permits=memoryview(settings.permits).cast("B"),
         put_steps=memoryview(settings.put_steps).cast("B"),
         get_steps=memoryview(settings.get_steps).cast("B"),
         put_took=settings.put_took,

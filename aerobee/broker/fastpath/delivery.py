@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 from zlib import crc32
 
+from aerobee.broker.fastpath.permits import open_permits
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
 from aerobee.broker.fastpath.results import DeliveryResult
 from aerobee.broker.fastpath.seam import BackendSettings, Looked, Stamp
@@ -69,6 +70,7 @@ class PythonDelivery:
             waiting=waiting,
             special_properties=frozenset(),
             supports_long_poll=False,
+            permits=open_permits(),
             put_steps=latency.steps,
             get_steps=latency.steps,
             put_took=latency.add,

@@ -21,6 +21,7 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.fastpath.authorizations import Authorizations
 from aerobee.broker.fastpath.choice import NATIVE, BackendChoice, choose_backend
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
+from aerobee.broker.fastpath.permits import FENCE, Permits
 from aerobee.broker.fastpath.pop import POP_START, PopBursts, PopHooks
 from aerobee.broker.fastpath.seam import (
     Appended,
@@ -110,8 +111,7 @@ class FastPath:
         self._longest_turn_s = 0.0  # of the native turns since the last look, when it was long
         self._role = role
         self._watch = watch or LoopWatch(clock.monotonic)
-        # A backend holds answers for the disk only: where replicas are waited for without the disk, handlers answer.
-        self._answers = store.holds_answers or not ack.holds
+        self._permits = Permits(role, ack)
         self._opens_ms = 0
         self._later = later
         self._transactions = transactions
@@ -135,7 +135,6 @@ class FastPath:
         live.on_change(lambda _: self._settings_changed())
         held.answer_first(self.answer)
         role.on_change(self._role_changed)
-        ack.on_change(self._ack_changed)
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
@@ -277,7 +276,7 @@ class FastPath:
     def _takes_sends(self, overload_reason: str) -> bool:
         """Whether messages can be taken; while not, send/send_service.py says why."""
         return not (
-            not (self._role.takes_writes and self._answers)
+            self._permits.numbers[FENCE]
             or overload_reason
             or self._ack.shortage
             or not self._store.is_writable
@@ -341,6 +340,7 @@ class FastPath:
             waiting=self._held.by_queue,
             special_properties=special,
             supports_long_poll=config.long_polling_enable,
+            permits=self._permits.numbers,
             put_steps=self._stats.put_latency.steps,
             get_steps=self._stats.get_latency.steps,
             put_took=self._put_took,
@@ -359,9 +359,6 @@ class FastPath:
 
     def _role_changed(self, role: RoleState) -> None:
         self._backend.forget_authorizations()
-
-    def _ack_changed(self) -> None:
-        self._answers = self._store.holds_answers or not self._ack.holds
 
     def _settings_changed(self) -> None:
         if not isinstance(self._backend, _ClosedBackend):

@@ -108,7 +108,7 @@ class PythonBackend:
         request.data = data
         at, size = position, len(data)
         unpack, loads, header_of = _WORDS.unpack_from, orjson.loads, _HEADER
-        serves_of = self._serves[takes_sends + 2 * takes_pulls].get
+        serves_of = self._serves[(takes_sends and shared.may_append) + 2 * takes_pulls].get
         is_slow = False
         fault: Exception | None = None
         try:

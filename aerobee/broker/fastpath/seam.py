@@ -17,7 +17,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 9
+FAST_PATH_VERSION = 10
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -155,6 +155,7 @@ class BackendSettings:
     waiting: Container[tuple[str, int]]  # queues at which somebody waits
     special_properties: frozenset[str]  # what makes a message more than one to be stored
     supports_long_poll: bool  # a pull that finds nothing may wait as long as it says
+    permits: array[int]  # permits.py
     # Where the native backend counts how long sends and pulls took: steps of metrics.Latency, and what takes the rest.
     put_steps: array[int]
     get_steps: array[int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
+from aerobee.broker.fastpath.permits import FENCE, HOLDS
 from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number
 from aerobee.broker.fastpath.seam import Appended, BackendSettings, PullResult
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
@@ -36,10 +37,10 @@ class Shared:
         self.reply_fields = settings.reply_fields
         self._reply_ext = settings.reply_ext
         self.topics: dict[str, FastTopic] = {}  # those that are known
-        # Senders that want to wait for the disk do so; the store is made for it or not.
-        self.holds_replies = store.config.is_sync_flush
+        self._permits = settings.permits
         # Of the burst.
         self.now_ms = 0
+        self.holds_replies = False  # senders that want to wait are answered when the append is safe
         self.number = 0  # tells bursts apart: what a family has looked up for one is not good for the next
         self.born_host = b""
         self.replies: list[str] = []  # to sends, as Latin-1 text
@@ -59,6 +60,7 @@ class Shared:
         self.number += 1
         self.now_ms = now_ms
         self.born_host = born_host
+        self.holds_replies = self._permits[HOLDS] != 0
         self.appender.begin_burst(self.origin, born_host, now_ms)
 
     def end(self) -> list[Appended]:
@@ -71,6 +73,11 @@ class Shared:
             topic.count = topic.byte_count = topic.request_count = 0
         self.touched.clear()
         return appended
+
+    @property
+    def may_append(self) -> bool:
+        """Whether messages may be appended here: nobody else has taken over."""
+        return self._permits[FENCE] == 0
 
     # --- what is looked up once
 

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.ack import Replicated
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
+from aerobee.broker.fastpath.results import BurstFields
 from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
+from aerobee.broker.role import Role
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.errors import StoreFull
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
@@ -215,3 +218,44 @@ def test_settings_that_change_are_obeyed_by_the_next_burst(tmp_path: Path) -> No
     pull = encode_frame(pull_request(0))
     assert sending.fast_path.burst(connection, pull, 0) == 0  # type: ignore[arg-type]
     sending.close()
+
+
+def test_a_backend_appends_nothing_while_its_broker_is_fenced(pulling: Pulling) -> None:
+    backend = pulling.fast_path._backend
+
+    def burst() -> BurstFields:
+        host, now_ms = bytes((127, 0, 0, 1, 0, 0, 0, 9)), pulling.clock.now_ms()
+        return BurstFields._make(backend.burst(send_frame(), 0, host, now_ms, True, True))
+
+    pulling.role.change(Role.FENCED, "another master has taken over")
+    fenced = burst()
+    assert (fenced.used, fenced.is_slow, fenced.replies) == (0, True, b"")
+    assert pulling.store.max_offset("TopicNormal", 1) == 3
+    pulling.role.change(Role.MASTER, "it was elected again")
+    assert burst().used == len(send_frame())
+    assert pulling.store.max_offset("TopicNormal", 1) == 4
+
+
+class Replicas:
+    """A replication watermark that stands still."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, Callable[[Replicated], None]]] = []
+
+    def when(self, offset: int, callback: Callable[[Replicated], None]) -> None:
+        self.waiting.append((offset, callback))
+
+
+def test_replies_wait_for_replicas_without_leaving_the_fast_path(pulling: Pulling) -> None:
+    replicas, connection, frame = Replicas(), FakePeer(), send_frame()
+    pulling.ack.set_replication(replicas)
+    assert pulling.fast_path.burst(connection, frame, 0) == len(frame)  # type: ignore[arg-type]
+    assert connection.replies() == []
+    ((offset, release),) = replicas.waiting
+    assert offset == pulling.store.log.end
+    release(Replicated.ENOUGH)
+    assert [reply.code for reply in connection.replies()] == [0]
+    pulling.ack.set_replication(None)
+    assert pulling.fast_path.burst(connection, frame, 0) == len(frame)  # type: ignore[arg-type]
+    assert [reply.code for reply in connection.replies()] in ([0], [0, 0])
+    assert len(replicas.waiting) == 1
