@@ -337,6 +337,18 @@ async def test_groups_survive_the_death_of_the_leader_and_a_restart_of_all(tmp_p
             assert found.ext["masterBrokerId"] == "1"
 
 
+async def test_a_leader_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
+    async with quorum(tmp_path) as controllers:
+        leader = await leader_of(controllers)
+        term = leader.status.term
+        rest = [each for each in controllers if each is not leader]
+        await wait_until(lambda: all(each.status.leader for each in rest), timeout_s=60)
+        await leader.stop()
+        # An order to stand, not a missed leader: the very next term, and no pre-vote in between.
+        await wait_until(lambda: any(each.status.is_serving for each in rest), timeout_s=60)
+        assert max(each.status.term for each in rest) == term + 1
+
+
 async def test_a_leader_without_a_majority_answers_nothing_as_if_it_led(tmp_path: Path) -> None:
     async with quorum(tmp_path) as controllers, tool() as ask:
         leader = await leader_of(controllers)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from aerobee.clock import Clock, SystemClock
-from aerobee.errors import MalformedFrame
+from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.ha.controller.state import ControllerState
 from aerobee.ha.quorum.calls import ControllerCalls
 from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
@@ -22,6 +22,7 @@ from aerobee.ha.quorum.membership_calls import MembershipCalls
 from aerobee.ha.quorum.peer_links import PeerLinks
 from aerobee.ha.quorum.raft_service import RaftService, RaftStatus, Runner
 from aerobee.ha.raft.messages import decode_message
+from aerobee.ha.raft.node import RaftNode
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body_limits import limit_bodies
 from aerobee.remoting.client import RemotingClient
@@ -38,7 +39,16 @@ QUORUM_LISTENER = "quorum"
 EXTRA_LISTENER = "default"
 PENDING_REPLY_BYTES_MAX = 64 << 20  # answers that peers have not read yet, all connections
 UNREAD_LOOK_S = 1.0
+HAND_OVER_S = 1.5  # longest that a stop waits for another leader
+HAND_OVER_LOOK_S = 0.01
 log = logging.getLogger("aerobee.controller")
+
+
+def _to_the_newest(node: RaftNode, now_ms: float) -> None:
+    """Hand over to the voter that has most of the log."""
+    have = node.progress()
+    others = [each for each in node.log.membership.voters if each in have]
+    node.transfer(max(others, key=lambda each: have[each]), now_ms)
 
 
 class Controller:
@@ -137,7 +147,8 @@ class Controller:
         self._unread_task = asyncio.create_task(self._look_for_unread(), name="controller-unread")
 
     async def stop(self) -> None:
-        """Take no further part and close everything. What was agreed on is on the disk already."""
+        """Let another one lead, take no further part, close everything. What was agreed on is on the disk already."""
+        await self._hand_over()
         await self._masters.stop()
         await self._raft.stop()
         await self._links.stop()
@@ -153,6 +164,18 @@ class Controller:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.stop()
+
+    async def _hand_over(self) -> None:
+        """Masters would be without a lease for as long as an election takes; told to stand, another one leads at once."""
+        if not self.status.is_leader or len(self.status.voters) < 2:
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                await self._raft.run(_to_the_newest)
+                while self.status.is_leader:  # noqa: ASYNC110  the status has no event, and this ends within the time
+                    await asyncio.sleep(HAND_OVER_LOOK_S)
+        except (AerobeeError, TimeoutError) as error:
+            log.info("the leadership was not handed over: %s", error or "nobody took it in time")
 
     def _make_handlers(self, disk: Disk) -> Mapping[int, Handler]:
         handlers: dict[int, Handler] = {
