@@ -30,6 +30,9 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0  # RocketMQ: 5 s
+UNANSWERED_MAX = (
+    20  # questions of an empty slave where the master's log begins, before it goes without an answer
+)
 CONNECT_TIMEOUT_S = 3.0
 
 
@@ -141,6 +144,7 @@ class ClassicFollower:
         self._last_read_s = -1.0
         self._last_write_s = -1.0
         self._rate = ByteRate(clock.monotonic(), store.log.end)
+        self._unanswered = 0
         self._trouble = ""
         self._timer: Timer | None = None
 
@@ -238,6 +242,10 @@ class ClassicFollower:
             self._master_end = max(self._master_end, bounds.end)
         store_log = self._store.log
         if not store_log.segments or store_log.end == store_log.min_offset == 0:
+            if bounds is None and self._master.broker and self._unanswered < UNANSWERED_MAX:
+                # Asked from 0 a RocketMQ master gives its newest file only, and the history would be missed for good.
+                self._unanswered += 1
+                raise CannotFollow(f"the broker at {self._master.broker} does not say where its log begins")
             return self._plan_of_empty(bounds)
         self._receiver = RawReceiver(self._store)
         end = store_log.end
