@@ -26,12 +26,16 @@ from aerobee.broker.fastpath.choice import VARIABLE
 from aerobee.broker.pop import retry
 from aerobee.broker.send import reply, send_service
 from aerobee.store import queue_table
-from tests.abuse import semantic_fuzzer
+from aerobee.store.queue_mender import QueueMender
+from aerobee.store.queue_rebuild import QueueRebuild
+from aerobee.store.recovery import Recovery
+from tests.abuse import damage, semantic_fuzzer
 from tests.survival.hostile_frames import Fault
 
 Mutation = AbstractContextManager[Any]
 patch = mock.patch.object
 SEQUENCES, WORLDS_MAX = 1_500, 4
+DAMAGE_CASES_MAX = 100
 ANYTHING = re.compile(r".*\Z", re.DOTALL)
 
 
@@ -124,3 +128,40 @@ def test_the_semantic_fuzzer_notices_that(name: str, monkeypatch: pytest.MonkeyP
                 if re.search(said, heard):
                     return
     pytest.fail(f"not noticed in {WORLDS_MAX} worlds; last heard: {heard[:2000]}")
+
+
+# --- the damage fuzzer
+
+
+def lost_queue_entries_are_not_built_again() -> Mutation:
+    return patch(QueueRebuild, "look", nothing)
+
+
+def the_end_is_not_compared_with_the_checkpoint_and_the_queues() -> Mutation:
+    return patch(Recovery, "_judge_lost_tail", nothing)
+
+
+def a_damaged_entry_is_not_looked_for_in_the_log() -> Mutation:
+    return patch(QueueMender, "mend", lambda *args: False)
+
+
+def offsets_of_lost_messages_are_not_kept() -> Mutation:
+    return patch(QueueRebuild, "keep_ends", nothing)
+
+
+DAMAGE: dict[str, tuple[Callable[[], Mutation], str]] = {
+    mutation.__name__: (mutation, said)
+    for mutation, said in (
+        (lost_queue_entries_are_not_built_again, "is whole and not served|gives .* again"),
+        (the_end_is_not_compared_with_the_checkpoint_and_the_queues, "gives .* again|is whole and not served|is said"),
+        (a_damaged_entry_is_not_looked_for_in_the_log, "is whole and not served"),
+        (offsets_of_lost_messages_are_not_kept, "gives .* again"),
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_the_damage_fuzzer_notices_that(name: str) -> None:
+    mutation, said = DAMAGE[name]
+    with mutation(), pytest.raises(damage.Fault, match=said):
+        damage.run_cases(1, DAMAGE_CASES_MAX)
