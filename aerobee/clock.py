@@ -69,6 +69,23 @@ class _HeapTimer:
         self.cancelled = True
 
 
+WALL_LOOK_S = 10.0
+
+
+def steady_ms(clock: Clock) -> int:
+    """Milliseconds of the steady clock: for time-outs, which nobody who sets the wall clock may shorten or prolong."""
+    return round(clock.monotonic() * 1000)
+
+
+def wall_wait_s(clock: Clock, due_ms: int) -> float:
+    """Seconds to pass to call_later() for a moment of the wall clock, which somebody may set while it is waited for.
+
+    At most WALL_LOOK_S: the callback may come before the moment, and waits anew then. So a clock that is set ahead by
+    hours delays nothing for longer than that, and one that is set back makes nothing early.
+    """
+    return min(max(0, due_ms - clock.now_ms()) / 1000, WALL_LOOK_S)
+
+
 class ManualClock:
     """Stands still until advance(); then due timers run in the order in which they are due."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aerobee.clock import Clock
+from aerobee.clock import Clock, steady_ms
 from aerobee.monitoring.exposition import GAUGE, Family, joined, label_text
 from aerobee.nameserver.route_table import RouteTable
 
@@ -33,7 +33,7 @@ def nameserver_families(table: RouteTable, *, connections: int, clock: Clock) ->
     )
     members = ((label, len(group.members)) for label, group in groups)
     yield Family("aerobee_nameserver_replicas", GAUGE, "Brokers of one name", members)
-    now_ms = clock.now_ms()
+    now_ms = steady_ms(clock)
     silent = (
         (
             joined(common, label_text({"cluster": each.identity.cluster, "address": each.identity.address})),

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping
 
-from aerobee.clock import Clock
+from aerobee.clock import Clock, steady_ms
 from aerobee.errors import MalformedFrame, RemoteError
 from aerobee.nameserver.answers import kv_table_body, member_group_body
 from aerobee.nameserver.bounds import NameServerBounds
@@ -107,11 +107,11 @@ class RegistrationCalls:
         except RemoteError:
             # What it has registered already goes on; its clients must not lose that for one topic too many.
             identity = registration.identity
-            self._table.heartbeat(identity.cluster, identity.address, now_ms=self._clock.now_ms())
+            self._table.heartbeat(identity.cluster, identity.address, now_ms=steady_ms(self._clock))
             raise
         result = self._table.register(
             registration,
-            now_ms=self._clock.now_ms(),
+            now_ms=steady_ms(self._clock),
             connection=peer,
             delete_missing_topics=self._config.value.delete_topic_with_broker_registration
             and not request.boolean(PART_FIELD, False),
@@ -143,14 +143,14 @@ class RegistrationCalls:
         known = self._table.version_of(broker.cluster, broker.address)
         changed = known is None or known != asked
         if not changed:
-            self._table.heartbeat(broker.cluster, broker.address, now_ms=self._clock.now_ms())
+            self._table.heartbeat(broker.cluster, broker.address, now_ms=steady_ms(self._clock))
         return request.reply(
             ext={"changed": boolean_text(changed)}, body=b"" if known is None else known.encode()
         )
 
     def heartbeat(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         cluster, address = request.text("clusterName"), request.text("brokerAddr")
-        self._table.heartbeat(cluster, address, now_ms=self._clock.now_ms())
+        self._table.heartbeat(cluster, address, now_ms=steady_ms(self._clock))
         return request.reply()
 
     def member_group(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:

@@ -117,7 +117,7 @@ class BrokerGroup:
 
 @dataclass(slots=True)
 class LiveBroker:
-    """The last sign of life of one broker process. `connection` is whatever the shell registered it with."""
+    """The last sign of life of one broker process, by the steady clock. `connection` is whatever the shell registered it with."""
 
     identity: BrokerIdentity
     last_seen_ms: int

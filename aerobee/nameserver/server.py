@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from aerobee.clock import Clock, SystemClock
+from aerobee.clock import Clock, SystemClock, steady_ms
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.http_server import HttpServer
 from aerobee.nameserver.bounds import NameServerBounds
@@ -196,7 +196,7 @@ class NameServer:
     async def _scan_brokers(self) -> None:
         while True:
             await self._clock.sleep(self._config.value.scan_not_active_broker_interval / 1000)
-            for live in self.table.expired(now_ms=self._clock.now_ms()):
+            for live in self.table.expired(now_ms=steady_ms(self._clock)):
                 log.warning("broker %s gave no sign for %d ms", live.identity.address, live.timeout_ms)
                 self._notices.send(self.table.unregister(live.identity))
                 connection = live.connection

@@ -27,7 +27,7 @@ from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, Waiting
 from aerobee.broker.property_names import REAL_TOPIC
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.store.commit_log import CommitLog
@@ -146,9 +146,7 @@ class Schedule:
         if timer is not None:
             timer.cancel()
         self._due_ms[level] = due_ms
-        self._timers[level] = self._clock.call_later(
-            max(0, due_ms - self._clock.now_ms()) / 1000, self._run, level
-        )
+        self._timers[level] = self._clock.call_later(wall_wait_s(self._clock, due_ms), self._run, level)
 
     def _run(self, level: int) -> None:
         """Deliver what is due at a level and set its timer for the rest."""

@@ -21,7 +21,7 @@ from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
 from aerobee.broker.pop.revive_queue import ReviveQueue
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import MalformedFrame, MalformedRecord, RecordInvalid, StoreError
 from aerobee.message import Record, decode_record, decode_records
 from aerobee.remoting.body.pop_handle import topic_before_retry
@@ -159,7 +159,7 @@ class Reviver:
             return
         due = [due_ms for queue in self._queues.values() if (due_ms := queue.next_due_ms()) is not None]
         if due:
-            wait_s = (min(due) - self._clock.now_ms()) / 1000
+            wait_s = wall_wait_s(self._clock, min(due))
             self._arm(wait_s if wait_s > 0 else LOOK_AGAIN_S)
 
     def _arm(self, seconds: float) -> None:

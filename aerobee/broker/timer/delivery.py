@@ -27,7 +27,7 @@ from aerobee.broker.timer.slots_at_hand import LOADS_PER_PASS, SlotsAtHand, Time
 from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.waiting_slot import OFFSET_BITS, OFFSET_MASK, WaitingSlot
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import RecordInvalid, StoreError, UsageError
 from aerobee.message import encode_properties
 from aerobee.store.timer_files import TimerFiles
@@ -105,7 +105,7 @@ class TimerDelivery:
                 return
             self._timer.cancel()
         self._due_ms = due_ms
-        self._timer = self._clock.call_later(max(0, due_ms - self._clock.now_ms()) / 1000, self._run)
+        self._timer = self._clock.call_later(wall_wait_s(self._clock, due_ms), self._run)
 
     def _run(self) -> None:
         """Deliver what is due and set the timer for the rest."""

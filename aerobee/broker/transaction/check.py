@@ -20,7 +20,7 @@ from aerobee.broker.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.half_message import HalfMessage, check_body
 from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.broker.transaction.transaction_table import OpenTransaction
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import RemoteError, StoreError
 from aerobee.message import offset_message_id, unpack_host
 from aerobee.remoting.codes import RequestCode
@@ -119,8 +119,7 @@ class Checker:
         due_ms = self._transaction_store.table.next_due_ms(self._live.value.transaction_time_out)
         if due_ms is not None and self._running:
             self._armed_ms = due_ms
-            wait_ms = max(0, due_ms - self._clock.now_ms())
-            self._timer = self._clock.call_later(wait_ms / 1000, self._run)
+            self._timer = self._clock.call_later(wall_wait_s(self._clock, due_ms), self._run)
 
     def _disarm(self) -> None:
         if self._timer is not None:
