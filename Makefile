@@ -32,6 +32,7 @@ style:
 types:
 	@scripts/make-venv dev
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file mypy_tests.ini tests
 
 unit: native
 	$(PYTEST) -q tests/unit tests/simulation tests/integration tests/abuse

@@ -107,7 +107,7 @@ async def test_a_slave_that_reads_nothing_is_sent_no_more_than_buffers_hold(pair
     end = master.store.log.end
     assert end > 12_000_000
     _, writer = await connect(master)
-    writer.transport.pause_reading()
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(struct.pack(">q", 0))
     await wait_until(lambda: bool(master.replication.state().replicas))
     sent = -1

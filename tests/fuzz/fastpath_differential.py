@@ -271,13 +271,12 @@ class Twin(Sending):
             yield f"queue {key}", numbers
             for file in queue._files.files:
                 yield f"queue {key} {file.base}", bytes(queue._pool.buffer(file)[:])
-        for number, file in enumerate(index.files):
-            numbers = (
-                file.begin_timestamp, file.end_timestamp, file.begin_physical_offset, file.end_physical_offset,
-                file.used_slots, file.count, file.dirty_from,
+        for number, keys in enumerate(index.files):
+            yield f"index {number}", (
+                keys.begin_timestamp, keys.end_timestamp, keys.begin_physical_offset, keys.end_physical_offset,
+                keys.used_slots, keys.count, keys.dirty_from,
             )  # fmt: skip
-            yield f"index {number}", numbers
-            yield f"index {number} bytes", bytes(file.buffer[:])
+            yield f"index {number} bytes", bytes(keys.buffer[:])
         yield "unsynced", sorted((q.topic, q.queue_id) for q in self.store.pool.unsynced_queues)  # type: ignore[attr-defined]
         yield "offsets", self.offsets.to_dict()
         yield "last", (self.store.last_store_timestamp, self.store.last_record_offset)

@@ -73,7 +73,7 @@ def popped(reply: RemotingCommand, topic: str, group: str = "group") -> list[Pop
         text = record.properties.get("POP_CK")
         if text:
             tokens = text.split(" ")
-            handle = Handle(*map(int, tokens[:4]), tokens[4], tokens[5], int(tokens[6]), int(tokens[7]))
+            handle = Handle(*map(int, tokens[:4]), tokens[4], tokens[5], int(tokens[6]), int(tokens[7]))  # type: ignore[call-arg]
         else:
             retry = places[(record.queue_id, record.queue_offset)]
             handle = Handle(

@@ -42,7 +42,7 @@ class Mix:
 
 @pytest.fixture(
     scope="module",
-    params=[mix for target in targets() for mix in MIXES[target]],
+    params=[mix for target in targets() for mix in MIXES[target]],  # type: ignore[attr-defined]
     ids=lambda mix: f"{mix[0]} nameserver with {' and '.join(mix[1])}",
 )
 def mix(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -15,7 +16,7 @@ from tests.simulation.test_redelivery import RedeliveryWorld
 
 
 @pytest.mark.parametrize("kind", [OrderWorld, RedeliveryWorld])
-def test_broker_and_members_are_freed_when_they_have_stopped(kind: type[World]) -> None:
+def test_broker_and_members_are_freed_when_they_have_stopped(kind: Callable[[int], World]) -> None:
     logging.disable(logging.CRITICAL)
     try:
         world = kind(1)

@@ -82,7 +82,7 @@ class FakeBroker:
 
     def notify(self, group: str) -> None:
         for member in self.members[group].values():
-            member.invoke_oneway(RemotingCommand(40, {"consumerGroup": group}))
+            member.invoke_oneway(RemotingCommand(40, {"consumerGroup": group}))  # type: ignore[attr-defined]
 
     def code_35(self, connection, request):
         group = request.field("consumerGroup")
@@ -213,8 +213,8 @@ class FakeBroker:
         for entry in [entry for entry in self.parked if entry[2] == (topic, queue_id)]:
             self.parked.remove(entry)
             connection, request, key, offset = entry
-            if connection.is_open:
-                connection.send(self.pulled(request, key, offset))
+            if connection.is_open:  # type: ignore[attr-defined]
+                connection.send(self.pulled(request, key, offset))  # type: ignore[attr-defined]
 
     def bodies(self, topic: str) -> list[bytes]:
         return [

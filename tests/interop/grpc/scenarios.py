@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 from rocketmq import (
     ClientConfiguration,
@@ -39,7 +40,7 @@ def configuration() -> ClientConfiguration:
     return ClientConfiguration(ENDPOINT, Credentials(), request_timeout=10)
 
 
-def patiently(call: Callable[[], object]) -> object:
+def patiently(call: Callable[[], object]) -> Any:
     """Make a call until it works: the proxy gives up soon where the machine is busy."""
     for attempt in range(20):
         try:
@@ -51,7 +52,7 @@ def patiently(call: Callable[[], object]) -> object:
     raise AssertionError("not reached")
 
 
-def message(topic: str, body: str | bytes, **fields: object) -> Message:
+def message(topic: str, body: str | bytes, **fields: Any) -> Message:
     made = Message()
     made.topic = topic
     made.body = body if isinstance(body, bytes) else body.encode()
@@ -67,10 +68,10 @@ def message(topic: str, body: str | bytes, **fields: object) -> Message:
 class Started:
     """A client while the block runs."""
 
-    def __init__(self, client: object) -> None:
+    def __init__(self, client: Any) -> None:
         self.client = client
 
-    def __enter__(self) -> object:
+    def __enter__(self) -> Any:
         patiently(self.client.startup)
         if isinstance(self.client, Producer):
             send = self.client.send
