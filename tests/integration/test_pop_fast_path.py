@@ -204,6 +204,20 @@ async def test_a_pop_asks_again_who_may_when_something_has_changed(cluster: Loca
         assert (await way.pop("orders", count=1)).code == 16
 
 
+async def test_a_burst_that_holds_the_loop_is_named(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = Way(cluster.broker(), "fast", is_fast=True)
+    fast_path = cast(Any, cluster.broker().fast_path)
+    assert (await way.pop("orders", count=1)).code == 0
+    before = fast_path._watch.held_count
+    times = iter((10.0, 10.2))
+    monkeypatch.setattr(fast_path, "_monotonic", lambda: next(times))
+    assert (await way.pop("orders", count=1)).code == 0
+    assert fast_path._watch.held_count == before + 1
+    assert "POP_MESSAGE" in fast_path._watch.longest
+
+
 async def test_a_refused_append_refuses_every_acknowledgement_of_the_pass(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

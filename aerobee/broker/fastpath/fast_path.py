@@ -139,7 +139,7 @@ class FastPath:
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
         if data.startswith(POP_START, position + PREFIX_BYTES):
-            return position if self._pops is None else self._pops.burst(connection, data, position)
+            return self._burst_of_pops(connection, data, position)
         born_host = connection.burst_note
         if born_host is None:
             born_host = connection.burst_note = pack_host(*connection.host_port)
@@ -171,6 +171,18 @@ class FastPath:
         if fault is not None:
             raise fault  # the frame that failed is stored, or half done: its sender must not count on either
         return used
+
+    def _burst_of_pops(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
+        """As burst(), for requests of POP."""
+        if self._pops is None:
+            return position
+        started = self._monotonic()
+        try:
+            return self._pops.burst(connection, data, position)
+        finally:
+            elapsed_s = self._monotonic() - started
+            if elapsed_s > HELD_LIMIT_S:
+                self._watch.note_burst(data, position, connection.address, elapsed_s)
 
     def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received:
         """Serve all connections whose bytes are read natively, for as long as nothing is left for Python, and note what
