@@ -15,6 +15,8 @@ from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.role import Role
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, StoreError
+from aerobee.ha.epoch_file import EpochEntry
+from aerobee.ha.handshake import HandshakeReply
 from aerobee.ha.quorum.controller import Controller
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
@@ -191,6 +193,62 @@ async def test_a_returning_master_cuts_what_nobody_else_has(group: Group, tmp_pa
     await same(again, b)
     assert list((tmp_path / "a" / "cut").iterdir())
     assert again.store.max_offset("t", 0) == 6
+
+
+async def test_a_deposed_master_forgets_progress_in_what_is_cut_off(group: Group) -> None:
+    """Its consumers were further than the log that is left: as the next master it would pass over what comes there."""
+    await group.begin()
+    a = await group.start("a")
+    b = await group.start("b")
+    await group.sent(a, [b"common %d" % number for number in range(5)])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    await same(a, b)
+    assert a.controllers is not None and b.controllers is not None
+    b.controllers.agent.mode._follower._is_following = False
+    assert (await group.send(a, b"only here")).code == 0
+    a.offsets.commit("g", "t", 0, 6)
+    await group.controllers[0]._masters.elect("broker-g", preferred_id=2)
+    await wait_until(lambda: b.role.role is Role.MASTER, timeout_s=60)
+    cut_end = b.store.log.end
+    await wait_until(lambda: a.store.log.end == cut_end and a.role.role is Role.SLAVE, timeout_s=60)
+    await wait_until(lambda: a.offsets.query("g", "t", 0) == 5, "the offset is within the log", timeout_s=60)
+    assert a.controllers.agent.mode.confirm_offset <= cut_end
+    await group.sent(b, [b"second epoch"])
+    await same(a, b)
+    await group.controllers[0]._masters.elect("broker-g", preferred_id=1)
+    await wait_until(lambda: a.role.role is Role.MASTER, timeout_s=60)
+    assert a.offsets.query("g", "t", 0) == 5
+    found = a.controllers.agent.mode.sync_state_set
+    assert found is not None and found.confirm_offset <= a.store.log.end
+
+
+async def test_a_master_of_an_earlier_epoch_cuts_nothing(group: Group) -> None:
+    """Whoever is at the address: what it lacks may have been confirmed in the epochs that it does not know."""
+    await group.begin()
+    a = await group.start("a")
+    await group.sent(a, [b"1", b"2", b"3"])
+    end = a.store.log.end
+
+    async def old_master(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(16)
+        writer.write(HandshakeReply(max_offset=end - 1, entries=(EpochEntry(1, 0),)).encode())
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(old_master, "127.0.0.1", 0)
+    async with server:
+        assert a.controllers is not None
+        await a.controllers.agent.stop()
+        port = server.sockets[0].getsockname()[1]
+        a.replication.become_slave(f"127.0.0.1:{port}", 2, master_address="127.0.0.1:1")
+
+        def trouble() -> str:
+            following = a.replication.state().following
+            return following.trouble if following is not None else ""
+
+        await wait_until(lambda: "in epoch 1" in trouble(), timeout_s=60)
+        assert a.store.log.end == end
+        a.replication.become_slave("", 2)
 
 
 async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -> None:

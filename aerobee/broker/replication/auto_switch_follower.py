@@ -94,13 +94,21 @@ class AutoSwitchFollower:
         network: Network,
         epochs: Epochs,
         broker_id: Callable[[], int],
+        master_epoch: Callable[[], int],
+        on_cut: Callable[[int], None],
     ) -> None:
-        self.confirm_offset = 0  # as the master says
+        """`master_epoch`: the newest that the controllers told; who has not begun it is not the master.
+
+        `on_cut` is told where the log was cut, before anything else is appended.
+        """
+        self.confirm_offset = 0  # as the master says, and never behind the end of this log
         self._store = store
         self._clock = clock
         self._network = network
         self._epochs = epochs
         self._broker_id = broker_id
+        self._master_epoch = master_epoch
+        self._on_cut = on_cut
         self._receiver = RawReceiver(store)
         self._master = MasterAddress(ha="")
         self._connection: _MasterConnection | None = None
@@ -182,6 +190,12 @@ class AutoSwitchFollower:
 
     async def _align(self, greeting: HandshakeReply) -> None:
         """Cut this log to what it shares with the master's."""
+        last_epoch = greeting.entries[-1].epoch if greeting.entries else -1
+        if last_epoch < self._master_epoch():
+            # A master of before, or another broker at this address: what it lacks may be confirmed.
+            raise CannotFollow(
+                f"the broker at {self._master.ha} is in epoch {last_epoch}, and the controllers' master in {self._master_epoch()}"
+            )
         self._master_end = greeting.max_offset
         store_log, epochs = self._store.log, self._epochs
         epochs.follow_log(store_log.min_offset, store_log.end)
@@ -201,6 +215,8 @@ class AutoSwitchFollower:
             )
         if point.offset < end:
             cut = await self._store.cut_to(point.offset)
+            self.confirm_offset = min(self.confirm_offset, point.offset)
+            self._on_cut(point.offset)
             log.warning(
                 "this log parted from the master's at %d, in epoch %d: its bytes up to %d were cut off, with %d queue entries, "
                 "and are kept in %s",

@@ -94,7 +94,8 @@ class AutoSwitchMode:
             members=members,
             set_epoch=set_epoch,
             epoch_start_offset=epochs.entries[-1].start_offset,
-            confirm_offset=self._follower.confirm_offset,
+            # Behind the log's end it would confirm what is written next before any replica has it.
+            confirm_offset=min(self._follower.confirm_offset, log_end),
             needs_all=self._needs_all,
             catch_up_ms_max=self._store.config.ha_max_time_slave_not_catchup,
         )

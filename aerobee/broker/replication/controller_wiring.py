@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.parts import BrokerParts
+from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ControllerAgent
@@ -52,8 +53,15 @@ def make_controller_mode(
         epochs=epochs,
         on_role=on_role,
     )
+    after_cut = AfterCut(store=store, offsets=parts.offsets, schedule=parts.schedule, disk=disk)
     follower = AutoSwitchFollower(
-        store=store, clock=clock, network=network, epochs=epochs, broker_id=lambda: agent.broker_id
+        store=store,
+        clock=clock,
+        network=network,
+        epochs=epochs,
+        broker_id=lambda: agent.broker_id,
+        master_epoch=lambda: parts.role.epoch,
+        on_cut=after_cut.forget,
     )
     mode = AutoSwitchMode(
         store=store,
