@@ -164,7 +164,9 @@ impl Appender {
         };
         lay_out(&mut self.record, &site, size, message)?;
         // Record first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
-        self.write(writing, queue, offset, size, message.tag_code).map_err(Stop::Fault)?;
+        if let Err(error) = self.write(writing, queue, offset, size, message.tag_code) {
+            return Err(Stop::Fault(self.broken(writing.py, offset, error)));
+        }
         self.index.entries.extend(hashes.iter().map(|hash| (*hash, offset)));
         self.index.room -= hashes.len() as i64;
         if self.topics.list[topic].count == 0 {
@@ -304,6 +306,19 @@ impl Appender {
         numbers.setattr(intern!(py, "last_store_timestamp"), writing.now_ms)?;
         numbers.setattr(intern!(py, "last_record_offset"), writing.last_offset)?;
         released.and(indexed).map(|()| totals)
+    }
+
+    /// The record at `offset` was not finished: the store takes no more messages, and the error says so.
+    fn broken(&self, py: Python<'_>, offset: i64, error: PyErr) -> PyErr {
+        let cause = error.clone_ref(py);
+        match self.numbers_object.bind(py).call_method1(intern!(py, "broken"), (offset, error.into_value(py))) {
+            Ok(failure) => {
+                let failure = PyErr::from_value(failure);
+                failure.set_cause(py, Some(cause));
+                failure
+            }
+            Err(other) => other,
+        }
     }
 
     /// Write the record and its queue entry. What cannot be is our own fault: room was made.
