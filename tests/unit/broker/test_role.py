@@ -80,7 +80,7 @@ def test_sends_stop_and_start_with_the_role_on_every_way(tmp_path: Path) -> None
 
 
 def test_nobody_but_the_owners_asks_settings_about_role_or_flush() -> None:
-    """A second answer would be another one. The Python backend is told by the store's settings, as the native one is."""
+    """A second answer would be another one."""
     asking = {
         str(path.relative_to(BROKER))
         for path in BROKER.rglob("*.py")
@@ -88,4 +88,4 @@ def test_nobody_but_the_owners_asks_settings_about_role_or_flush() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("broker_role", "is_sync_flush", "SLAVE")
     }
     replication = {f"replication/{name}.py" for name in ("classic_mode", "replication", "wiring")}
-    assert asking == {"serving.py", "role.py", "fastpath/shared.py"} | replication
+    assert asking == {"serving.py", "role.py"} | replication
