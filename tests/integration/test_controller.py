@@ -14,6 +14,7 @@ import pytest
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError, StoreLocked
 from aerobee.ha.controller.codes import ControllerCode
+from aerobee.ha.controller.commands import REPLICAS_MAX
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import Controller
 from aerobee.network import AsyncioNetwork
@@ -272,6 +273,59 @@ async def test_a_lease_is_for_the_master_alone(tmp_path: Path) -> None:
         for broker_id, epoch in ((2, 1), (1, 0), (1, 2)):
             answer = await ask.beat(at, broker_id, epoch=epoch, leaseWanted="true")
             assert (answer.ext or {})["leaseMillis"] == "0", (broker_id, epoch)
+
+
+async def test_two_brokers_do_not_go_by_one_id(tmp_path: Path) -> None:
+    """As with a directory that was copied: both would be master of one epoch, and acknowledge."""
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        await group_of_two(ask, at)
+        names = {"clusterName": "C", "brokerName": GROUP, "brokerId": 1}
+        beat = {**names, "brokerAddr": "127.0.0.1:9", "epoch": 1, "leaseWanted": "true"}
+        async with tool() as master:
+            await master.beat(at, 1, epoch=1)
+            async with tool() as copy:
+                answer = await copy.call(at, RequestCode.BROKER_HEARTBEAT, **beat)
+                assert answer.code == ControllerCode.BROKER_ID_INVALID
+                assert "127.0.0.1:1" in (answer.remark or "")
+                code = RequestCode.CONTROLLER_REGISTER_BROKER
+                answer = await copy.call(at, code, **names, brokerAddress="127.0.0.1:9")
+                assert answer.code == ControllerCode.BROKER_ID_INVALID
+            assert controllers[0]._masters.is_alive(GROUP, 1), "the copy's connection is not the master's"
+        await wait_until(lambda: not controllers[0]._masters.is_alive(GROUP, 1))
+        answer = await ask.call(
+            at, RequestCode.CONTROLLER_REGISTER_BROKER, **names, brokerAddress="127.0.0.1:9"
+        )
+        assert answer.code == 0, "it moved"
+
+
+async def test_heartbeats_of_brokers_without_an_id_stop_no_election(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask:
+        at = controllers[0].address
+        await group_of_two(ask, at)
+        for broker_id in range(3, REPLICAS_MAX + 10):
+            await ask.call(
+                at, RequestCode.BROKER_HEARTBEAT, clusterName="C", brokerName=GROUP, brokerId=broker_id
+            )
+        answer = await ask.elect(at, 2, designate=True)
+        assert answer.code == 0, answer.remark
+        assert (answer.ext or {})["masterBrokerId"] == "2"
+
+
+async def test_names_of_brokers_that_are_gone_do_not_stay(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1, scan_not_active_broker_interval=20) as controllers, tool() as ask:
+        at = controllers[0].address
+        for number in range(50):
+            await ask.call(
+                at,
+                RequestCode.BROKER_HEARTBEAT,
+                clusterName="C",
+                brokerName=f"g{number}",
+                brokerId=1,
+                heartbeatTimeoutMills=1,
+            )
+        masters = controllers[0]._masters
+        await wait_until(lambda: not masters._via and not any(masters._by_peer.values()))
 
 
 async def test_a_master_whose_disk_takes_no_writes_is_replaced(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
+from aerobee.broker.replication.auto_switch_mode import NO_LEASE, SLAVES_MAX, AutoSwitchMode
 from aerobee.broker.role import Role
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, StoreError
 from aerobee.ha.epoch_file import EpochEntry
-from aerobee.ha.handshake import HandshakeReply
+from aerobee.ha.handshake import Handshake, HandshakeReply
 from aerobee.ha.quorum.controller import Controller
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
@@ -203,7 +203,8 @@ async def test_a_deposed_master_forgets_progress_in_what_is_cut_off(group: Group
     await group.sent(a, [b"common %d" % number for number in range(5)])
     await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
     await same(a, b)
-    assert a.controllers is not None and b.controllers is not None
+    assert a.controllers is not None
+    assert b.controllers is not None
     b.controllers.agent.mode._follower._is_following = False
     assert (await group.send(a, b"only here")).code == 0
     a.offsets.commit("g", "t", 0, 6)
@@ -219,7 +220,8 @@ async def test_a_deposed_master_forgets_progress_in_what_is_cut_off(group: Group
     await wait_until(lambda: a.role.role is Role.MASTER, timeout_s=60)
     assert a.offsets.query("g", "t", 0) == 5
     found = a.controllers.agent.mode.sync_state_set
-    assert found is not None and found.confirm_offset <= a.store.log.end
+    assert found is not None
+    assert found.confirm_offset <= a.store.log.end
 
 
 async def test_a_master_of_an_earlier_epoch_cuts_nothing(group: Group) -> None:
@@ -249,6 +251,45 @@ async def test_a_master_of_an_earlier_epoch_cuts_nothing(group: Group) -> None:
         await wait_until(lambda: "in epoch 1" in trouble(), timeout_s=60)
         assert a.store.log.end == end
         a.replication.become_slave("", 2)
+
+
+async def test_a_nameserver_among_the_controllers_grants_no_lease(group: Group) -> None:
+    """It takes heartbeats, too, and says nothing of leases, as RocketMQ's controllers do."""
+    await group.begin()
+    a = await group.start("a")
+    assert a.controllers is not None
+    agent = a.controllers.agent
+    beat = {"clusterName": "C", "brokerName": "broker-g", "brokerAddr": a.address, "brokerId": "1"}
+    answer = await agent._client.heartbeat(group.nameserver.address, beat, 5.0)
+    assert answer.lease_ms is None
+    agent._take_answer(answer, 0.0, a.role.epoch)
+    assert agent.mode.lease_until_s < NO_LEASE
+    await group.sent(a, [b"1"])
+
+
+async def test_who_asks_at_the_ha_port_and_does_not_read_takes_no_memory(group: Group) -> None:
+    await group.begin()
+    a = await group.start("a")
+    assert a.controllers is not None
+    epochs = a.controllers.calls._epochs
+    for epoch in range(a.role.epoch + 1, 1_000):
+        epochs.entries = (*epochs.entries, EpochEntry(epoch, a.store.log.end))
+    host, _, port = a.identity.ha_address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    mode = a.controllers.agent.mode
+    await wait_until(lambda: mode._unnamed)
+    writer.write(Handshake(broker_id=7).encode() * 20_000)
+    await wait_until(lambda: mode._slaves)
+    slave = next(iter(mode._slaves))
+    assert slave._transport is not None
+    for _ in range(200):
+        await asyncio.sleep(0)
+        assert slave._transport.get_write_buffer_size() < 1 << 20
+    writer.close()
+    others = [await asyncio.open_connection(host, int(port)) for _ in range(SLAVES_MAX + 1)]
+    assert await others[-1][0].read() == b"", "it is one too many"
+    for _, other in others:
+        other.close()
 
 
 async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -> None:

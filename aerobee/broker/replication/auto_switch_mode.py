@@ -55,6 +55,7 @@ class AutoSwitchMode:
         self._next: tuple[frozenset[int], int] = (frozenset(), 0)
         self._set: SyncStateSet | None = None  # while this broker is master
         self._slaves: set[AutoSwitchSlave] = set()
+        self._unnamed: set[AutoSwitchSlave] = set()  # connected, and have not said who they are
 
     # --- what the controllers say
 
@@ -184,6 +185,11 @@ class AutoSwitchMode:
     def _admit(self, slave: AutoSwitchSlave) -> str:
         if self._set is None:
             return "this broker is a slave itself"
+        if slave.broker_id < 0:
+            if len(self._unnamed) >= SLAVES_MAX:
+                return f"{SLAVES_MAX} connections at the HA port have not said who they are"
+            self._unnamed.add(slave)
+            return ""
         if slave.broker_id == self._broker_id():
             return f"it says that it is broker {slave.broker_id}, which is this one"
         others = [other for other in self._slaves if other is not slave]
@@ -192,10 +198,12 @@ class AutoSwitchMode:
         for other in others:
             if other.broker_id == slave.broker_id:
                 other.end("the same broker has connected again")
+        self._unnamed.discard(slave)
         self._slaves.add(slave)
         return ""
 
     def _lost(self, slave: AutoSwitchSlave) -> None:
+        self._unnamed.discard(slave)
         if slave not in self._slaves:
             return
         self._slaves.discard(slave)
@@ -240,6 +248,7 @@ class AutoSwitchMode:
         self._acks.advance(confirmed)
 
     def _end_slaves(self, reason: str) -> None:
-        for slave in list(self._slaves):
+        for slave in list(self._slaves | self._unnamed):
             slave.end(reason)
         self._slaves.clear()
+        self._unnamed.clear()

@@ -40,7 +40,7 @@ class AutoSwitchSlave(asyncio.Protocol):
         on_ack: Callable[[AutoSwitchSlave], None],
         on_lost: Callable[[AutoSwitchSlave], None],
     ) -> None:
-        """`admit` says why the connection may not stay, "" when it may; it is asked when the slave has said who it is."""
+        """`admit` says why the connection may not stay, "" when it may; asked when it is made, and when the slave says who it is."""
         self.address = ""
         self.broker_id = -1
         self.is_learner = False
@@ -67,6 +67,10 @@ class AutoSwitchSlave(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        refusal = self._admit(self)
+        if refusal:
+            self.end(refusal)
+            return
         self._tick()
 
     def data_received(self, data: bytes) -> None:
@@ -76,12 +80,14 @@ class AutoSwitchSlave(asyncio.Protocol):
         self._last_read_s = self._clock.monotonic()
         try:
             self._stream.feed(data)
-            last = -1
+            last, handshake = -1, None
             while (frame := self._stream.next_frame()) is not None:
                 if isinstance(frame, Handshake):
-                    self._on_handshake(frame)
+                    handshake = frame
                 else:
                     last = frame.offset
+            if handshake is not None:
+                self._on_handshake(handshake)  # one answer a read, however many were sent
             if last >= 0 and not transport.is_closing():
                 self._on_report(last)
         except WireError as error:
@@ -93,10 +99,14 @@ class AutoSwitchSlave(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._sender is not None:
             self._sender.pause()
+        elif self._transport is not None:
+            self._transport.pause_reading()  # it asks for epochs and does not read them
 
     def resume_writing(self) -> None:
         if self._sender is not None:
             self._sender.resume()
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:

@@ -71,6 +71,7 @@ class ControllerAgent:
         self._resigns_epoch = -1  # the epoch of one that an earlier life had
         self._ha_of: tuple[str, str] = ("", "")  # a master's address, and its HA port as a NameServer says
         self._lease_ms: int | None = 0  # what the last answer granted; None: the controllers know no leases
+        self._knows_leases = False  # a controller has told of leases
         self._has_answer = asyncio.Event()  # a heartbeat was answered
         self._is_known = asyncio.Event()  # the role was applied once
         self._hint = asyncio.Event()
@@ -330,9 +331,12 @@ class ControllerAgent:
 
     def _take_answer(self, answer: HeartbeatAnswer, sent_s: float, epoch: int) -> None:
         if answer.lease_ms is None:
+            if self._knows_leases:
+                return  # a NameServer at one of the addresses takes heartbeats, too, and decides nothing
             self._lease_ms = None
             self.mode.renew_lease(NO_LEASE)
             return
+        self._knows_leases = True
         if self._lease_ms is None:
             self._lease_ms = 0
             self.mode.lease_until_s = float("-inf")

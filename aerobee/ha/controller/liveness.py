@@ -21,6 +21,7 @@ class Heartbeat:
 
     broker_name: str
     broker_id: int
+    address: str = ""
     epoch: int = -1
     max_offset: int = -1
     confirm_offset: int = -1
@@ -59,6 +60,11 @@ class BrokerLiveness:
         """The last heartbeat of a broker that is connected; None when there is none."""
         found = self._last.get((broker_name, broker_id))
         return found[0] if found is not None else None
+
+    def holder(self, broker_name: str, broker_id: int, now_ms: float) -> str:
+        """The address of who was heard under this id within its timeout, whatever its disk; "" for nobody."""
+        found = self._last.get((broker_name, broker_id))
+        return found[0].address if found is not None and now_ms - found[1] < found[0].timeout_ms else ""
 
     def is_alive(self, broker_name: str, broker_id: int, now_ms: float) -> bool:
         """Heard within its timeout, and its disk takes writes: one that cannot write must not lead."""

@@ -78,6 +78,7 @@ class ControllerCalls:
         heartbeat = Heartbeat(
             broker_name=_name(request, "brokerName"),
             broker_id=_broker_id(request, "brokerId"),
+            address=_short(request, "brokerAddr", TEXT_BYTES_MAX) if request.field("brokerAddr") else "",
             epoch=request.int32("epoch", -1),
             max_offset=request.integer("maxOffset", -1),
             confirm_offset=request.integer("confirmOffset", -1),
@@ -85,6 +86,9 @@ class ControllerCalls:
             priority=request.int32("electionPriority", ID_MAX),
             is_disk_sound=request.boolean("diskSound", True),
         )
+        refusal = self._masters.refusal(heartbeat.broker_name, heartbeat.broker_id, heartbeat.address)
+        if refusal:
+            return request.reply(ControllerCode.BROKER_ID_INVALID, remark=refusal)
         wants_lease = request.boolean("leaseWanted", False)
         lease_ms = self._masters.on_heartbeat(peer, heartbeat, wants_lease)
         ext: dict[str, str] = {}
@@ -134,6 +138,9 @@ class ControllerCalls:
     async def register_broker(self, request: RemotingCommand) -> RemotingCommand:
         name, broker_id = _name(request, "brokerName"), _broker_id(request, "brokerId")
         address = _name(request, "brokerAddress")
+        refusal = self._masters.refusal(name, broker_id, address)
+        if refusal:
+            return request.reply(ControllerCode.BROKER_ID_INVALID, remark=refusal)
         group = self._state.groups.get(name)
         replica = group.replicas.get(broker_id) if group is not None else None
         if group is not None and replica is not None and replica.address == address:

@@ -14,7 +14,13 @@ from collections.abc import Coroutine
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, NotLeader, QuorumBusy
 from aerobee.ha.controller.codes import ControllerCode
-from aerobee.ha.controller.commands import CleanBrokerMetadata, Command, ElectMaster, encode_command
+from aerobee.ha.controller.commands import (
+    Candidate,
+    CleanBrokerMetadata,
+    Command,
+    ElectMaster,
+    encode_command,
+)
 from aerobee.ha.controller.leases import MasterLeases
 from aerobee.ha.controller.liveness import BrokerLiveness, Heartbeat
 from aerobee.ha.controller.state import ControllerState, Group, Outcome
@@ -108,6 +114,19 @@ class Masters:
         if not (wants_lease and is_master and self._raft.is_leading_surely):
             return 0.0
         return self.leases.grant(name, now_ms)
+
+    def refusal(self, broker_name: str, broker_id: int, address: str) -> str:
+        """Why a broker at `address` may not go by this id: another one does. "" when it may.
+
+        Two brokers with one id (a directory that was copied) would be one master in one epoch, and both acknowledge.
+        """
+        holder = self.liveness.holder(broker_name, broker_id, self.now_ms)
+        if not (holder and address) or holder == address:
+            return ""
+        return (
+            f"broker id {broker_id} of {broker_name} is that of the broker at {holder}, which lives: a copied directory must "
+            "not keep its brokerIdentity"
+        )
 
     def _follow(self, peer: Peer, key: tuple[str, int]) -> None:
         old = self._via.get(key)
@@ -222,7 +241,14 @@ class Masters:
 
     def alive(self, broker_name: str) -> tuple[int, ...]:
         """Ids of the living brokers of a group."""
-        return tuple(each.broker_id for each in self.liveness.candidates(broker_name, self.now_ms))
+        return tuple(each.broker_id for each in self._candidates(broker_name))
+
+    def _candidates(self, broker_name: str) -> tuple[Candidate, ...]:
+        """The living brokers that have an id: heartbeats of others would make a command too large to be one."""
+        group = self._state.groups.get(broker_name)
+        known = group.replicas if group is not None else {}
+        found = self.liveness.candidates(broker_name, self.now_ms)
+        return tuple(each for each in found if each.broker_id in known)
 
     def is_alive(self, broker_name: str, broker_id: int) -> bool:
         return self.liveness.is_alive(broker_name, broker_id, self.now_ms)
@@ -241,7 +267,7 @@ class Masters:
                 requester_id=requester_id,
                 preferred_id=preferred_id,
                 is_unclean_allowed=self._config.value.enable_elect_unclean_master,
-                candidates=self.liveness.candidates(broker_name, self.now_ms),
+                candidates=self._candidates(broker_name),
             )
         )
 
@@ -284,6 +310,9 @@ class Masters:
             await self._clock.sleep(self._config.value.scan_not_active_broker_interval / 1000)
             for name, broker_id in self.liveness.forget_silent(self.now_ms):
                 log.warning("broker %d of %s has been silent for too long", broker_id, name)
+                peer = self._via.pop((name, broker_id), None)
+                if peer in self._by_peer:
+                    self._by_peer[peer].discard((name, broker_id))
                 self.consider(name)
             self.leases.forget_past(self.now_ms)
 

@@ -52,6 +52,10 @@ from aerobee.ha.raft.outgoing import (
 from aerobee.ha.raft.progress import Flow, Progress
 from aerobee.ha.raft.roles import Role, RoleEvent, next_role
 
+# What a message's term may be above ours. No member is away for so many elections; a forged term next to the largest would
+# be kept by all, and leave them no term to elect a leader in.
+TERM_STEP_MAX = 1 << 32
+
 
 class RaftNode:
     """The decisions of one member. Not thread-safe; every time must be at least the one before."""
@@ -152,6 +156,10 @@ class RaftNode:
         if message.target != self.node_id or message.source == self.node_id:
             raise WireError(
                 f"a message from {message.source!r} to {message.target!r} reached {self.node_id!r}"
+            )
+        if message.term > self.term + TERM_STEP_MAX:
+            raise WireError(
+                f"a message of term {message.term} reached a member of term {self.term}: no election leads there"
             )
         if isinstance(message, VoteRequest):
             self._on_vote_request(message, now_ms)

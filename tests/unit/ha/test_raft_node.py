@@ -665,6 +665,20 @@ def test_messages_that_cannot_be_are_refused() -> None:
     assert node.log.term_at(2) == node.term - 1
 
 
+@pytest.mark.parametrize("message", [VoteRequest, VoteReply])
+def test_a_term_that_no_election_leads_to_is_not_taken(message: type[VoteRequest | VoteReply]) -> None:
+    group = led(ByHand())
+    node, now_ms = group.node("n1"), group.hosts["n1"].local_ms()
+    term = node.term
+    fields: dict[type, dict[str, Any]] = {
+        VoteRequest: {"last_index": 1 << 60, "last_term": 1, "is_pre_vote": False, "is_ordered": True},
+        VoteReply: {"is_granted": False, "is_pre_vote": False},
+    }
+    with pytest.raises(WireError, match="no election leads there"):
+        node.receive(message(source="n2", target="n1", term=(1 << 63) - 1, **fields[message]), now_ms)
+    assert node.term == term
+
+
 def _of_term(entries: Any, term: int) -> Any:
     import dataclasses
 
