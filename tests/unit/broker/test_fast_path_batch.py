@@ -79,16 +79,25 @@ def test_one_message_that_differs_is_seen(topic: FastTopic, second: tuple[bytes,
         "UNIQ_KEY\x01\x02",
         "UNIQ_KEY\x01U1",
         "XUNIQ_KEY\x01U1\x02",
-        "a\x02UNIQ_KEY\x01U1\x01b\x02",
         "UNIQ_KEY\x01U1\x02UNIQ_KEY\x01U2\x02",
         "UNIQ_KEY\x01U1\x02a\x01b",
-        "UNIQ_KEY\x02U1\x01x\x02UNIQ_KEY\x01U1\x01y\x02",
     ],
 )
 def test_a_text_in_which_the_key_does_not_stand_where_it_seems_is_read_pair_by_pair(
     topic: FastTopic, text: str
 ) -> None:
     check(batch_body((b"body", text), (b"body", text)), topic, alike=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a\x02UNIQ_KEY\x01U1\x01b\x02", "UNIQ_KEY\x02U1\x01x\x02UNIQ_KEY\x01U1\x01y\x02"],
+)
+def test_a_text_whose_separators_do_not_come_in_turn_is_for_the_handler(topic: FastTopic, text: str) -> None:
+    body = batch_body((b"body", text), (b"body", text))
+    for cut in (cut_batch, cut_mixed):
+        with pytest.raises(ValueError):
+            cut(body, topic)
 
 
 def test_a_random_batch_is_refused_or_cut_alike_both_ways(topic: FastTopic) -> None:

@@ -49,8 +49,9 @@ def test_every_setting_of_ours_is_read_somewhere(name: str) -> None:
         for each in dataclasses.fields(config)
         if each.name not in read and property_key(each) not in WITHOUT_EFFECT_KEYS
     ]
-    # Bounds are asked for by their keys (broker/bounds.py).
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "aerobee" / "broker").rglob("*.py"))
+    # Bounds are asked for by their keys (bounds.py of broker and NameServer).
+    folders = (ROOT / "aerobee" / "broker", ROOT / "aerobee" / "nameserver")
+    text = "".join(path.read_text(encoding="utf-8") for each in folders for path in each.rglob("*.py"))
     assert [key for key in unread if f'"{key}"' not in text] == []
 
 
