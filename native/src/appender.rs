@@ -49,6 +49,7 @@ pub struct Writing<'py> {
     live_queues: Vec<usize>,
     touched: Vec<usize>,
     last_offset: i64,
+    unsettled: Option<PyErr>, // numbers could not be written into the objects
 }
 
 /// The log's numbers while a burst writes.
@@ -87,6 +88,7 @@ impl<'py> Writing<'py> {
             live_queues: Vec::new(),
             touched: Vec::new(),
             last_offset: -1,
+            unsettled: None,
         }
     }
 }
@@ -257,6 +259,15 @@ impl Appender {
 
     /// Write the numbers of this burst into the Python objects.
     pub fn settle(&mut self, writing: &mut Writing<'_>) -> PyResult<()> {
+        let settled = self.settle_numbers(writing);
+        if let Err(error) = &settled {
+            // What was answered before is in the files and not in the objects: the burst's end says so, whatever follows.
+            writing.unsettled.get_or_insert_with(|| error.clone_ref(writing.py));
+        }
+        settled
+    }
+
+    fn settle_numbers(&mut self, writing: &mut Writing<'_>) -> PyResult<()> {
         let py = writing.py;
         if let Some(log) = writing.log.as_mut().filter(|log| log.is_changed) {
             log.is_changed = false;
@@ -284,7 +295,7 @@ impl Appender {
     /// What a burst leaves to its end. Returns what was stored, by topic.
     pub fn end(&mut self, writing: &mut Writing<'_>) -> PyResult<Vec<TopicTotal>> {
         let py = writing.py;
-        let released = self.release(writing);
+        let released = self.release(writing).and(writing.unsettled.take().map_or(Ok(()), Err));
         if writing.touched.is_empty() {
             return released.map(|()| Vec::new());
         }

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
 use crate::backend::{Backend, REPLY_BYTES_MAX, State};
+use crate::outcome::note_failed_callback;
 use crate::results::PullResult;
 use crate::shared::{Burst, Gates};
 
@@ -32,6 +33,8 @@ const READ_BYTES: usize = 256 * 1024; // of one connection at a time
 const TAIL_BYTES_MAX: usize = 128 * 1024; // a longer frame that is not whole is collected by the transport
 const REPLIES_BYTES_MAX: usize = 4 << 20; // of all connections; the others wait for the next turn
 const TURN_BYTES_MAX: usize = 2 << 20; // read from all connections; likewise
+const TURN_MAX: Duration = Duration::from_millis(10); // likewise: timers wait for a turn's end
+const LOOKS_AT_CLOCK_EVERY: usize = 8; // connections of a turn, and after each long read
 const READY_MAX: usize = 256;
 const REPLIES_BYTES_KEPT: usize = 1 << 18;
 const WAIT_S_MAX: f64 = 86_400.0;
@@ -72,6 +75,7 @@ struct Inner {
     sockets: HashMap<u64, Socket>,
     last_token: u64,
     ready: Vec<Ready>, // what the last wait has found
+    next: u64,         // where the last turn broke off: the next one begins there, or the last ones would never be read
     buffer: Vec<u8>,
     run_count: u64,
 }
@@ -279,7 +283,13 @@ impl Sockets {
         for (_, connection, result) in &run.pulled {
             pulled.append((connection, [result.pack(py)?]))?;
         }
-        outcome?;
+        if let Err(error) = outcome {
+            // What is found out so far is to be told all the same: bytes were read, replies have left.
+            for (token, ..) in std::mem::take(&mut run.outgoing) {
+                self.tell(&run, token, FAULT, error.clone_ref(py).into_value(py).into_any())?;
+            }
+            note_failed_callback(py, error, "a turn of connections")?;
+        }
         let Run { others, turn_count, held, events, unsent, .. } = run;
         (others, turn_count, appended, pulled, held, events, unsent, fault).into_pyobject(py)
     }
@@ -420,8 +430,9 @@ impl Sockets {
                 let found = run.found_count;
                 self.connections(run, ready, buffer, Some((state, burst)))?;
                 self.send_replies(run, &mut burst.replies)?;
-                state.put_steps.add(py, began.elapsed(), state.shared.appender.topics.request_count - requests)?;
-                state.get_steps.add(py, began.elapsed(), run.found_count - found)?;
+                let (took, stored) = (began.elapsed(), state.shared.appender.topics.request_count - requests);
+                let counted = state.put_steps.add(py, took, stored);
+                counted.and(state.get_steps.add(py, took, run.found_count - found))?;
                 run.is_over |= state.shared.appender.has_called
                     || state.shared.appender.unwritten_entry_count() >= INDEX_ENTRIES_MAX;
             } else {
@@ -479,11 +490,18 @@ impl Sockets {
         buffer: &mut [u8],
         mut fast_path: Option<FastPath<'_, '_>>,
     ) -> PyResult<()> {
-        let mut read_bytes = 0;
-        for (token, flags) in ready.iter().copied() {
-            if read_bytes > TURN_BYTES_MAX {
+        let (began, mut read_bytes) = (Instant::now(), 0);
+        let next = std::mem::take(&mut self.inner().next);
+        let first = if next == 0 { 0 } else { ready.iter().position(|(token, _)| *token == next).unwrap_or(0) };
+        let (last, begin) = ready.split_at(first);
+        let (mut looks_at_clock, mut is_full) = (false, false);
+        for (number, (token, flags)) in begin.iter().chain(last).copied().enumerate() {
+            is_full |= read_bytes > TURN_BYTES_MAX || (looks_at_clock && began.elapsed() > TURN_MAX);
+            if is_full {
+                self.inner().next = token;
                 break;
             }
+            looks_at_clock = number % LOOKS_AT_CLOCK_EVERY == LOOKS_AT_CLOCK_EVERY - 1;
             if flags.contains(epoll::EventFlags::OUT) {
                 self.tell(run, token, WRITABLE, run.py.None())?;
             }
@@ -496,13 +514,12 @@ impl Sockets {
                 Ok(size) => {
                     let data = &buffer[..size];
                     read_bytes += size;
+                    looks_at_clock |= size > READ_BYTES / 4;
                     let goes_on = match (fast_path.as_mut(), served) {
                         (Some((state, burst)), Some(served)) => self.serve_read(run, token, data, state, burst, &served)?,
                         _ => self.keep(run, token, data, Rest::ForTransport(0)).map(|()| true)?,
                     };
-                    if !goes_on {
-                        break;
-                    }
+                    is_full |= !goes_on;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => {

@@ -33,7 +33,7 @@ pub struct Properties<'a> {
     pub special: bool,
     /// How many pieces the separators make; odd when the last pair is closed.
     pub part_count: usize,
-    /// A separator stands where the other one belongs, or something behind the last one.
+    /// A separator stands where the other one belongs, or something behind the last one, or a value is empty.
     pub is_loose: bool,
 }
 
@@ -43,7 +43,7 @@ impl Properties<'_> {
         self.wait.is_none_or(|wait| wait.eq_ignore_ascii_case(b"true"))
     }
 
-    /// Whether each pair has its separators: else pieces would be taken for names that the message does not have.
+    /// Whether each pair has its separators and a value: else pieces would be taken for what the message does not have.
     pub fn is_paired(&self) -> bool {
         !self.is_loose
     }
@@ -60,6 +60,7 @@ pub fn read_properties<'a>(text: &'a [u8], special: &NameSet) -> Properties<'a> 
         found.part_count += 1;
         match name.take() {
             None => name = Some(part),
+            Some(_) if part.is_empty() => found.is_loose = true, // handlers leave such a pair out
             Some(name) => match name {
                 b"UNIQ_KEY" => found.unique_key = Some(part),
                 b"KEYS" => found.keys = Some(part),

@@ -1,7 +1,7 @@
 """A properties text whose separators do not come in turn shows the fast path no names that the message does not have.
 
 In turn are ^A behind each name and ^B behind each value. Read by their number alone, the pieces of `A^Ab^AWAIT^Bfalse^Ax^B` are
-a WAIT=false, which is answered before the disk has it, and those of `A^Ab^Ac^BDELAY^A3^B` hide a DELAY.
+a WAIT=false, which is answered before the disk has it, and those of `A^Ab^Ac^BDELAY^A3^B` hide a DELAY. An empty value is no value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ LOOSE = (
     "A\x02b\x01c\x01d\x02",
     "A\x01b\x02rest",
 )
-IN_TURN = ("", "A\x01b\x02", "A\x01\x02", "\x01\x02", "WAIT\x01TRUE\x02")
+# No pair for the handlers, and no value for the fast path: WAIT would be false, TAGS no more what it was before.
+EMPTY = (
+    "A\x01\x02",
+    "\x01\x02",
+    "WAIT\x01\x02",
+    "A\x01b\x02WAIT\x01",
+    "WAIT\x01true\x02WAIT\x01\x02",
+    "TAGS\x01T\x02TAGS\x01\x02",
+    "UNIQ_KEY\x01\x02",
+    "DELAY\x013\x02DELAY\x01\x02",
+)
+IN_TURN = ("", "A\x01b\x02", "A\x01b", "\x01b\x02", "WAIT\x01TRUE\x02", "A\x01b\x02A\x01c\x02")
 
 
 def backend_or_skip(name: str) -> str:
@@ -50,7 +61,7 @@ def serve(path: Path, name: str, frame: bytes) -> BurstFields:
 
 
 @pytest.mark.parametrize("name", [PYTHON, NATIVE])
-@pytest.mark.parametrize("text", LOOSE)
+@pytest.mark.parametrize("text", LOOSE + EMPTY)
 def test_such_a_message_is_for_the_handlers(tmp_path: Path, name: str, text: str) -> None:
     for number, frame in enumerate(
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import selectors
 import signal
@@ -12,18 +13,30 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from aerobee.broker.fastpath.choice import choose_backend
-from aerobee.remoting.codes import RequestCode
+from aerobee.message import decode_records
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.direct import DirectNetwork, DirectTransport
 from aerobee.remoting.frame import decode_frame, encode_frame
-from aerobee.remoting.native_loop import NativeEventLoop, _NativeSelector
+from aerobee.remoting.native_loop import NativeEventLoop, NativeSockets, _NativeSelector
+from aerobee.testing import LocalCluster
 from tests.integration import test_native_sockets, test_remoting
-from tests.integration.test_native_sockets import GROUP, QUEUES, TOPIC, peer_of, runtime_info, send, serving
+from tests.integration.test_native_sockets import (
+    GROUP,
+    QUEUES,
+    TOPIC,
+    peer_of,
+    runtime_info,
+    send,
+    serving,
+    stored,
+)
 from tests.waiting import wait_until
 
 MAKE_SOCKETS = choose_backend().make_sockets
@@ -224,6 +237,175 @@ def test_a_fault_of_ours_in_a_turn_stops_neither_the_loop_nor_other_connections(
             assert [reply.opaque for reply in await two.replies(1)] == [4]
 
     run(case())
+
+
+def test_a_late_timer_is_late_by_a_turn_and_no_more_while_many_connections_keep_sending() -> None:
+    """As late as the machine makes it: the median of many, for one may meet what else runs."""
+
+    async def case() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving() as broker, AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(peer_of(broker)) for _ in range(4)]
+            done = threading.Event()
+            threads = [threading.Thread(target=flood, args=(broker.address, done)) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            try:
+                await wait_until(lambda: stored(broker) > 1_000, "the flood is there")
+                late_s = []
+                for _ in range(40):
+                    due = loop.time() + 0.01
+                    await asyncio.sleep(0.01)
+                    late_s.append(loop.time() - due)
+                for peer in peers:
+                    peer.writer.write(send(1))
+                    await peer.replies(1)
+            finally:
+                await asyncio.to_thread(done.set)
+                for thread in threads:
+                    await asyncio.to_thread(thread.join)
+            assert sorted(late_s)[len(late_s) // 2] < 0.05, late_s
+
+    run(case())
+
+
+def flood(address: str, done: threading.Event) -> None:
+    """Keep 300 sends under way on one connection."""
+    host, _, port = address.rpartition(":")
+    frames = b"".join(send(opaque) for opaque in range(1, 301))
+    with socket.create_connection((host, int(port))) as connection:
+        reader = connection.makefile("rb")
+        connection.sendall(frames)
+        while not done.is_set():
+            connection.sendall(frames)
+            for _ in range(300):
+                reader.read(struct.unpack(">I", reader.read(4))[0])
+
+
+def test_connections_that_a_full_turn_has_left_come_first_in_the_next() -> None:
+    assert MAKE_SOCKETS is not None
+    sockets = MAKE_SOCKETS()
+    # More than a turn reads from all of them: 2 MiB.
+    pairs = [socket.socketpair() for _ in range(24)]
+    owners = [object() for _ in pairs]
+    try:
+        for (ours, theirs), owner in zip(pairs, owners, strict=True):
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            theirs.setblocking(False)
+            ours.setblocking(False)
+            sockets.add(ours.detach(), owner)
+        read: dict[int, int] = dict.fromkeys(range(len(pairs)), 0)
+        for _ in range(12):
+            for _, theirs in pairs:
+                fill(theirs)
+            events = one_turn(sockets)
+            assert len(events) < len(pairs), "a turn reads everything: nothing is tested"
+            for owner, _, _ in events:
+                read[owners.index(owner)] += 1
+        assert min(read.values()) >= 2, read
+    finally:
+        for _, theirs in pairs:
+            theirs.close()
+
+
+def fill(sending: socket.socket) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sending.send(bytes(1 << 16))
+
+
+def one_turn(sockets: NativeSockets) -> list[Any]:
+    return sockets.run(
+        None,
+        0.0,
+        turn_count_max=1,
+        takes_sends=False,
+        takes_pulls=False,
+        now_ms=None,
+        loop_ready=None,
+        loop_timers=None,
+    )[5]
+
+
+def test_what_fails_after_a_turn_loses_no_bytes_of_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    async def case() -> None:
+        # What takes long is told at once: among others, to begin the next file of the log.
+        async with serving(mapped_file_size_commit_log=1 << 20) as broker, peer_of(broker) as peer:
+            peer.writer.write(send(1))
+            await peer.replies(1)
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.stats, "put_took", fail)
+                opaque = 2
+                while "a fault" not in caplog.text:
+                    frames = [send(opaque + number, size=4_000) for number in range(12)]
+                    peer.writer.write(b"".join(frames) + runtime_info(opaque + 12))
+                    replies = await peer.replies(13)
+                    assert {reply.opaque for reply in replies} == set(range(opaque, opaque + 13))
+                    opaque += 13
+
+    run(case())
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("number", ["end", "last_record_offset"])
+def test_numbers_that_cannot_be_written_end_sends_with_a_sentence_and_a_restart_shows_all(
+    number: str, flush: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`number` is the log's, or the appender's: written at the end of a run, after its replies have left."""
+
+    async def case() -> None:
+        async with LocalCluster(store_config={"flush_disk_type": flush}) as cluster:
+            await cluster.create_topic(TOPIC, QUEUES)
+            broker = cluster.broker()
+            acknowledged = []
+            async with peer_of(broker) as peer, peer_of(broker) as other:
+                peer.writer.write(b"".join(send(opaque) for opaque in range(1, 9)))
+                acknowledged += [reply.opaque for reply in await peer.replies(8) if not reply.code]
+                owner = broker.store.log if number == "end" else broker.store.appender
+                with monkeypatch.context() as patch:
+                    patch.setattr(type(owner), number, broken(getattr(owner, number)), raising=False)
+                    peer.writer.write(b"".join(send(opaque) for opaque in range(9, 17)))
+                    if flush == "ASYNC_FLUSH":
+                        acknowledged += [reply.opaque for reply in await peer.replies(8) if not reply.code]
+                        assert len(acknowledged) == 16
+                    else:
+                        assert await peer.is_closed()
+                    await wait_until(lambda: not broker.store.is_writable, "the store refuses")
+                    other.writer.write(send(17))
+                    (refusal,) = await other.replies(1)
+                assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                assert "were not noted" in (refusal.remark or "")
+                assert "Restart the broker: recovery finds them" in (refusal.remark or "")
+            await cluster.stop_broker()
+            await cluster.start_broker()
+            broker = cluster.broker()
+            found = []
+            for queue in range(QUEUES):
+                end = broker.store.max_offset(TOPIC, queue)
+                records = list(decode_records(broker.store.get_messages(TOPIC, queue, 0, count_max=32).body))
+                assert [record.queue_offset for record in records] == list(range(end))
+                found += [record.properties["UNIQ_KEY"] for record in records]
+            assert sorted(found) == [f"{opaque:032X}" for opaque in range(1, len(found) + 1)]
+            assert len(found) >= len(acknowledged)
+            async with peer_of(broker) as peer:
+                peer.writer.write(send(18))
+                assert [reply.code for reply in await peer.replies(1)] == [0]
+
+    run(case())
+
+
+def broken(value: int) -> property:
+    """An attribute that is read and cannot be written."""
+
+    def refuse(_: object, value: int) -> None:
+        raise ZeroDivisionError("a fault")
+
+    return property(lambda _: value, refuse)
 
 
 def test_a_second_network_on_the_loop_has_an_epoll_of_its_own() -> None:

@@ -145,14 +145,18 @@ class FastPath:
             born_host = connection.burst_note = pack_host(*connection.host_port)
         started = self._monotonic()
         now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
-        replies, used, _, held, appended, pulled, fault = self._backend.burst(
-            data,
-            position,
-            born_host,
-            now_ms if now_ms > last_ms else last_ms,
-            self._takes_sends(self._overload.reason),
-            self._role.serves_reads,
-        )
+        try:
+            replies, used, _, held, appended, pulled, fault = self._backend.burst(
+                data,
+                position,
+                born_host,
+                now_ms if now_ms > last_ms else last_ms,
+                self._takes_sends(self._overload.reason),
+                self._role.serves_reads,
+            )
+        except Exception as error:
+            self._give_up(error)  # what it has stored is not where the store looks for it
+            raise
         if appended or pulled:
             requests = self._count(appended) if appended else 0
             if held:
@@ -204,23 +208,32 @@ class FastPath:
         if turn_count:
             overload.asked()
         began = self._monotonic()
-        try:
-            if fault is not None:
-                self._give_up(fault)
-            if appended:
+        if fault is not None:
+            self._give_up(fault)
+            for connection, _ in held:
+                connection.failed(fault)  # nobody can say when they are durable: the log's end is not known
+            held = []
+        if appended:
+            try:
                 self._count(appended)
-            for connection, frames in held:
+            except Exception:
+                # What was served stays served, and the connections have more than that to be told.
+                _LOG.exception("turns of connections were not noted to their end")
+        for connection, frames in held:
+            try:
                 self._ack.hold(connection, self._store.log.end, frames)
-            for connection, results in pulled:
-                try:
-                    self._note(results, connection)
-                except Exception as error:
-                    connection.failed(error)  # a pull of it that was to wait would never be answered
-        except Exception:
-            # What was served stays served, and the connections have more than that to be told.
-            _LOG.exception("turns of connections were not noted to their end")
+            except Exception as error:
+                connection.failed(error)
+        for connection, results in pulled:
+            try:
+                self._note(results, connection)
+            except Exception as error:
+                connection.failed(error)  # a pull of it that was to wait would never be answered
         for transport, rest in unsent:
-            transport.on_unsent(rest)
+            try:
+                transport.on_unsent(rest)
+            except Exception as error:
+                transport.failed(error)
         held_s = max(self._longest_turn_s, self._monotonic() - began)
         if held_s > HELD_LIMIT_S:
             self._turn_held(appended, pulled, held_s)
@@ -237,7 +250,7 @@ class FastPath:
         self._longest_turn_s = max(self._longest_turn_s, elapsed_s)
 
     def _give_up(self, fault: BaseException) -> None:
-        """Messages are in the log and answered, and the store's numbers do not say so: nothing may follow them."""
+        """Messages are in the log, answered perhaps, and the store's numbers do not say so: nothing may follow them."""
         _LOG.error("messages were stored, but not noted to their end", exc_info=fault)
         self._appender.give_up(fault)
 
@@ -303,10 +316,12 @@ class FastPath:
     def _count(self, appended: Sequence[Appended]) -> int:
         """Count what was stored; return how many requests that were."""
         requests = 0
-        for topic, message_count, byte_count, request_count in appended:
-            requests += request_count
-            self._stats.topic_put(topic, message_count, byte_count, request_count)
-        self._store.burst_done()
+        try:
+            for topic, message_count, byte_count, request_count in appended:
+                requests += request_count
+                self._stats.topic_put(topic, message_count, byte_count, request_count)
+        finally:
+            self._store.burst_done()  # or those who wait for the disk would wait for the next burst
         return requests
 
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:

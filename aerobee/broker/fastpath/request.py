@@ -32,8 +32,11 @@ def split_properties(text: str) -> list[str]:
     """Names and values in turn, and an empty piece behind a text that is closed.
 
     Raises ValueError for a text in which pairs do not have their separators in turn: its pieces would be taken for names
-    and values that the message does not have, as `WAIT` in `A^Ab^AWAIT^Bfalse^Ax^B`.
+    and values that the message does not have, as `WAIT` in `A^Ab^AWAIT^Bfalse^Ax^B`. Likewise for an empty value: `WAIT^A^B` is
+    no WAIT at all, and neither hides one that came before.
     """
+    if "\x01\x02" in text or text.endswith("\x01"):
+        raise ValueError
     parts = text.replace("\x02", "\x01").split("\x01")
     if not _IN_TURN.startswith(text.encode().translate(None, _OTHERS)) or (len(parts) & 1 and parts[-1]):
         raise ValueError

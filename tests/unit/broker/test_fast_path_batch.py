@@ -76,7 +76,6 @@ def test_one_message_that_differs_is_seen(topic: FastTopic, second: tuple[bytes,
     [
         "",
         "WAIT\x01true\x02",
-        "UNIQ_KEY\x01\x02",
         "UNIQ_KEY\x01U1",
         "XUNIQ_KEY\x01U1\x02",
         "UNIQ_KEY\x01U1\x02UNIQ_KEY\x01U2\x02",
