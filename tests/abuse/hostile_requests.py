@@ -57,6 +57,7 @@ PROPERTIES = {"i", "properties"}  # of a message, one text
 # Whoever may call these takes a topic, a group or a broker away from everybody: until there is access control they are not
 # sent at all, or with no plain names.
 LEFT_OUT = {104, 205}
+WRAPPERS = {"aerobee.remoting.body_limits"}  # which read no fields themselves
 COSTLY = {
     26,
     28,
@@ -99,7 +100,7 @@ NUMBERS = (
 )  # fmt: skip
 NOT_NUMBERS = ("", "--1", "²", "1_000", " 1", "0x10", "1e5", "nan", "9" * 4_000, "true")
 PLAUSIBLE = {
-    "a": "g", "b": "t", "c": "TBW102", "d": "4", "group": "g", "consumerGroup": "g", "producerGroup": "g", "srcGroup": "g",
+    "a": "g", "b": "t", "c": "TBW102", "d": "4", "defaultTopicQueueNums": "4", "group": "g", "consumerGroup": "g", "producerGroup": "g", "srcGroup": "g",
     "destGroup": "h", "groupName": "g", "maxMsgNums": "8", "maxNum": "8", "invisibleTime": "20000", "perm": "6",
     "readQueueNums": "4", "writeQueueNums": "4", "topicFilterType": "SINGLE_TAG", "clusterName": "DefaultCluster",
     "brokerName": "broker-a", "brokerAddr": "127.0.0.1:1", "defaultTopic": "TBW102", "subscription": "*", "exp": "*",
@@ -126,16 +127,21 @@ SETTINGS = (
 )  # fmt: skip
 
 
+def _modules_of(handler: Any) -> set[str]:
+    """The modules of a handler and of all that it wraps."""
+    function = inspect.unwrap(getattr(handler, "__func__", handler))
+    if not inspect.isfunction(function):
+        return set()
+    inside = [value for value in inspect.getclosurevars(function).nonlocals.values() if callable(value)]
+    found = set[str]().union(*map(_modules_of, inside))
+    return found if inside and function.__module__ in WRAPPERS else found | {function.__module__}
+
+
 def fields_of(handlers: Mapping[int, Handler]) -> dict[int, dict[str, str]]:
     """Code -> field -> kind (text, integer, boolean), of the modules that hold the handlers."""
     found: dict[int, dict[str, str]] = {}
     for code, handler in handlers.items():
-        inner = (
-            inspect.getclosurevars(handler).nonlocals.get("handler", handler)
-            if inspect.isfunction(handler)
-            else handler
-        )
-        text = inspect.getsource(sys.modules[inspect.unwrap(inner).__module__])
+        text = "".join(inspect.getsource(sys.modules[name]) for name in sorted(_modules_of(handler)))
         kinds = {name: "integer" if kind == "int32" else kind for kind, name in _READ.findall(text)}
         found[code] = _MORE_FIELDS.get(code) or {**kinds, **(_SEND_FIELDS if code in SENDS else {})}
     return found
@@ -177,9 +183,13 @@ class HostileRequests:
 
     def _name(self, code: int) -> str:
         rng = self._rng
+        if (
+            code in NEVER_PLAIN
+        ):  # what was seen may be a plain name: a topic without queues ends the world for the others
+            return self._text()
         if self.seen and rng.random() < 0.1:
             return rng.choice(self.seen)
-        return self._text() if code in NEVER_PLAIN or rng.random() < 0.4 else rng.choice(PLAIN)
+        return self._text() if rng.random() < 0.4 else rng.choice(PLAIN)
 
     def _text(self) -> str:
         rng = self._rng

@@ -23,7 +23,6 @@ from aerobee.broker.fastpath import later as fast_later
 from aerobee.broker.fastpath import send as fast_sends
 from aerobee.broker.fastpath import transaction as fast_transactions
 from aerobee.broker.fastpath.choice import VARIABLE
-from aerobee.broker.pop import retry
 from aerobee.broker.send import reply, send_service
 from aerobee.store import queue_table
 from aerobee.store.queue_mender import QueueMender
@@ -34,7 +33,7 @@ from tests.survival.hostile_frames import Fault
 
 Mutation = AbstractContextManager[Any]
 patch = mock.patch.object
-SEQUENCES, WORLDS_MAX = 1_500, 4
+SEQUENCES, WORLDS_MAX = 1_500, 16
 DAMAGE_CASES_MAX = 100
 ANYTHING = re.compile(r".*\Z", re.DOTALL)
 
@@ -96,10 +95,6 @@ def clients_write_to_the_brokers_own_topics() -> Mutation:
     return all_of(patch(send_service, "takes_client_sends", taken), patch(reply, "takes_client_sends", taken))
 
 
-def tries_are_counted_beyond_the_field() -> Mutation:
-    return patch(retry, "next_try", lambda tries: tries + 1)
-
-
 SEMANTIC: dict[str, tuple[str, Callable[[], Mutation], str]] = {
     f"{role}: {mutation.__name__}": (role, mutation, said)
     for role, mutation, said in (
@@ -109,7 +104,6 @@ SEMANTIC: dict[str, tuple[str, Callable[[], Mutation], str]] = {
         ("broker", wait_is_searched_for_in_the_text, "was answered when the disk had"),
         ("nameserver", settings_are_not_escaped, "paths in force are|that say where files lie"),
         ("broker", clients_write_to_the_brokers_own_topics, "the broker's own topic|cannot be delivered|TIMER_OUT_MS"),
-        ("broker", tries_are_counted_beyond_the_field, "Reviver|do not fit a record"),
     )
 }  # fmt: skip
 
