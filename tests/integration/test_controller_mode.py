@@ -18,6 +18,7 @@ from aerobee.errors import ConfigError, StoreError
 from aerobee.ha.epoch_file import EpochEntry
 from aerobee.ha.handshake import Handshake, HandshakeReply
 from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.transfer_header import StateReport
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.network import AsyncioNetwork
@@ -290,6 +291,27 @@ async def test_who_asks_at_the_ha_port_and_does_not_read_takes_no_memory(group: 
     assert await others[-1][0].read() == b"", "it is one too many"
     for _, other in others:
         other.close()
+
+
+async def test_a_replica_confirms_no_byte_that_it_was_not_sent(group: Group) -> None:
+    await group.begin()
+    a = await group.start("a", store=SYNC)
+    assert a.controllers is not None
+    mode = a.controllers.agent.mode
+    host, _, port = a.identity.ha_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(Handshake(broker_id=7).encode())
+    await reader.readexactly(20 + 12)
+    writer.write(StateReport(0).encode())
+    await wait_until(lambda: mode._slaves and next(iter(mode._slaves))._sender is not None)
+    slave = next(iter(mode._slaves))
+    assert slave._sender is not None
+    slave._sender.pause()
+    await group.sent(a, [b"1"])
+    writer.write(StateReport(a.store.log.end).encode())
+    await wait_until(lambda: slave not in mode._slaves, "it is sent away")
+    assert slave.acknowledged == 0
+    writer.close()
 
 
 async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
+from aerobee.ha.transfer_header import encode_report
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import ResponseCode
@@ -188,6 +191,26 @@ async def test_sync_replication_answers_when_the_slave_has_it(pair: Pair) -> Non
         master.address, send_request("t", properties="UNIQ_KEY\x01U\x02WAIT\x01false\x02")
     )
     assert unheld.code == 0
+
+
+async def test_a_slave_confirms_no_byte_that_it_was_not_sent(pair: Pair) -> None:
+    sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "slave_timeout": 1_000}
+    master = await pair.start("master", store=sync)
+    mode = master.replication._mode
+    assert isinstance(mode, ClassicMode)
+    host, _, port = master.identity.ha_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(encode_report(0))
+    await wait_until(lambda: mode._slaves and next(iter(mode._slaves))._sender is not None)
+    slave = next(iter(mode._slaves))
+    assert slave._sender is not None
+    slave._sender.pause()
+    answer = asyncio.create_task(pair.client.invoke(master.address, send_request("t")))
+    await wait_until(lambda: master.store.log.end > 0)
+    writer.write(encode_report(master.store.log.end))
+    assert (await answer).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert await reader.read() == b"", "it is sent away"
+    writer.close()
 
 
 async def test_the_slave_is_made_the_master_and_the_old_one_follows_it(pair: Pair, tmp_path: Path) -> None:

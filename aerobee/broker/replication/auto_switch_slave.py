@@ -165,6 +165,8 @@ class AutoSwitchSlave(asyncio.Protocol):
             self.end(f"it says that it has byte {offset}, the log ends at {end}")
         elif self._sender is None:
             self._begin(offset)
+        elif offset > self._sender.position:
+            self.end(f"it says that it has byte {offset}, it was sent what is before {self._sender.position}")
         else:
             self._acknowledge(offset)
 
