@@ -18,7 +18,7 @@ from aerobee.errors import ConfigError, StoreError
 from aerobee.ha.epoch_file import EpochEntry
 from aerobee.ha.handshake import Handshake, HandshakeReply
 from aerobee.ha.quorum.controller import Controller
-from aerobee.ha.transfer_header import StateReport
+from aerobee.ha.transfer_header import StateReport, TransferFrame
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.network import AsyncioNetwork
@@ -312,6 +312,42 @@ async def test_a_replica_confirms_no_byte_that_it_was_not_sent(group: Group) -> 
     await wait_until(lambda: slave not in mode._slaves, "it is sent away")
     assert slave.acknowledged == 0
     writer.close()
+
+
+async def test_an_epoch_that_the_handshake_did_not_name_is_not_kept(group: Group) -> None:
+    """Kept, it would be above all that the controllers give: this broker could never lead again."""
+    await group.begin()
+    a = await group.start("a")
+    await group.sent(a, [b"1", b"2"])
+    raw = log_bytes(a)
+    b = await group.start("b")
+    await same(a, b)
+    assert b.controllers is not None
+    await b.controllers.agent.stop()
+    entries = b.controllers.calls._epochs.entries
+
+    async def liar(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(16)
+        writer.write(HandshakeReply(max_offset=len(raw), entries=entries).encode())
+        await reader.readexactly(12)
+        frame = TransferFrame(
+            offset=len(raw), epoch=(1 << 31) - 1, epoch_start_offset=0, confirm_offset=0, body=b"x"
+        )
+        writer.write(frame.encode())
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(liar, "127.0.0.1", 0)
+    async with server:
+        b.replication.become_slave(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
+
+        def trouble() -> str:
+            following = b.replication.state().following
+            return following.trouble if following is not None else ""
+
+        await wait_until(lambda: "handshake ended with 1" in trouble(), timeout_s=60)
+        assert b.controllers.calls._epochs.entries == entries
+        b.replication.become_slave("", 1)
 
 
 async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -> None:

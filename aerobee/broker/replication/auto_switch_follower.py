@@ -115,6 +115,9 @@ class AutoSwitchFollower:
         self._is_following = False
         self._is_stopped = False
         self._master_end = 0
+        self._greeted_epoch = (
+            -1
+        )  # the newest that the master's handshake had; it begins another one with new connections
         self._last_read_s = -1.0
         self._last_write_s = -1.0
         self._trouble = ""
@@ -196,7 +199,7 @@ class AutoSwitchFollower:
             raise CannotFollow(
                 f"the broker at {self._master.ha} is in epoch {last_epoch}, and the controllers' master in {self._master_epoch()}"
             )
-        self._master_end = greeting.max_offset
+        self._master_end, self._greeted_epoch = greeting.max_offset, last_epoch
         store_log, epochs = self._store.log, self._epochs
         epochs.follow_log(store_log.min_offset, store_log.end)
         end = store_log.end
@@ -265,6 +268,10 @@ class AutoSwitchFollower:
         if not self._is_following or connection is not self._connection:
             return
         body, receiver = frame.body, self._receiver
+        if body and frame.epoch > self._greeted_epoch:
+            raise MalformedFrame(
+                f"bytes of epoch {frame.epoch} came, the handshake ended with {self._greeted_epoch}"
+            )
         if receiver.received == 0 and frame.offset and not self._store.log.segments:
             receiver.begin_at(frame.offset)
         if frame.epoch < self._epochs.last_epoch and body:
