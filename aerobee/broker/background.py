@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from aerobee.clock import Clock, Timer
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Background:
@@ -45,3 +46,20 @@ class Background:
         self._timers.clear()
         for task in list(self._tasks):
             task.cancel()
+
+
+_UNDER_WAY: set[asyncio.Future[Any]] = set()  # held here until they end
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await what must not be left half done when the peer that asked for it goes: the waiting ends then, the work does not."""
+    task = asyncio.ensure_future(work)
+    _UNDER_WAY.add(task)
+    task.add_done_callback(_ended)
+    return await asyncio.shield(task)
+
+
+def _ended(task: asyncio.Future[Any]) -> None:
+    _UNDER_WAY.discard(task)
+    if not task.cancelled() and task.exception() is not None:
+        log.warning("a change that was asked for has failed: %s", task.exception())

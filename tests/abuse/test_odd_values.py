@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from aerobee.message import TRIES_MAX, decode_records
+from aerobee.remoting.command import RemotingCommand
 from aerobee.testing import LocalCluster
 from tests.abuse.stranger import Stranger, broker_at
+from tests.fakes import FakePeer
+from tests.waiting import wait_until
 
 MALFORMED, MESSAGE_ILLEGAL = 1, 13
 POP, ACK, BATCH_ACK, SEND_BACK = 200_050, 200_051, 200_151, 36
@@ -83,3 +89,24 @@ async def test_an_acknowledgement_for_a_time_that_no_pop_gave_is_refused_and_not
                    "extraInfo": f"0 {pop_time} {invisible} 0 0 broker-a 0 0"}  # fmt: skip
             assert (await stranger.call(ACK, ack)).code in (MALFORMED, MESSAGE_ILLEGAL)
         assert broker.store.max_physical_offset == end
+
+
+@pytest.mark.parametrize("code", [215, 207])
+async def test_a_deletion_goes_on_when_the_peer_leaves_before_it_is_answered(
+    tmp_path: Path, code: int
+) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        assert (await stranger.send_message("t")).code == 0
+        pull = {"consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "5",
+                "commitOffset": "1", "suspendTimeoutMillis": "0", "subscription": "*"}  # fmt: skip
+        assert (await stranger.call(11, pull)).code == 0
+        assert broker.offsets.query("g", "t", 0) == 1
+        connection = FakePeer()
+        request = RemotingCommand(code, {"topic": "t", "groupName": "g", "cleanOffset": "true"})
+        asked: Any = broker.handlers[code](connection, request)  # type: ignore[arg-type]
+        task = asyncio.ensure_future(asked)
+        await asyncio.sleep(0)
+        task.cancel()  # as Connection does when it is lost
+        await wait_until(lambda: broker.offsets.query("g", "t", 0) is None, "its offsets are gone, too")
+        if code == 215:
+            await wait_until(lambda: ("t", 0) not in broker.store.queues, "and its queues")

@@ -13,6 +13,7 @@ from itertools import islice
 from aerobee.broker.admin.topic import page_of
 from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.attributes import GROUP_ATTRIBUTES, apply_changes
+from aerobee.broker.background import to_the_end
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable, check_client_group, is_system_group
@@ -122,12 +123,15 @@ class AdminGroupCalls:
             return request.reply(
                 ResponseCode.INVALID_PARAMETER, remark=f"group {group} belongs to the broker itself and stays"
             )
-        await self._groups.delete_beside(group)
-        if request.boolean("cleanOffset", False):
-            self._offsets.remove_group(group)
-        self._stats.remove_group(group)
+        await to_the_end(self._delete(group, cleans_offsets=request.boolean("cleanOffset", False)))
         log.info("group %s was deleted by %s", group, peer.address)
         return request.reply()
+
+    async def _delete(self, group: str, *, cleans_offsets: bool) -> None:
+        await self._groups.delete_beside(group)
+        if cleans_offsets:
+            self._offsets.remove_group(group)
+        self._stats.remove_group(group)
 
     def config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """352: one group's settings; a group that does not exist comes to be where groups are created by themselves."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
+from aerobee.broker.background import to_the_end
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
@@ -182,10 +183,7 @@ class AdminTopicCalls:
             # Retry topics of pop consumers belong to one topic of the group: both ways of naming them.
             for group in self._offsets.groups_of(topic):
                 doomed += [f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"]
-        # Once the file has it: queues that are gone cannot come back when the file cannot be written.
-        for name in {topic, *await self._topics.delete_beside(doomed)}:
-            self._forget(name)
-        await self._mappings.delete(topic)
+        await to_the_end(self._delete(topic, doomed))
         log.info("topic %s was deleted by %s", topic, peer.address)
         return request.reply()
 
@@ -206,6 +204,12 @@ class AdminTopicCalls:
         if removed:
             log.info("queues of unused topics were removed: %s", ", ".join(removed))
         return request.reply()
+
+    async def _delete(self, topic: str, doomed: list[str]) -> None:
+        # Once the file has it: queues that are gone cannot come back when the file cannot be written.
+        for name in {topic, *await self._topics.delete_beside(doomed)}:
+            self._forget(name)
+        await self._mappings.delete(topic)
 
     def _forget(self, topic: str) -> None:
         self._store.delete_topic(topic)
