@@ -254,7 +254,8 @@ class Twin(Sending):
     def everything(self, *, with_empty: bool = True) -> Iterator[tuple[str, object]]:
         """Every byte of the files and every number beside them; queues that have nothing only `with_empty`."""
         log, index = self.store.log, self.store.index
-        yield "log", (log.end, log.limit, log.base)
+        # How far it is made ready ahead follows from the sizes of runs, which handlers append one by one.
+        yield "log", (log.end, log.limit if with_empty else 0, log.base)
         for segment in log.segments:
             yield segment.path[-20:], bytes(segment.file.buffer[:])
         for key, queue in sorted(self.store.queues.items()):
