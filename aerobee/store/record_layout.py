@@ -34,7 +34,7 @@ def lay_out(
         raise RecordInvalid(f"the body has {len(message.body)} bytes: maxMessageSize allows {body_bytes_max}")
     if not 0 <= message.queue_id <= 0x7FFFFFFF:
         raise RecordInvalid(f"queue id {message.queue_id} is not from 0 to 2147483647")
-    if not -TRIES_MAX <= message.reconsume_times <= TRIES_MAX:
+    if not -TRIES_MAX - 1 <= message.reconsume_times <= TRIES_MAX:
         raise RecordInvalid(f"{message.reconsume_times} tries do not fit a record")
     return encode_record(
         topic=topic,
