@@ -80,6 +80,7 @@ UNREAD = {
     310: _UNREAD,
     320: {**_UNREAD, "h": "0", "flag": "0"},
 }  # fields that the fast path does not look at
+NUMBERS_OF_PULLS = ("subVersion", "suspendTimeoutMillis", "commitOffset")
 PLAIN_NUMBER = re.compile(r"-?[0-9]{1,18}\Z", re.ASCII)
 LEFT_TO_HANDLERS = b"for the handler: "
 LONG_POLL_SHARE = 0.2  # of the bursts begin with one
@@ -675,8 +676,8 @@ def suits_handlers(data: bytes, position: int) -> bool:
             return False  # the fast path does not look at all of a header
         ext = request.ext or {}
         if request.code not in SENDS:
-            if not PLAIN_NUMBER.match(ext.get("subVersion", "0")):
-                return False  # not looked at, too
+            if not all(PLAIN_NUMBER.match(ext.get(name, "0")) for name in NUMBERS_OF_PULLS):
+                return False  # not looked at where they say nothing
             continue
         text = ext.get("properties" if request.code == 10 else "i", "")
         plain = encode_properties(decode_properties(text))
