@@ -119,8 +119,7 @@ BROKER_ORDER = (
     "call_parts",
     "features",
     "exporter",  # what is shown to a monitoring system
-    "background",  # what the broker itself is made of
-    "config_files",
+    "config_files",  # what the broker itself is made of
     "ports",
     "foundation",  # what stands before the address is known
     "serving",  # what is made from it then
