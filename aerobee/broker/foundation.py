@@ -68,7 +68,12 @@ class Foundation:
             writer=config_writer,
         )
         self.store = MessageStore(
-            store_config, disk=disk, clock=clock, executor=executor, store_host=lambda: identity().store_host
+            store_config,
+            disk=disk,
+            clock=clock,
+            executor=executor,
+            store_host=lambda: identity().store_host,
+            needs_confirmation=config.enable_controller_mode,
         )
         self.bounds = Bounds(self.live, clock)
         self.light = light_entries(self.store)

@@ -52,6 +52,7 @@ COMMANDS = {
     "timer": "timer",
     "bench": "bench",
     "store": "store",
+    "sim": "sim",
     "context": "context",
 }
 COMPLETING = "_AEROBEE_COMPLETE"

@@ -26,6 +26,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee consume orders --group billing --tags 'paid || refunded'",
         "aerobee consume orders --from 15m --no-follow --format '%k %s\\n'",
     ),
+    "sim": ("aerobee sim --seed 7 --story", "aerobee sim --runs 100 --minutes 0.5 --json"),
     "doctor": ("aerobee doctor", "aerobee doctor -n 10.0.0.7:9876 --verbose"),
     "trace": (
         "aerobee trace 7F0000010A3C18B4AAC2000000000000",

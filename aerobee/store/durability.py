@@ -29,10 +29,13 @@ class Durability:
         *,
         clock: Clock,
         executor: Executor | None,
+        needs_confirmation: bool = False,
     ) -> None:
         """`appender` is told what has become durable, `writability` of a sync that failed."""
         self.flushed = Watermark()  # the log is durable below it
         self._is_sync = config.is_sync_flush
+        self._needs_confirmation = needs_confirmation
+        self._confirmed = 0  # enough replicas have the log below it
         self._log = log
         self._appender = appender
         self._writability = writability
@@ -56,8 +59,10 @@ class Durability:
 
     @property
     def readable_offset(self) -> int:
-        """Consumers see records that end at or before it: with sync flush what is durable, else all."""
-        return self.flushed.value if self._is_sync else self._log.end
+        """Consumers see records that end at or before it: with sync flush what is durable, in controller mode what is
+        confirmed, else all."""
+        end = self.flushed.value if self._is_sync else self._log.end
+        return min(end, self._confirmed) if self._needs_confirmation else end
 
     @property
     def unflushed_bytes(self) -> int:
@@ -83,6 +88,19 @@ class Durability:
         bursts may be told as one, later."""
         self._on_burst, self._is_burst_wanted = callback, is_wanted
 
+    def confirm(self, offset: int) -> None:
+        """Enough replicas have the log below `offset`: whoever is elected has it, and consumers may see it. Never goes back."""
+        if offset > self._confirmed:
+            self._confirmed = offset
+            if self._needs_confirmation:
+                self._show()
+
+    def cut(self, offset: int) -> None:
+        """The log was cut there."""
+        self.flushed.cut(offset)
+        self._confirmed = min(self._confirmed, offset)
+        self._appender.forget_unseen(offset)
+
     def wait(self, offset: int, callback: Callable[[bool], None]) -> None:
         """With sync flush call back when the log is durable up to `offset`; with async flush at once.
 
@@ -107,6 +125,8 @@ class Durability:
 
     def start(self) -> None:
         """Begin to flush in the running event loop."""
+        # What is there at the start can be seen: this broker aligns its log with a master's before it takes more.
+        self._confirmed = max(self._confirmed, self._log.end)
         self._flusher.start()
         if self.unflushed_bytes:
             self._flusher.want()
@@ -125,4 +145,4 @@ class Durability:
         self._show()
 
     def _show(self) -> None:
-        self._appender.show_durable(self.flushed.value)
+        self._appender.show_safe(self.readable_offset)

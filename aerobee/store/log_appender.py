@@ -91,14 +91,15 @@ class LogAppender:
         check_writable: Callable[[], None],
         check_open: Callable[[], None],
         on_broken: Callable[[StoreError], None],
+        holds: bool,
     ) -> None:
         """`store_host` gives the address that records name, packed. `check_writable` raises while no message can be taken, `check_open` while not even
-        what a master sends can. `on_broken` is told when a record could not be finished: nothing may follow it."""
+        what a master sends can. `on_broken` is told when a record could not be finished: nothing may follow it. `holds`: consumers see a record when show_safe() says so."""
         self.config = config
         self.log = log
         self.index = index
         self._store_host = store_host
-        self.holds = config.is_sync_flush  # consumers see a record when the disk has it
+        self.holds = holds
         self.last_store_timestamp = 0  # of the newest record
         self.last_record_offset = -1  # where the newest record begins
         self.arrivals: Listeners[[str, int, int, int]] = Listeners(
@@ -109,7 +110,7 @@ class LogAppender:
         self._on_broken = on_broken
         self._queues = queues
         self.clock = clock
-        # With sync flush, records that consumers may not see yet: end in the log, queue, next offset, tags code.
+        # Where they are held, records that consumers may not see yet: end in the log, queue, next offset, tags code.
         self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
         # Of a burst: index entries (hash, physical offset) to be written at its end, and the room that is left.
         self._index_entries: list[tuple[int, int]] = []
@@ -530,15 +531,20 @@ class LogAppender:
         self._show(queue, queue.max_offset, tags_code)
 
     def _show(self, queue: AnyQueue, next_offset: int, tags_code: int) -> None:
-        """Let consumers see the queue's messages below `next_offset`: now, with sync flush when they are durable."""
+        """Let consumers see the queue's messages below `next_offset`: now, or when they are safe."""
         if self.holds:
             self._unseen.append((self.log.end, queue, next_offset, tags_code))
             return
         queue.readable_max = next_offset
         self.arrivals.tell(queue.topic, queue.queue_id, next_offset, tags_code)
 
-    def show_durable(self, bound: int) -> None:
-        """With sync flush: the log is durable up to `bound`. Never raises."""
+    def forget_unseen(self, bound: int) -> None:
+        """The log was cut at `bound`: what lay behind it will never be seen."""
+        while self._unseen and self._unseen[-1][0] > bound:
+            self._unseen.pop()
+
+    def show_safe(self, bound: int) -> None:
+        """Where records are held: those that end at or before `bound` may be seen. Never raises."""
         unseen = self._unseen
         while unseen and unseen[0][0] <= bound:
             _, queue, next_offset, tags_code = unseen.popleft()

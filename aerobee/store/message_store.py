@@ -59,9 +59,11 @@ class MessageStore:
         clock: Clock,
         executor: Executor | None = None,
         store_host: Callable[[], bytes] = lambda: _DEFAULT_HOST,
+        needs_confirmation: bool = False,
     ) -> None:
         """`store_host` gives the address that records name, packed; asked with each, for the port is known later than the
-        store. Blocking work runs in `executor`, else in threads of the store's own."""
+        store. Blocking work runs in `executor`, else in threads of the store's own. `needs_confirmation`: consumers
+        see what confirm() was told, and nothing that another master may not have."""
         self.config = config
         self._own_executor = None if executor is not None else ThreadPoolExecutor(4, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
@@ -79,9 +81,16 @@ class MessageStore:
             check_writable=self.writability.check_writable,
             check_open=self.writability.check_open,
             on_broken=self.writability.fail,
+            holds=config.is_sync_flush or needs_confirmation,
         )
         self.durability = Durability(
-            config, self.log, self.appender, self.writability, clock=clock, executor=self._executor
+            config,
+            self.log,
+            self.appender,
+            self.writability,
+            clock=clock,
+            executor=self._executor,
+            needs_confirmation=needs_confirmation,
         )
         mender = QueueMender(self.log, files.table)
         self.reader = MessageReader(config, self.log, config.memory_share_bytes(), mender.mend)
@@ -229,7 +238,7 @@ class MessageStore:
         try:
             self.flush_now()
             cut = self._files.cut(physical_offset)
-            self.flushed.cut(physical_offset)
+            self.durability.cut(physical_offset)
             offset, store_timestamp = last_record(self.log)
             self.appender.follow(store_timestamp, offset)
             self.log.sync(max(self.log.min_offset, physical_offset - 1), physical_offset)

@@ -71,7 +71,7 @@ class OwnRecords:
         self._waiting = waiting
         self._on_written: Listeners[[]] = Listeners("the reader of own records", store.appender.clock)
         self._on_written.add(on_written)
-        self._is_sync = store.config.is_sync_flush
+        self._holds = store.appender.holds
         name = topic.encode()
         self._topic_part = len(name).to_bytes(1, "big") + name
         self._fixed_bytes = _HEAD.size + len(self._topic_part) + 2
@@ -113,7 +113,7 @@ class OwnRecords:
 
     def written(self, *, is_awaited: bool) -> None:
         """Records of the queue have been written, by append() or by somebody who writes the same natively."""
-        if not is_awaited and not self._is_sync:
+        if not is_awaited and not self._holds:
             self._on_written.tell()  # else each record was announced
         self._store.burst_done()
 

@@ -1,7 +1,9 @@
 """A network in memory: ordered, delayed, and broken on demand. Implements network.Network.
 
-Each party (a broker, a client) gets an endpoint by its name. `isolate` swallows what goes from and to a party without
-telling anybody, as a pulled cable does; `sever` breaks its connections, and both sides see it. Bytes of a connection arrive in order; what one write sent arrives in one piece.
+Each party (a broker, a client) gets an endpoint by its name. `isolate` stops what goes from and to a party without telling
+anybody, as a pulled cable does, and `cut` what goes from one party to another. With `resends` it arrives once the way is open
+again, as TCP has it, unless that took so long that the connection broke; else it is gone, and so is the sense of the connection. `sever` breaks a party's connections, and both sides see
+it. Bytes of a connection arrive in order; what one write sent arrives in one piece.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -17,6 +20,9 @@ from aerobee.errors import UsageError
 
 Factory = Callable[[], asyncio.BaseProtocol]
 FIRST_PORT = 20_000
+RESEND_S = 0.2  # between looks whether a way is open again
+GIVE_UP_S = 15.0  # so long TCP tries; then the connection is broken
+CONNECT_S = 3.0  # so long a connect tries
 
 
 class _Transport(asyncio.Transport):
@@ -34,6 +40,9 @@ class _Transport(asyncio.Transport):
         self._arrives_at = 0.0  # bytes do not overtake each other
         self._paused = False
         self._held: list[bytes] = []
+        # What is under way: when it arrives, and what it does there.
+        self._wire: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
+        self._cut_since: float | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.closed and data:
@@ -43,11 +52,34 @@ class _Transport(asyncio.Transport):
         network = self._network
         now = network.clock.monotonic()
         self._arrives_at = max(self._arrives_at, now + network.delay_s())
-        network.clock.call_later(self._arrives_at - now, self._arrive, deliver, args)
+        if not network.resends:
+            network.clock.call_later(self._arrives_at - now, self._arrive_once, deliver, args)
+            return
+        self._wire.append((self._arrives_at, deliver, args))
+        if len(self._wire) == 1:
+            network.clock.call_later(self._arrives_at - now, self._arrive)
 
-    def _arrive(self, deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def _arrive_once(self, deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
         if not self._network.is_cut(self.owner, self.other.owner):
             deliver(*args)
+
+    def _arrive(self) -> None:
+        network, wire = self._network, self._wire
+        now = network.clock.monotonic()
+        while wire and wire[0][0] <= now:
+            if network.is_cut(self.owner, self.other.owner):
+                self._cut_since = now if self._cut_since is None else self._cut_since
+                if now - self._cut_since < GIVE_UP_S:
+                    network.clock.call_later(RESEND_S, self._arrive)
+                    return
+                wire.clear()
+                self.end(TimeoutError(110, "nothing was confirmed for a long time"))
+                return
+            self._cut_since = None
+            _, deliver, args = wire.popleft()
+            deliver(*args)
+        if wire:
+            network.clock.call_later(wire[0][0] - now, self._arrive)
 
     def receive(self, data: bytes) -> None:
         if self.closed:
@@ -110,13 +142,17 @@ class _Server:
 class SimulatedNetwork:
     """All connections of one simulation. Every server has a port of its own; hosts are not looked at."""
 
-    def __init__(self, rng: random.Random, clock: Clock, *, delay_max_s: float = 0.002) -> None:
+    def __init__(
+        self, rng: random.Random, clock: Clock, *, delay_max_s: float = 0.002, resends: bool = False
+    ) -> None:
+        self.resends = resends
         self.rng = rng
         self.clock = clock
         self.delay_max_s = delay_max_s
         self.servers: dict[int, _Server] = {}
         self._open: dict[_Transport, None] = {}
         self._isolated: set[str] = set()
+        self._cut: set[tuple[str, str]] = set()
         self._next_port = FIRST_PORT
 
     def endpoint(self, name: str) -> Endpoint:
@@ -129,6 +165,19 @@ class SimulatedNetwork:
     def rejoin(self, name: str) -> None:
         self._isolated.discard(name)
 
+    def cut(self, one: str, other: str) -> None:
+        """Hold up what goes from one to the other; the way back stays open."""
+        self._cut.add((one, other))
+
+    def uncut(self, one: str, other: str) -> None:
+        """Open the way from one to the other again."""
+        self._cut.discard((one, other))
+
+    def mend(self) -> None:
+        """Open every way again."""
+        self._cut.clear()
+        self._isolated.clear()
+
     def sever(self, name: str) -> None:
         """Break the connections of a party; both sides see it."""
         for transport in self._of(name):
@@ -136,7 +185,8 @@ class SimulatedNetwork:
             transport.end(ConnectionResetError("severed"))
 
     def is_cut(self, one: str, other: str) -> bool:
-        return one in self._isolated or other in self._isolated
+        """Whether nothing gets from one to the other."""
+        return one in self._isolated or other in self._isolated or (one, other) in self._cut
 
     def delay_s(self) -> float:
         return self.rng.random() * self.delay_max_s
@@ -157,11 +207,16 @@ class SimulatedNetwork:
 
     async def connect(self, owner: str, factory: Factory, host: str, port: int) -> None:
         await self.clock.sleep(self.delay_s())
-        server = self.servers.get(port)
-        if server is None:
-            raise ConnectionRefusedError(111, f"nothing listens at {host}:{port}")
-        if self.is_cut(owner, server.owner):
-            raise TimeoutError(110, f"{host}:{port} does not answer")
+        give_up_at = self.clock.monotonic() + CONNECT_S
+        while True:
+            server = self.servers.get(port)
+            if server is None:
+                raise ConnectionRefusedError(111, f"nothing listens at {host}:{port}")
+            if not self.is_cut(owner, server.owner) and not self.is_cut(server.owner, owner):
+                break
+            if not self.resends or self.clock.monotonic() >= give_up_at:
+                raise TimeoutError(110, f"{host}:{port} does not answer")
+            await self.clock.sleep(RESEND_S)
         self._next_port += 1
         near, far = (host, self._next_port), (host, port)
         client = _Transport(self, owner, near, far)

@@ -154,10 +154,10 @@ async def eventually(ask: Callable[[], Awaitable[bool]]) -> None:
 async def test_three_controllers_elect_one_leader_and_all_name_it(tmp_path: Path) -> None:
     async with quorum(tmp_path) as controllers, tool() as ask:
         leader = await leader_of(controllers)
-        await wait_until(lambda: len({each.status.leader for each in controllers} - {""}) == 1, timeout_s=60)
+        own = leader.config.controller_d_leger_self_id
+        await wait_until(lambda: {each.status.leader for each in controllers} == {own}, timeout_s=60)
         for each in controllers:
             found = await ask.call(each.address, RequestCode.CONTROLLER_GET_METADATA_INFO)
-            own = leader.config.controller_d_leger_self_id
             assert found.ext is not None
             assert found.ext["controllerLeaderId"] == own
             assert found.ext["controllerLeaderAddress"] == leader.address

@@ -1,6 +1,6 @@
 """Holds the code to the floors of docs/architecture.md by reading its imports; nothing is imported.
 
-    floor 4   ops/      testing/
+    floor 4   ops/      testing/  simulation/
     floor 3   broker/   nameserver/
     floor 2   client/   ha/
     floor 1   remoting/ store/  monitoring/
@@ -39,9 +39,10 @@ FLOORS: dict[str, int] = {
     "nameserver": 3,
     "ops": 4,
     "testing": 4,
+    "simulation": 4,
 }
-# The command line shows what the in-process cluster starts, so these two of one floor know each other one way.
-ALLOWED_SIDEWAYS = {("ops", "testing")}
+# The command line shows what the in-process cluster starts and runs simulations, and a simulation is made of what tests use.
+ALLOWED_SIDEWAYS = {("ops", "testing"), ("ops", "simulation"), ("simulation", "testing")}
 # Cores: no IO, no clock, no randomness of their own. These and every file whose docstring calls itself one.
 SAYS_CORE = re.compile(r"(?:^|[.;] |\n)(?:Core[.:,]|core\.|A core[.,])")
 CORES = [

@@ -292,6 +292,7 @@ class AutoSwitchFollower:
             receiver.take(frame.offset, body)
             self._trouble = ""
         self.confirm_offset = max(self.confirm_offset, min(frame.confirm_offset, self._store.log.end))
+        self._store.durability.confirm(self.confirm_offset)
         self._report(connection)
 
     def _report(self, connection: _MasterConnection) -> None:

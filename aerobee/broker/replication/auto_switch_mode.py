@@ -245,6 +245,7 @@ class AutoSwitchMode:
         if copies > 1:
             members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]
             confirmed = min(confirmed, confirmed_by([end, *members], copies))
+        self._store.durability.confirm(confirmed)
         self._acks.advance(confirmed)
 
     def _end_slaves(self, reason: str) -> None:

@@ -1,0 +1,84 @@
+"""`aerobee sim`: a whole cluster under faults in this process, on simulated time, network and disks, from a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from aerobee.ops.failure import ExitCode
+from aerobee.ops.options import AsJson
+from aerobee.ops.output import Output, plural
+from aerobee.simulation.run import Outcome, run_seed
+
+STORY_LINES = 60
+# Sets of texts come in another order in each process unless this is fixed, and the order decides what is sent first.
+HASH_SEED = "PYTHONHASHSEED"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sim")(simulate)
+
+
+def simulate(
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Of the first run; the same seed is the same run.")
+    ] = 0,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="So many seeds from --seed on.")] = 1,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.05, max=600, help="Of simulated faults in each run.")
+    ] = 1.0,
+    story: Annotated[
+        bool, typer.Option("--story", help="Tell what happened, also when nothing was broken.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run two NameServers, three controllers and three replicas, with clients, while machines, ways and disks fail.
+
+    All of it is the real code. Ends with 1 when an acknowledged message was lost, replicas differ, or the cluster does not get well.
+    """
+    if os.environ.get(HASH_SEED) != "0":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, HASH_SEED: "0"})
+    out = Output(as_json)
+    logging.disable(logging.CRITICAL)
+    broken = 0
+    simulated_s = wall_s = 0.0
+    try:
+        for number in range(seed, seed + runs):
+            outcome = run_seed(number, minutes=minutes)
+            broken += bool(outcome.failure)
+            simulated_s += outcome.simulated_s
+            wall_s += outcome.wall_s
+            told = story or bool(outcome.failure)
+            out.line(_document(outcome, told=told), _text(outcome, told=told))
+    finally:
+        logging.disable(logging.NOTSET)
+    if runs > 1:
+        out.note(
+            f"{plural(runs, 'run')}, {broken} broke a promise; {simulated_s:,.0f} simulated seconds in {wall_s:,.0f} s"
+        )
+    raise typer.Exit(int(ExitCode.REFUSED if broken else ExitCode.DONE))
+
+
+def _document(outcome: Outcome, *, told: bool) -> dict[str, object]:
+    document = dataclasses.asdict(outcome)
+    if not told:
+        del document["story"]
+    return document
+
+
+def _text(outcome: Outcome, *, told: bool) -> str:
+    faults = ", ".join(f"{count} x {name}" for name, count in sorted(outcome.faults.items()))
+    lines = [f"seed {outcome.seed}: {outcome.failure or 'every promise was kept'}"]
+    lines.append(
+        f"  {outcome.acknowledged} of {outcome.sent} sends acknowledged in {outcome.simulated_s:.0f} simulated seconds "
+        f"({outcome.wall_s:.1f} s); {faults}; digest {outcome.digest}"
+    )
+    if told:
+        lines.extend(f"  {line}" for line in outcome.story[-STORY_LINES:])
+    return "\n".join(lines)

@@ -1,0 +1,94 @@
+"""Runs one seed and tells what happened. The same seed gives the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aerobee.simulation.checks import check_in_the_end
+from aerobee.simulation.cluster import Broken, Cluster
+from aerobee.simulation.nemesis import Nemesis
+from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One run. `failure` is empty when every promise was kept; `digest` is the same for the same run."""
+
+    seed: int
+    failure: str = ""
+    simulated_s: float = 0.0
+    wall_s: float = 0.0
+    sent: int = 0
+    acknowledged: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    story: list[str] = field(default_factory=list)
+    digest: str = ""
+
+
+def run_seed(
+    seed: int, *, minutes: float = 1.0, prepare: Callable[[Cluster], None] = lambda cluster: None
+) -> Outcome:
+    """Run a cluster under faults for so many simulated minutes, then let it get well and check it."""
+    clock = SimulatedClock()
+    loop = SimulatedLoop(clock)
+    outcome = Outcome(seed)
+    began = time.perf_counter()
+    asyncio.set_event_loop(loop)
+    random.seed(seed)  # for whoever takes its numbers from the module
+    unheard: list[str] = []
+
+    def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        unheard.append(f"{context['message']}: {error!r}")
+
+    loop.set_exception_handler(note)
+    cluster = Cluster(seed, clock, sync_disk=bool(seed % 2))
+    prepare(cluster)
+    try:
+        loop.run_until_complete(_life(cluster, outcome, minutes))
+        if unheard:
+            raise Broken(f"an error that nobody handled: {unheard[0]}")
+    except Exception as error:
+        outcome.failure = f"{type(error).__name__}: {error}"
+    finally:
+        outcome.simulated_s = clock.monotonic()
+        outcome.story = cluster.story.lines
+        outcome.sent = len(cluster.sent)
+        outcome.acknowledged = sum(each.offset >= 0 for each in cluster.sent)
+        _close(loop)
+    outcome.wall_s = time.perf_counter() - began
+    told = [*outcome.story, *(f"{each.body!r} {each.queue_id} {each.offset}" for each in cluster.sent)]
+    outcome.digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    return outcome
+
+
+async def _life(cluster: Cluster, outcome: Outcome, minutes: float) -> None:
+    try:
+        await cluster.start()
+        await cluster.create_topic()
+        cluster.begin_clients()
+        nemesis = Nemesis(cluster)
+        try:
+            await nemesis.run(minutes * 60)
+        finally:
+            outcome.faults = dict(nemesis.counts)
+        await check_in_the_end(cluster)
+    finally:
+        await cluster.stop()
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    try:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
