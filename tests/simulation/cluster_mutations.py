@@ -10,7 +10,6 @@ from unittest import mock
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.ha.controller import election, state
-from aerobee.ha.sync_state_set import SyncStateSet
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -38,23 +37,11 @@ def who_rejoins_is_not_cut() -> AbstractContextManager[Any]:
     return mock.patch.object(AutoSwitchFollower, "_align", align)
 
 
-def two_of_the_set_are_enough() -> AbstractContextManager[Any]:
-    """Who has not all that was acknowledged stays in the set."""
-    advance = SyncStateSet.advance
-
-    def fastest(found: SyncStateSet, own_end: int) -> int:
-        advance(found, own_end)
-        return own_end
-
-    return mock.patch.object(SyncStateSet, "advance", fastest)
-
-
 MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
         a_master_waits_for_nobody,
         anybody_may_be_elected,
         who_rejoins_is_not_cut,
-        two_of_the_set_are_enough,
     )
 }
