@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from datetime import UTC, datetime
 
@@ -20,6 +22,9 @@ WATCHED = frozenset(
 
 def begin_look(command: str, every_s: float, *, as_json: bool, number: int) -> None:
     """Before each look: an empty screen, or in a file and a pipe a line that says when; nothing in JSON."""
+    if number == 0 and threading.current_thread() is threading.main_thread():
+        # Ctrl-C ends the whole, also in the middle of a look, and where the shell has it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if as_json:
         return
     moment = datetime.now(UTC).strftime("%H:%M:%S UTC")
