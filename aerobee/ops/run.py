@@ -8,7 +8,9 @@ cancelled by the first.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,6 +20,22 @@ except ImportError:  # optional: the extra "fast"
     uvloop = None  # type: ignore[assignment]
 
 T = TypeVar("T")
+
+INTERRUPTED = (
+    130  # ExitCode.INTERRUPTED, which this module cannot import without loading all that it explains
+)
+_ends_at_once = False
+
+
+def end_at_once_on_interrupt() -> None:
+    """From now on Ctrl-C ends the process with 130 wherever it is, also where the shell has it ignored.
+
+    For what only looks and has nothing to undo. An exception would be lost where an event loop is being made or closed.
+    """
+    global _ends_at_once
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(INTERRUPTED))
+        _ends_at_once = True
 
 
 class Interrupted(Exception):
@@ -91,7 +109,8 @@ def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoo
                 stop.on_force()
             task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        handled = () if _ends_at_once else (signal.SIGINT, signal.SIGTERM)
+        for number in handled:
             loop.add_signal_handler(number, on_signal)
         try:
             return await command(stop)
@@ -100,7 +119,7 @@ def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoo
                 raise Interrupted from None
             raise
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in handled:
                 loop.remove_signal_handler(number)
 
     default: MakeLoop | None = None if uvloop is None else uvloop.new_event_loop

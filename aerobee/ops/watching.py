@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
 from datetime import UTC, datetime
 
-from aerobee.ops.options import interruptible
+from aerobee.ops.run import end_at_once_on_interrupt
 
 CLEAR = "\x1b[H\x1b[2J"  # the cursor to the first place, then an empty screen
 WATCHED = frozenset(
@@ -22,9 +20,8 @@ WATCHED = frozenset(
 
 def begin_look(command: str, every_s: float, *, as_json: bool, number: int) -> None:
     """Before each look: an empty screen, or in a file and a pipe a line that says when; nothing in JSON."""
-    if number == 0 and threading.current_thread() is threading.main_thread():
-        # Ctrl-C ends the whole, also in the middle of a look, and where the shell has it ignored.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if number == 0:
+        end_at_once_on_interrupt()
     if as_json:
         return
     moment = datetime.now(UTC).strftime("%H:%M:%S UTC")
@@ -37,6 +34,7 @@ def begin_look(command: str, every_s: float, *, as_json: bool, number: int) -> N
 
 
 def pause(every_s: float) -> None:
-    """Until the next look. Raises KeyboardInterrupt on Ctrl-C."""
-    with interruptible():
-        time.sleep(every_s)
+    """Until the next look. From here on Ctrl-C ends the command at once."""
+    sys.stdout.flush()
+    end_at_once_on_interrupt()
+    time.sleep(every_s)
