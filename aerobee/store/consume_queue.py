@@ -158,6 +158,10 @@ class ConsumeQueue:
             return None
         return physical_offset, size, tags_code
 
+    def is_hole(self, offset: int) -> bool:
+        """Whether a message was here whose record is lost, which was said."""
+        return any(size == FILLER_SIZE for _, size, _ in self.entries(offset, 1))
+
     def read_entries(self, offset: int, count: int) -> bytes:
         """Up to `count` entries from `offset` on, as bytes, to the end of the file that holds it."""
         file = self._files.file_at(offset * ENTRY_BYTES)

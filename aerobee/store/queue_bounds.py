@@ -91,12 +91,12 @@ def decode_queue_bounds(data: bytes) -> QueueBounds | None:
     return QueueBounds(log_min, log_end, index_end, boot, (sizes[0], sizes[1], sizes[2], sizes[3]), queues)
 
 
-def with_ends(bounds: QueueBounds, ends: Mapping[Key, int]) -> QueueBounds:
-    """The same, with queues that went on to these offsets since."""
+def with_found(bounds: QueueBounds, found: Mapping[Key, QueueBound]) -> QueueBounds:
+    """The same, with queues that were found since, or went on."""
     queues = dict(bounds.queues)
-    for key, end in ends.items():
-        known = queues.get(key, QueueBound(False, 0, 0))
-        queues[key] = known._replace(max_offset=max(known.max_offset, end))
+    for key, bound in found.items():
+        known = queues.get(key, bound)
+        queues[key] = known._replace(max_offset=max(known.max_offset, bound.max_offset))
     return replace(bounds, queues=queues)
 
 

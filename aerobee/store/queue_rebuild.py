@@ -130,7 +130,7 @@ class QueueRebuild:
         """Build what is suspected."""
         starts: dict[Key, int] = {}
         for key, offset in sorted(self._from.items()):
-            starts[key] = self._keep_before(self._queues.any(*key), offset, log_min, log_end)
+            starts[key] = self._keep_before(key, offset, log_min)
         for record in self._scanner.records(min(starts.values()), log_end, self._damaged):
             if not record.has_queue_entry:
                 continue
@@ -143,18 +143,30 @@ class QueueRebuild:
         for key in sorted(self._from):
             self._finish(key, log_end)
 
-    @staticmethod
-    def _keep_before(queue: AnyQueue, offset: int, log_min: int, log_end: int) -> int:
-        """Drop the entries from `offset` on. Returns where in the log the next one's record may be."""
-        if isinstance(queue, BatchConsumeQueue) or offset <= queue.min_offset:
-            queue.clear()
-            return log_min
-        queue.drop_from(offset)
-        last = queue.entry(queue.max_offset - 1)
-        if last is None or not log_min <= last[0] <= last[0] + last[1] <= log_end:
-            queue.clear()
-            return log_min
-        return last[0] + last[1]
+    def _keep_before(self, key: Key, offset: int, log_min: int) -> int:
+        """Drop the entries from `offset` on, and those before it that are not right either: the log is read from the end of
+        the last good one's record on. Returns where that is."""
+        queue = self._queues.any(*key)
+        if not isinstance(queue, BatchConsumeQueue):
+            for last in range(min(offset, queue.max_offset) - 1, queue.min_offset - 1, -1):
+                entry = queue.entry(last)
+                if entry is not None and self._is_right(key, last, entry):
+                    queue.drop_from(offset)
+                    return entry[0] + entry[1]
+                if not queue.is_hole(last):
+                    offset = last
+        queue.clear()
+        return log_min
+
+    def _is_right(self, key: Key, offset: int, entry: tuple[int, int, int]) -> bool:
+        """Whether an entry points to the record of its message."""
+        if self._scanner.is_far_from_record(entry[0]):
+            return False
+        record = self._scanner.alone(entry[0]).record
+        if record is None or record.size != entry[1]:
+            return False
+        is_light = key[0].startswith(LIGHT_PREFIX)  # its entries lead to records of other queues
+        return is_light or (record.topic, record.queue_id, record.queue_offset) == (*key, offset)
 
     def _damaged(self, start: int, stop: int, reason: str) -> None:
         self._log_damage += 1
@@ -174,7 +186,7 @@ class QueueRebuild:
         queue = self._queues.any(*key)
         held = self._held.pop(key, None)
         if held is not None:
-            if record.queue_offset == self._next_of(held):
+            if record.queue_offset >= self._next_of(held):  # what is between them is lost as well
                 self._fill(held)
             else:
                 self._leave_out(held)

@@ -28,7 +28,7 @@ from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts
 from aerobee.store.index_file import KeyIndex
 from aerobee.store.log_patch import DIRECTORY, patch_log
 from aerobee.store.log_scanner import LogScanner
-from aerobee.store.queue_bounds import decode_queue_bounds, with_ends
+from aerobee.store.queue_bounds import QueueBound, QueueBounds, decode_queue_bounds, with_found
 from aerobee.store.queue_rebuild import QueueRebuild
 from aerobee.store.queue_table import QueueTable
 from aerobee.store.zeros import is_zero
@@ -92,10 +92,11 @@ class Recovery:
         disk: Disk,
         was_clean: bool,
         before_rebuild: Callable[[], None],
-        keep_bounds: Callable[[bytes], None],
+        keep_bounds: Callable[[bytes, int], None],
     ) -> None:
         """`before_rebuild` makes it durable that queues and index are not to be trusted, before any of them goes;
-        `keep_bounds` puts other queue bounds into the checkpoint."""
+        `keep_bounds` puts other queue bounds into the checkpoint, and the log offset up to which queues may be trusted
+        where that knows of none."""
         self._keep_bounds = keep_bounds
         self._disk = disk
         self._before_rebuild = before_rebuild
@@ -107,7 +108,7 @@ class Recovery:
         self._bounds = decode_queue_bounds(checkpoint.queue_bounds)
         self._dispatch_from = 0
         self._index_lost = False
-        self._ends: dict[tuple[str, int], int] = {}  # of queues, as this start found them
+        self._found: dict[tuple[str, int], QueueBound] = {}  # the queues, as this start found them
         self._durable = checkpoint.log_flushed  # the log is known to have reached this far
         self._cuts = False  # damaged bytes at the log's end go
         self.report = RecoveryReport(was_clean=was_clean)
@@ -118,11 +119,15 @@ class Recovery:
         """Settle the log's end, the queues and the index. Raises StoreError when acknowledged data is damaged."""
         try:
             return self._run()
-        except StoreError:
+        except (StoreError, OSError):
             # Entries may have been cut already: the next start is to know that their offsets were used.
             self._rebuild.forget_suspects()
-            if self._bounds is not None and self._ends:
-                self._keep_bounds(with_ends(self._bounds, self._ends).encode())
+            if self._found and (
+                self._bounds is not None or (self._log.segments and not self.report.was_clean)
+            ):
+                bounds = self._bounds or QueueBounds(self._log.min_offset)
+                trusted = 0 if self._checks_all else self._dispatch_from
+                self._keep_bounds(with_found(bounds, self._found).encode(), trusted)
             raise
 
     def _run(self) -> RecoveryReport:
@@ -191,7 +196,7 @@ class Recovery:
             entry, number = queue.entry(queue.max_offset - 1), queue.max_offset - 1
             if entry is None or not 0 <= entry[0] < limit or entry[1] < RECORD_BYTES_MIN:
                 continue
-            self._ends[topic, queue_id] = queue.max_offset
+            self._found[topic, queue_id] = QueueBound(queue.is_batch, queue.first_position, queue.max_offset)
             if not kept or entry[0] < self._checkpoint.log_flushed:
                 continue
             if self._scanner.alone(entry[0]).record is not None:
@@ -200,7 +205,7 @@ class Recovery:
                 lost.append((entry[0], number, f"queue {queue_id} of {topic}"))
         self._durable = max(self._durable, whole)
         if self._config.truncate_corrupt_log:
-            self._rebuild.keep_ends(self._ends)
+            self._rebuild.keep_ends({key: found.max_offset for key, found in self._found.items()})
             return
         lost = [each for each in lost if each[0] >= whole]
         if not lost:
@@ -223,7 +228,7 @@ class Recovery:
 
     def _tell_shorter_queues(self) -> None:
         """A power loss may take records of which queue entries are left: they were not durable, and are gone."""
-        for key, end in self._ends.items():
+        for key, (_, _, end) in self._found.items():
             queue = self._queues.queues.get(key)
             if queue is not None and queue.max_offset < end and len(self.report.notes) < _NOTES_MAX:
                 self.report.notes.append(
@@ -415,6 +420,8 @@ class Recovery:
         if outcome in ("added", "began"):
             report.queue_entries_added += 1
         if outcome == "began" and self._dispatch_from > self._log.min_offset and not self._checks_all:
+            # It looks like a queue that begins here now: a start that ends early must not leave it as one.
+            self._before_rebuild()
             self._rebuild.suspect(key, 0, "its files are gone")
         if outcome == "mended":
             report.queue_entries_mended += 1
@@ -450,8 +457,7 @@ class Recovery:
         elif later is not None and (
             self._has_kept_all or not self._is_lost_write(at, unread, later.physical_offset)
         ):
-            if self._checkpoint.has_bounds or later.store_timestamp < self._checkpoint.log_timestamp:
-                damage = f"a newer record stands behind it at {later.physical_offset}"
+            damage = f"a newer record stands behind it at {later.physical_offset}"
         elif (
             self._checkpoint.has_bounds
             and scan.kind is ScanKind.BAD
