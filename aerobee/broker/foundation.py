@@ -120,6 +120,13 @@ class Foundation:
     def _load_tables(self) -> None:
         for part in (self.topics, self.mappings, self.groups, self.offsets):
             part.load()
+        # Offsets that were saved before a topic was deleted and made again, or before records were lost: the group would
+        # pass over the messages that come there next.
+        for topic, group, queue_id in self.offsets.limit_to_ends(self.store.next_offset):
+            log.warning(
+                "group %s was behind the end of queue %d of %s, which ends at %d: it goes on there",
+                group, queue_id, topic, self.store.next_offset(topic, queue_id),
+            )  # fmt: skip
         adopted = self.topics.adopt(key for key, queue in self.store.queues.items() if queue.max_offset)
         if adopted:
             log.warning("topics.json was behind: %s have messages and are made again", ", ".join(adopted))
@@ -165,7 +172,10 @@ class Foundation:
         if write is not None:
             # The file must not say that a message was taken whose check point a power loss can take back.
             save = write
-            self.store.flushed.when(
-                self.store.appended,
-                lambda ok: self._offsets_file.write_soon(save) if ok and self._saves_offsets else None,
-            )
+            self.store.flushed.when(self.store.appended, lambda ok: self._write_offsets(save, ok))
+
+    def _write_offsets(self, save: Callable[[], None], is_durable: bool) -> None:
+        if is_durable and self._saves_offsets:
+            self._offsets_file.write_soon(save)
+        else:
+            self.offsets.drop_save()

@@ -132,6 +132,7 @@ class Judges:
 
     def __init__(self, world: World, faults: FaultLog) -> None:
         self.world = world
+        self.sends = self.sends_taken = 0  # what was not even taken says nothing of what happens to it
         self._faults = faults
         directories = [world.outside, *(world.outside / "some", world.outside / "some" / "where")]
         self._watched = [str(path) for path in directories]
@@ -156,8 +157,10 @@ class Judges:
 
     def reply(self, request: RemotingCommand, reply: RemotingCommand) -> None:
         """A part answered: may it have said yes?"""
+        self.sends += request.code in SENDS
         if reply.code != 0:
             return
+        self.sends_taken += request.code in SENDS
         code, ext = request.code, request.ext or {}
         if code in SENDS:
             self._stored(request, ext, reply.ext or {})

@@ -62,3 +62,25 @@ async def test_offsets_that_cannot_be_are_not_kept(
         for offset in (0, 3):
             assert (await stranger.call(15, commit("g", "t", 0, offset))).code == 0
             assert broker.offsets.query("g", "t", 0) == offset
+
+
+async def test_offsets_behind_a_queue_that_was_made_again_are_its_end_after_a_crash(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        for _ in range(5):
+            assert (await stranger.send_message("t")).code == 0
+        broker.offsets.commit("g", "t", 0, 5)
+        broker.offsets.commit("h", "t", 0, 1)
+    path = tmp_path / "config" / "consumerOffset.json"
+    saved = path.read_bytes()
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        assert (await stranger.call(215, {"topic": "t"})).code == 0
+        for _ in range(2):
+            assert (await stranger.send_message("t")).code == 0
+    path.write_bytes(saved)  # as if the offsets of the second life had never been saved
+    async with broker_at(tmp_path) as broker:
+        assert broker.offsets.queues_of("g", "t") == {0: 2}
+        assert broker.offsets.queues_of("h", "t") == {0: 1}
+    assert "group g was behind the end of queue 0 of t, which ends at 2" in caplog.text
+    assert "group h was" not in caplog.text

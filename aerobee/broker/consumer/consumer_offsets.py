@@ -41,6 +41,7 @@ COUNT_KEY = "consumerOffsetNumsMax"
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves look at the version, not at each commit
 
 Table = dict[tuple[str, str], dict[int, int]]  # (topic, group) -> queue id -> offset
+Before = dict[tuple[str, str], dict[int, int | None]]  # as Table; None: there was no offset
 ResetCallback = Callable[[str, str, int], None]
 
 
@@ -74,6 +75,9 @@ class ConsumerOffsets:
         self._commits = 0
         self._copied_from: int | None = None  # at a slave: where its log ended when its master told them
         self._dirty = False
+        self._before: Before | None = (
+            None  # while a save waits for its thread: what commits since have replaced
+        )
         self.log_end = -1  # of the file that was read; -1: it does not say, or RocketMQ wrote it
         self.had_pop_buffer = False  # in the run that wrote the file
         self.has_pop_buffer = has_pop_buffer
@@ -97,6 +101,9 @@ class ConsumerOffsets:
                 group, topic, queue_id, offset, before, client or "the broker",
             )  # fmt: skip
         self._count += before is None
+        kept = self._before
+        if kept is not None:  # first, for a thread may copy the queues at any moment
+            kept.setdefault((topic, group), {}).setdefault(queue_id, before)
         queues[queue_id] = offset
         self._dirty = True
         self._commits += 1
@@ -231,22 +238,41 @@ class ConsumerOffsets:
 
     def prepare_save(self) -> Callable[[], None] | None:
         """Return a function that writes the table as it is now, for a thread where it may block; None when nothing
-        was committed since the last time. The function raises StoreError; the table is then saved the next time.
+        was committed since the last time, or what was returned then was neither called nor given to drop_save(). The
+        function raises StoreError; the table is then saved the next time. Called again it writes the same.
+
+        What is committed until the thread comes by is not in the file: whoever waits for the log to be durable up to now
+        before the function is called finds nothing in the file that a power loss takes back.
         """
         file = self._file
-        if file is None or not self._dirty:
+        if file is None or not self._dirty or self._before is not None:
             return None
+        before: Before = {}
         make_content = self._prepare_content()
+        made: list[dict[str, Any]] = []
+        self._before = before
         self._dirty = False
 
         def write() -> None:
             try:
-                file.write(make_content())
+                if not made:
+                    content = make_content()
+                    for name, queues in list(before.items()):
+                        _take_back(content["offsetTable"], name, queues)
+                    made.append(content)
+                    self._before = None
+                file.write(made[0])
             except BaseException:
+                self._before = None
                 self._dirty = True
                 raise
 
         return write
+
+    def drop_save(self) -> None:
+        """What prepare_save() returned is not going to be called."""
+        self._before = None
+        self._dirty = True
 
     def _file_content(self) -> dict[str, Any]:
         return self._prepare_content()()
@@ -254,9 +280,8 @@ class ConsumerOffsets:
     def _prepare_content(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the file's content, for a thread: of 100,000 queues it takes a second.
 
-        The log's end is that of now. Offsets that are committed until the thread comes by are in the file, too, which
-        does no harm: what was popped up to them shows in the log behind that end once more. Each copy of a table that
-        is made there is one step of the interpreter.
+        The log's end is that of now. Offsets that are committed until it is called are in it, too. Each copy of a table
+        that is made there is one step of the interpreter.
         """
         log_end = self._log_end_now() if self._copied_from is None else self._copied_from
         has_pop_buffer = self.has_pop_buffer
@@ -290,13 +315,17 @@ class ConsumerOffsets:
             "pullOffsetTable": _table_dict(self._pulled.items()),
         }
 
-    def limit_to_ends(self) -> list[tuple[str, str, int]]:
-        """Set each offset that is behind its queue's end to that end. Returns (topic, group, queue id) of these."""
+    def limit_to_ends(self, end_of: Callable[[str, int], int] | None = None) -> list[tuple[str, str, int]]:
+        """Set each offset that is behind its queue's end to that end. Returns (topic, group, queue id) of these.
+
+        `end_of` as in the constructor, of which it takes the place.
+        """
+        end_of = end_of or self._end_of
         lowered: list[tuple[str, str, int]] = []
         for table in (self._offsets, self._pulled):
             for (topic, group), queues in table.items():
                 for queue_id, offset in queues.items():
-                    end = offset if self._end_of is None else self._end_of(topic, queue_id)
+                    end = offset if end_of is None else end_of(topic, queue_id)
                     if offset > end:
                         queues[queue_id] = end  # its key stays: the loop goes on
                         if table is self._offsets:
@@ -349,6 +378,21 @@ class ConsumerOffsets:
 
 def _table_dict(entries: Iterable[tuple[tuple[str, str], dict[int, int]]]) -> dict[str, dict[int, int]]:
     return {f"{topic}{SEPARATOR}{group}": queues.copy() for (topic, group), queues in entries}
+
+
+def _take_back(
+    table: dict[str, dict[int, int]], name: tuple[str, str], before: dict[int, int | None]
+) -> None:
+    """Put the offsets of `before` into a copy of the table that was made since."""
+    topic, group = name
+    queues = table.get(f"{topic}{SEPARATOR}{group}")
+    if queues is None:
+        return
+    for queue_id, offset in before.copy().items():
+        if offset is None:
+            queues.pop(queue_id, None)
+        else:
+            queues[queue_id] = offset
 
 
 def parse_offset_table(fields: json_fields.Fields, name: str) -> Table:

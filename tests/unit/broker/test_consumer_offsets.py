@@ -95,6 +95,38 @@ def test_a_failed_write_is_repeated() -> None:
     assert file.write_count == 1
 
 
+def test_what_is_committed_until_the_thread_comes_by_is_not_in_the_file() -> None:
+    file = MemoryFile()
+    offsets = make(file)
+    offsets.commit("g", "T", 0, 3)
+    offsets.commit("g", "U", 0, 1)
+    save = offsets.prepare_save()
+    assert save is not None
+    for offset in (4, 5):
+        offsets.commit("g", "T", 0, offset)
+    offsets.commit("g", "T", 1, 7)
+    offsets.commit("h", "T", 0, 9)
+    assert offsets.prepare_save() is None  # one at a time
+    save()
+    assert file.value is not None
+    assert file.value["offsetTable"] == {"T@g": {0: 3}, "U@g": {0: 1}}
+    later = offsets.prepare_save()
+    assert later is not None
+    offsets.commit("g", "T", 0, 6)
+    file.failure = StoreError("the disk is full")
+    with pytest.raises(StoreError):
+        later()
+    file.failure = None
+    later()  # tried again: the same content
+    assert file.value["offsetTable"] == {"T@g": {0: 5, 1: 7}, "U@g": {0: 1}, "T@h": {0: 9}}
+    assert offsets.prepare_save() is not None
+    offsets.drop_save()
+    last = offsets.prepare_save()
+    assert last is not None
+    last()
+    assert file.value["offsetTable"]["T@g"] == {0: 6, 1: 7}
+
+
 def test_a_broken_file_stops_the_broker_rather_than_losing_offsets() -> None:
     offsets = make(MemoryFile({"offsetTable": {"T@g": {"0": "many"}}}))
     with pytest.raises(StoreError, match=r"consumerOffset\.json"):
