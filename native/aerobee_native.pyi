@@ -157,6 +157,11 @@ class Sockets:
     def send(self, token: int, data: bytes) -> int: ...
 
 @final
+class RawAppender:
+    def __init__(self, store: object) -> None: ...
+    def append(self, physical_offset: int, data: bytearray, begin: int) -> int: ...
+
+@final
 class RecordFilter:
     """A program of aerobee/broker/filter/program.py."""
 

@@ -136,16 +136,22 @@ class Serving:
 
     def _make_replication(self, listener: HaListener) -> Replication:
         """Classic, or as the controllers say."""
-        base = self._base
+        base, make_raw = self._base, self._choice.make_raw_appender
+        raw_appends = make_raw(base.store) if make_raw is not None else None
         if not base.live.value.enable_controller_mode:
             return make_replication(
-                parts=self.parts, modes=self._modes, listener=listener, network=base.network
+                parts=self.parts,
+                modes=self._modes,
+                listener=listener,
+                network=base.network,
+                raw_appends=raw_appends,
             )
         self.controllers = make_controller_mode(
             parts=self.parts,
             modes=self._modes,
             listener=listener,
             network=base.network,
+            raw_appends=raw_appends,
             on_role=self._role_given,
         )
         return self.controllers.replication

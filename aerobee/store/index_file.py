@@ -165,6 +165,15 @@ class IndexFile:
         if self.dirty_from < 0:
             self.dirty_from = physical_offset
 
+    def put_timed_run(self, entries: Sequence[tuple[int, int]], times: Sequence[int]) -> None:
+        """put_run() of entries that have store times of their own."""
+        first = 0
+        for number, time_ms in enumerate(times):
+            if time_ms != times[first]:
+                self.put_run(entries[first:number], times[first])
+                first = number
+        self.put_run(entries[first:], times[first])
+
     def put_run(self, entries: Sequence[tuple[int, int]], store_timestamp: int) -> None:
         """put() for each (hash, physical offset), and write_header()."""
         rest = iter(entries)
@@ -482,6 +491,11 @@ class KeyIndex:
         """
         if entries and self.is_enabled:
             self.files[-1].put_run(entries, store_timestamp)
+
+    def put_timed_run(self, entries: Sequence[tuple[int, int]], times: Sequence[int]) -> None:
+        """put_run() of entries that have store times of their own, ms."""
+        if entries and self.is_enabled:
+            self.files[-1].put_timed_run(entries, times)
 
     def find(self, topic: str, text: str, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
         """Physical offsets of candidates, newest first, each once."""

@@ -17,7 +17,7 @@ order, and the native fast path (native/) mirrors it:
 What native code settles, before it calls anything of Python that may look: `log.end`; of each queue `max_offset`, and
 `readable_max` where it tells nobody (async flush, no one waits at the queue), else announce() for each entry, in order;
 mark_dirty() at a queue's first unsynced entry; the newest index file's numbers (KeyIndex.put_run); at the end of the burst
-`last_store_timestamp` and `last_record_offset`. It asks CommitLog.place, ConsumeQueue.make_room and KeyIndex.make_room
+`last_store_timestamp` and `last_record_offset`. A master's bytes are shown by show_raw(). It asks CommitLog.place, ConsumeQueue.make_room and KeyIndex.make_room
 for room with everything settled, for these may change files.
 """
 
@@ -387,12 +387,8 @@ class LogAppender:
         that are not whole records of that place or that skip messages of a queue, StoreFull, StoreNotWritable.
         Source: CommitLog.appendToCommitLog.
         """
-        self._check_open()
+        self.check_raw(physical_offset)
         log = self.log
-        if log.segments and physical_offset != log.end:
-            raise RecordInvalid(
-                f"records for {physical_offset} do not continue the log, which ends at {log.end}"
-            )
         run = cut_raw(data, physical_offset, check_crc=True)
         now_ms = run.last_store_timestamp
         entries = [
@@ -401,12 +397,14 @@ class LogAppender:
             if record.has_queue_entry
             for entry in (record, *self._queues.light_records(record, properties))
         ]
-        index_entries = [
-            (key_hash(f"{record.topic}#{key}"), record.physical_offset)
+        keyed = [
+            (key_hash(f"{record.topic}#{key}"), record)
             for record, properties in run.records
             if record.is_indexed
             for key in index_texts(properties)
         ]
+        index_entries = [(value, record.physical_offset) for value, record in keyed]
+        times = [record.store_timestamp for _, record in keyed]
         self._check_continues(entries)
         self._write_index(now_ms)
         if index_entries and not self.index.has_room(len(index_entries)):
@@ -419,7 +417,7 @@ class LogAppender:
             for record, properties in entries:
                 outcome = self._queues.redispatch(record, properties)
                 assert outcome in ("added", "began"), (outcome, record)
-            self.index.put_run(index_entries, now_ms)
+            self.index.put_timed_run(index_entries, times)
         except Exception as error:
             raise self.broken(physical_offset, error) from error
         self._index_room = 0
@@ -431,6 +429,40 @@ class LogAppender:
             code = self._queues.tags_code(record.topic, properties, record.store_timestamp)
             self._show(queue, record.queue_offset + _batch_size(queue, record, properties), code)
         return run
+
+    def check_raw(self, physical_offset: int) -> None:
+        """Raise StoreNotWritable or RecordInvalid unless a master's bytes for this place can be taken now."""
+        self._check_open()
+        if self.log.segments and physical_offset != self.log.end:
+            raise RecordInvalid(
+                f"records for {physical_offset} do not continue the log, which ends at {self.log.end}"
+            )
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """For native code: how long each delay level waits."""
+        return self._queues.delay_levels_ms
+
+    def raw_queue(self, topic: str, queue_id: int) -> AnyQueue:
+        """For native code: the queue of a master's record, made when it is new. Raises RecordInvalid."""
+        return self._queues.any(topic, queue_id)
+
+    def reserve_raw(self, physical_offset: int, size: int) -> None:
+        """For native code: CommitLog.place_raw of whole records without a blank."""
+        self.log.place_raw(physical_offset, size, fills_file=False)
+
+    def show_raw(
+        self, store_timestamp: int, record_offset: int, notes: Sequence[tuple[AnyQueue, int, int]]
+    ) -> None:
+        """For native code: a run of a master's records is complete, the newest one begins at `record_offset`.
+
+        `notes`: queue, queue offset behind the newest message, tags code; one for consecutive messages of a queue that have
+        the same code. Who waits may be told of several messages at once by it.
+        """
+        self._index_room = 0
+        self.last_store_timestamp, self.last_record_offset = store_timestamp, record_offset
+        for queue, next_offset, tags_code in notes:
+            self._show(queue, next_offset, tags_code)
 
     def _check_continues(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
         """Raise RecordInvalid unless each entry is the next one of its queue, the first one of a new queue, or number 0:

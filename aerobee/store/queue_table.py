@@ -34,7 +34,7 @@ class QueueTable:
         self._ordinary_dir = config.path("consumequeue")
         self._batch_dir = config.path("batchconsumequeue")
         self.batch_topics: set[str] = set()
-        self._delay_levels_ms = config.delay_levels_ms()
+        self.delay_levels_ms = config.delay_levels_ms()
         self._extension_dir = config.path("consumequeue_ext")
         self._has_extensions = config.enable_consume_queue_ext or pool.disk.is_dir(self._extension_dir)
         self._bitmap: Bitmap | None = None
@@ -113,7 +113,7 @@ class QueueTable:
 
     def tags_code(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
         """What the queue entry of a message says of its tag, or of its due time."""
-        return entry_tags_code(topic, properties, store_timestamp, self._delay_levels_ms)
+        return entry_tags_code(topic, properties, store_timestamp, self.delay_levels_ms)
 
     def light_records(self, record: DispatchRecord, properties: dict[str, str]) -> Iterator[DispatchRecord]:
         """The record once more for each light queue that has an entry of it."""

@@ -71,22 +71,34 @@ impl Index {
         Ok(())
     }
 
-    /// Write the entries collected so far, file header included.
+    /// Write the entries collected so far, all with this store time, file header included.
     pub fn write(&mut self, files: Option<&Bound<'_, PyList>>, now_ms: i64) -> PyResult<()> {
+        self.write_all(files, &[], now_ms)
+    }
+
+    /// As write(), each entry with a store time of its own.
+    pub fn write_timed(&mut self, files: Option<&Bound<'_, PyList>>, times: &[i64]) -> PyResult<()> {
+        debug_assert_eq!(times.len(), self.entries.len());
+        self.write_all(files, times, times.last().copied().unwrap_or(0))
+    }
+
+    /// `times` of the entries, those that it lacks have the last one.
+    fn write_all(&mut self, files: Option<&Bound<'_, PyList>>, times: &[i64], last_ms: i64) -> PyResult<()> {
         let Some(files) = files.filter(|files| !self.entries.is_empty() && !files.is_empty()) else {
             self.entries.clear();
             return Ok(());
         };
         let py = files.py();
         let file = files.get_item(files.len() - 1)?;
-        let mut entries = self.entries.as_slice();
+        let (mut entries, mut times) = (self.entries.as_slice(), times);
         let count: i64 = file.getattr(intern!(py, "count"))?.extract()?;
         let mut known = self.open.take().filter(|open| open.file.is(&file) && open.count == count);
         if count == 1 {
             // The file's first entry sets its beginning.
             let (hash, offset) = entries[0];
-            file.call_method1(intern!(py, "put"), (hash, offset, now_ms))?;
+            file.call_method1(intern!(py, "put"), (hash, offset, times.first().copied().unwrap_or(last_ms)))?;
             entries = &entries[1..];
+            times = times.get(1..).unwrap_or_default();
             known = None;
         }
         let mut open = match known {
@@ -94,8 +106,13 @@ impl Index {
             None => OpenFile::load(&file, file.getattr(intern!(py, "count"))?.extract()?)?,
         };
         let window = Window::new(&file.getattr(intern!(py, "buffer"))?)?;
-        let seconds = now_ms.saturating_sub(open.begin).div_euclid(1000).clamp(0, i64::from(i32::MAX)) as i32;
-        for (hash, offset) in entries {
+        let begin = open.begin;
+        let since = |time: i64| if begin > 0 { time.saturating_sub(begin).div_euclid(1000).clamp(0, i64::from(i32::MAX)) as i32 } else { 0 };
+        let (mut time, mut seconds) = (last_ms, since(last_ms));
+        for (number, (hash, offset)) in entries.iter().enumerate() {
+            if let Some(own) = times.get(number).copied().filter(|own| *own != time) {
+                (time, seconds) = (own, since(own));
+            }
             let slot_at = HEADER_BYTES + i64::from(*hash) % open.slot_count * 4;
             let mut previous = i64::from(i32::from_be_bytes(window.read(slot_at).ok_or_else(beyond)?));
             if !(0 < previous && previous < open.count) {
@@ -123,9 +140,9 @@ impl Index {
             file.setattr(intern!(py, "count"), open.count)?;
             file.setattr(intern!(py, "end_physical_offset"), open.end_offset)?;
         }
-        file.setattr(intern!(py, "end_timestamp"), now_ms)?;
+        file.setattr(intern!(py, "end_timestamp"), last_ms)?;
         let mut header = [0; HEADER_BYTES as usize];
-        for (at, value) in [open.begin, now_ms, open.begin_offset, open.end_offset].iter().enumerate() {
+        for (at, value) in [open.begin, last_ms, open.begin_offset, open.end_offset].iter().enumerate() {
             header[at * 8..at * 8 + 8].copy_from_slice(&value.to_be_bytes());
         }
         header[32..36].copy_from_slice(&(open.used as i32).to_be_bytes());

@@ -23,6 +23,7 @@ mod record;
 mod topic;
 mod index;
 mod appender;
+mod raw_appender;
 mod segment;
 mod filter;
 
@@ -69,5 +70,6 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sockets::Sockets>()?;
     module.add_class::<delivery::DeliveryBackend>()?;
     module.add_class::<pop_records::PopRecords>()?;
+    module.add_class::<raw_appender::RawAppender>()?;
     module.add_class::<backend::Backend>()
 }

@@ -42,6 +42,15 @@ VARIABLE, OLD_VARIABLE = "AEROBEE_FAST_PATH", "AEROBEE_LANE"
 PYTHON, NATIVE = "python", "native"
 
 
+class RawAppends(Protocol):
+    """Appends the ordinary records at the start of a master's bytes: native code, which mirrors LogAppender.append_raw."""
+
+    def append(self, physical_offset: int, data: bytearray, begin: int) -> int:
+        """Append what is whole and ordinary of `data[begin:]`; return how many bytes that were, 0 when the first record is
+        for append_raw(), or not whole. Raises what append_raw() raises."""
+        ...
+
+
 class MakeBackend(Protocol):
     """Makes a backend; with `later` and `transactions` it serves these kinds, too."""
 
@@ -77,6 +86,9 @@ class BackendChoice:
     make_delivery: MakeDelivery
     make_sockets: Callable[[], NativeSockets] | None = None  # None: the event loop reads and writes
     make_pop_records: MakePopRecords | None = None  # None: pop/revive_log.py writes itself
+    make_raw_appender: Callable[[MessageStore], RawAppends] | None = (
+        None  # None: LogAppender.append_raw alone
+    )
 
 
 def wanted_backend(environment: Mapping[str, str]) -> str:
@@ -95,7 +107,10 @@ def choose_backend(wanted: str = "") -> BackendChoice:
         why = f"{VARIABLE}={NATIVE}" if wanted else "aerobee-native is there"
         make_sockets = getattr(native, "Sockets", None)  # only Linux has them
         make_pop_records = getattr(native, "PopRecords", None)
-        return BackendChoice(NATIVE, why, make_native, make_native_delivery, make_sockets, make_pop_records)
+        make_raw = getattr(native, "RawAppender", None)
+        return BackendChoice(
+            NATIVE, why, make_native, make_native_delivery, make_sockets, make_pop_records, make_raw
+        )
     if wanted == NATIVE:
         raise ConfigError(f"{VARIABLE} is {NATIVE}, but {missing}; run `make native`, or unset {VARIABLE}")
     return BackendChoice(PYTHON, missing, PythonBackend, PythonDelivery)

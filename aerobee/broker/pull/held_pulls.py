@@ -102,6 +102,9 @@ class HeldPulls:
         self._connections: dict[Peer, set[HeldPull]] = {}
         self.by_queue: dict[tuple[str, int], list[HeldPull]] = {}
         self._watched: Counter[tuple[str, int]] = Counter()
+        self._told: dict[
+            tuple[str, int], int
+        ] = {}  # up to which offset pulls with `accept` have heard of a queue's messages
         self._others: list[Callable[[], None]] = []
         self.count = 0
         self.frames_bytes = 0
@@ -166,14 +169,17 @@ class HeldPulls:
         if waiting is None:
             return
         record: bytes | None = None
+        # One notice may stand for several messages (LogAppender.show_raw): then the pull itself looks at all of them.
+        is_next = self._told.get((topic, queue_id)) == max_offset - 1
         stay: list[HeldPull] = []
         for pull in waiting:
             if pull.tag_codes is not None and tags_code not in pull.tag_codes:
                 stay.append(pull)
                 continue
             if pull.accept is not None:
+                self._told[topic, queue_id] = max_offset
                 record = record or self._record_at(topic, queue_id, max_offset - 1)
-                if record is not None and not pull.accept(record):
+                if is_next and record is not None and not pull.accept(record):
                     stay.append(pull)
                     continue
             pull.has_news = True

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.replication.classic_follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow
 from aerobee.broker.replication.controller_files import Epochs
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
@@ -96,6 +97,7 @@ class AutoSwitchFollower:
         broker_id: Callable[[], int],
         master_epoch: Callable[[], int],
         on_cut: Callable[[int], None],
+        native: RawAppends | None = None,
     ) -> None:
         """`master_epoch`: the newest that the controllers told; who has not begun it is not the master.
 
@@ -109,7 +111,8 @@ class AutoSwitchFollower:
         self._broker_id = broker_id
         self._master_epoch = master_epoch
         self._on_cut = on_cut
-        self._receiver = RawReceiver(store)
+        self._native = native
+        self._receiver = RawReceiver(store, native=native)
         self._master = MasterAddress(ha="")
         self._connection: _MasterConnection | None = None
         self._is_following = False
@@ -183,7 +186,7 @@ class AutoSwitchFollower:
             await self._align(greeting)
             if self._is_stopped:
                 return
-            self._receiver = RawReceiver(self._store)
+            self._receiver = RawReceiver(self._store, native=self._native)
             self._is_following = True
             self._report(connection)
             self._tick()

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, cast
 
+from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.replication.byte_rate import ByteRate
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
@@ -72,6 +73,9 @@ class MasterConnection(asyncio.Protocol):
         try:
             self._owner.on_read()
             self._frames.feed(data)
+            # Bodies of frames that go on where the one before ends are taken at once.
+            parts: list[bytes] = []
+            start, end = 0, -1
             while (frame := self._frames.next_frame()) is not None:
                 offset, body = frame.offset, frame.body
                 if self._is_first and body:
@@ -80,8 +84,15 @@ class MasterConnection(asyncio.Protocol):
                         if offset != 1:
                             raise MalformedFrame(f"the master begins at {offset}, 1 was asked for")
                         offset, body = 0, b"\x00" + body
+                if parts and offset != end:
+                    self._owner.on_bytes(self, start, b"".join(parts))
+                    parts = []
                 if body:
-                    self._owner.on_bytes(self, offset, body)
+                    start = start if parts else offset
+                    parts.append(body)
+                    end = offset + len(body)
+            if parts:
+                self._owner.on_bytes(self, start, b"".join(parts))
         except (WireError, StoreError, AerobeeError) as error:
             self.end(error)
         except Exception as error:
@@ -127,6 +138,7 @@ class ClassicFollower:
         network: Network,
         ask_bounds: AskBounds,
         on_cut: Callable[[int], None],
+        native: RawAppends | None = None,
     ) -> None:
         """`on_cut` is told where the log was cut, before anything else is appended."""
         self._store = store
@@ -134,7 +146,8 @@ class ClassicFollower:
         self._network = network
         self._ask_bounds = ask_bounds
         self._on_cut = on_cut
-        self._receiver = RawReceiver(store)
+        self._native = native
+        self._receiver = RawReceiver(store, native=native)
         self._master = MasterAddress(ha="")
         self._connection: MasterConnection | None = None
         self._search: DivergenceSearch | None = None  # what comes is compared by it
@@ -247,7 +260,7 @@ class ClassicFollower:
                 self._unanswered += 1
                 raise CannotFollow(f"the broker at {self._master.broker} does not say where its log begins")
             return self._plan_of_empty(bounds)
-        self._receiver = RawReceiver(self._store)
+        self._receiver = RawReceiver(self._store, native=self._native)
         end = store_log.end
         if bounds is not None and end < bounds.begin:
             raise CannotFollow(
@@ -287,7 +300,7 @@ class ClassicFollower:
                     f"the master's log begins at {begin}, which is no begin of a file of {size} bytes: "
                     "mappedFileSizeCommitLog must be the same at both"
                 )
-        self._receiver = RawReceiver(self._store)
+        self._receiver = RawReceiver(self._store, native=self._native)
         self._receiver.begin_at(begin)
         if begin:
             return _Plan(begin)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from aerobee.broker.consumer.request_mode import RequestModes
+from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
@@ -35,6 +36,7 @@ def make_controller_mode(
     modes: RequestModes,
     listener: HaListener,
     network: Network,
+    raw_appends: RawAppends | None,
     on_role: Callable[[int], None],
 ) -> ControllerMode:
     """`on_role` is told a master's epoch whenever a role began. Raises StoreError for damaged epochs."""
@@ -62,6 +64,7 @@ def make_controller_mode(
         broker_id=lambda: agent.broker_id,
         master_epoch=lambda: parts.role.epoch,
         on_cut=after_cut.forget,
+        native=raw_appends,
     )
     mode = AutoSwitchMode(
         store=store,

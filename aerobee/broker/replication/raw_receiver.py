@@ -1,13 +1,15 @@
 """Log bytes from a master, cut anywhere, become whole records of this log. For both modes.
 
 What is not whole yet is kept, at most one record. A run of records of one log file is appended in one step, with queue and
-index entries (LogAppender.append_raw); nothing of a run that cannot be is kept.
+index entries: by native code as far as they are ordinary, the others by LogAppender.append_raw, which is the definition.
+What is good before the first record that cannot be appended is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.errors import RecordInvalid
 from aerobee.message import MAGIC_BLANK, RECORD_BYTES_MIN
 from aerobee.store.message_store import MessageStore
@@ -19,9 +21,16 @@ _WORD_BYTES = 8  # size and magic
 class RawReceiver:
     """Takes bytes in order. Belongs to the event loop."""
 
-    def __init__(self, store: MessageStore, *, on_appended: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        native: RawAppends | None = None,
+        on_appended: Callable[[], None] | None = None,
+    ) -> None:
         """Begins at the log's end; `on_appended` is called after each run that was appended."""
         self._store = store
+        self._native = native
         self._pending = bytearray()
         self._start = store.log.end  # physical offset of the first pending byte
         self._on_appended = on_appended
@@ -49,25 +58,35 @@ class RawReceiver:
         pending = self._pending
         pending += body
         used = 0
-        store = self._store
+        native, appender = self._native, self._store.appender
+        is_single = native is not None  # a run is one record: native code takes the ordinary ones behind it
         try:
-            while True:
-                size = self._whole(used)
+            while len(pending) - used >= _WORD_BYTES:
+                start = self._start + used
+                size = native.append(start, pending, used) if native is not None else 0
                 if not size:
-                    break
-                store.appender.append_raw(self._start + used, bytes(memoryview(pending)[used : used + size]))
+                    size = self._whole(used, is_single=is_single)
+                    if not size:
+                        break
+                    try:
+                        appender.append_raw(start, bytes(memoryview(pending)[used : used + size]))
+                    except RecordInvalid:
+                        if is_single:
+                            raise
+                        is_single = True  # once more, for what is before the one that is not good
+                        continue
                 used += size
         finally:
             if used:
                 del pending[:used]
                 self._start += used
-                store.burst_done()
+                self._store.burst_done()
                 if self._on_appended is not None:
                     self._on_appended()
         return used
 
-    def _whole(self, begin: int) -> int:
-        """Bytes of the longest run of whole records from `begin` on that lies in one log file."""
+    def _whole(self, begin: int, *, is_single: bool) -> int:
+        """Bytes of the longest run of whole records from `begin` on that lies in one log file, or of the first record."""
         pending, at, end = self._pending, begin, len(self._pending)
         segment_size = self._store.log.segment_size
         while end - at >= _WORD_BYTES:
@@ -80,6 +99,6 @@ class RawReceiver:
             if end - at < size:
                 break
             at += size
-            if is_blank or (self._start + at) % segment_size == 0:
+            if is_single or is_blank or (self._start + at) % segment_size == 0:
                 return at - begin
         return at - begin

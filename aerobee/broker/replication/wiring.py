@@ -6,6 +6,7 @@ import logging
 
 from aerobee.broker.config import MASTER_ID, BrokerConfig
 from aerobee.broker.consumer.request_mode import RequestModes
+from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.classic_follower import ClassicFollower
@@ -96,8 +97,9 @@ def make_replication(
     modes: RequestModes,
     listener: HaListener,
     network: Network,
+    raw_appends: RawAppends | None,
 ) -> Replication:
-    """Make it in classic mode; it begins with Replication.start()."""
+    """Make it in classic mode; it begins with Replication.start(). `raw_appends`: native code that copies a master's log."""
     store, clock, live = parts.store, parts.clock, parts.live
     questions = MasterQuestions(parts.client)
     acks = ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000)
@@ -108,6 +110,7 @@ def make_replication(
         network=network,
         ask_bounds=questions.log_bounds,
         on_cut=after_cut.forget,
+        native=raw_appends,
     )
     mode = ClassicMode(
         store=store,

@@ -1,0 +1,295 @@
+"""What native code copies of a master's log is what LogAppender.append_raw copies: the log, the entries, the index, who is told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from aerobee.broker.fastpath.choice import NATIVE, choose_backend
+from aerobee.broker.replication.raw_receiver import RawReceiver
+from aerobee.clock import ManualClock
+from aerobee.errors import AerobeeError, RecordInvalid, StoreFull
+from aerobee.message import (
+    BORN_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    pack_host,
+)
+from aerobee.store.config import StoreConfig
+from aerobee.store.dispatch import SCHEDULE_TOPIC
+from aerobee.store.index_file import INDEX_ENTRY
+from aerobee.store.message_store import MessageStore
+from aerobee.store.stored_message import StoredMessage
+from aerobee.testing.simulated_disk import SimulatedDisk
+from tests.simulation.store_world import InlineExecutor
+
+HOST, HOST_V6 = pack_host("127.0.0.1", 10_911), pack_host("2001:db8::1", 7)
+FILE_BYTES = 16_384
+TOPICS = ("orders", "other", "主题", "l" * 140, SCHEDULE_TOPIC)
+PROPERTIES = (
+    b"UNIQ_KEY\x01U%d\x02KEYS\x01k%d  z\x02TAGS\x01t%d\x02",
+    b"UNIQ_KEY\x01U%d\x02KEYS\x01k%d\x02DELAY\x01%d",
+    b"TAGS\x01\x02TAGS\x01a\x01b\x02KEYS\x01%d\x02\x01%d\x02x\x01%d\x02",
+    b"DELAY\x01-%d\x02UNIQ_KEY\x01\xe4\xb8\xbb%d\x02TAGS\x01\xe4\xb8\xbb%d",
+    b"DELAY\x0100000000%d\x02UNIQ_KEY\x01\xff%d\x02KEYS\x01 %d",
+    b"KEYS\x01one\x02KEYS\x01two%d\x02TAGS\x01%d\x02TAGS\x01%d\x02",
+)
+
+pytestmark = pytest.mark.skipif(choose_backend().name != NATIVE, reason="the native backend is not installed")
+
+
+class Copy:
+    """A store that copies a log natively, or by the definition."""
+
+    def __init__(self, *, natively: bool, role: str = "SLAVE", **settings: Any) -> None:
+        self.disk = SimulatedDisk(random.Random(1))
+        self.clock = ManualClock(1_700_000_000_000)
+        self.store = MessageStore(
+            StoreConfig(
+                **{
+                    "store_path_root_dir": "/store",
+                    "mapped_file_size_commit_log": FILE_BYTES,
+                    "mapped_file_size_consume_queue": 400,
+                    "max_hash_slot_num": 64,
+                    "max_index_num": 5_000,
+                    "commit_log_reserve_bytes": 1_024,
+                    "broker_role": role,
+                    **settings,
+                }
+            ),
+            disk=self.disk,
+            clock=self.clock,
+            executor=InlineExecutor(),
+            store_host=lambda: HOST,
+        )
+        self.store.load()
+        self.told: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self.store.on_arrival(self.on_arrival)
+        make = choose_backend().make_raw_appender
+        assert make is not None
+        self.receiver = RawReceiver(self.store, native=make(self.store) if natively else None)
+
+    def on_arrival(self, topic: str, queue_id: int, end: int, code: int) -> None:
+        self.told.setdefault((topic, queue_id), []).append((end, code))
+
+    def heard(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        """Per queue, of consecutive notices with one code the last."""
+        return {
+            key: [
+                notice
+                for number, notice in enumerate(notices)
+                if number + 1 == len(notices) or notices[number + 1][1] != notice[1]
+            ]
+            for key, notices in self.told.items()
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Everything of the store that its readers see, and what its files hold."""
+        store = self.store
+        return {
+            "end": store.log.end,
+            "log": [bytes(segment.file.buffer) for segment in store.log.segments],
+            "queues": {
+                key: (
+                    queue.min_offset,
+                    queue.max_offset,
+                    queue.readable_max,
+                    queue.unsynced_from,
+                    [queue.entry(offset) for offset in range(queue.min_offset, queue.max_offset)],
+                )
+                for key, queue in store.queues.items()
+                if queue.max_offset
+            },
+            "index": [
+                (
+                    bytes(file.buffer[40 : file.entries_at + file.count * 20]),
+                    (file.begin_timestamp, file.end_timestamp),
+                    (file.begin_physical_offset, file.end_physical_offset),
+                    (file.used_slots, file.count, file.dirty_from),
+                    bytes(file.buffer[:40]),
+                )
+                for file in store.index.files
+            ],
+            "newest": (store.last_record_offset, store.last_store_timestamp),
+        }
+
+
+def written(seed: int, count: int = 220) -> bytes:
+    """The bytes of a master's log."""
+    rng = random.Random(seed)
+    master = Copy(natively=False, role="ASYNC_MASTER")
+    for _ in range(count):
+        master.clock.advance(rng.choice((0, 0, 0.001, 1.7, 60)))
+        sys_flag = rng.choice((0, 0, 0, 0, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK))
+        text = rng.choice(PROPERTIES) if rng.randrange(4) else b""
+        master.store.append(
+            StoredMessage(
+                topic=rng.choice(TOPICS),
+                queue_id=rng.randrange(3),
+                body=rng.randbytes(rng.choice((0, 1, 90, 700))),
+                properties=text % tuple(rng.randrange(25) for _ in range(text.count(b"%d"))),
+                born_host=rng.choice((HOST, HOST_V6)),
+                sys_flag=sys_flag,
+            )
+        )
+    log = master.store.log
+    assert log.end > count * FILE_BYTES // 80
+    return b"".join(bytes(segment.file.buffer[: segment.end - segment.base]) for segment in log.segments)[
+        : log.end
+    ]
+
+
+def cut(data: bytes, rng: random.Random) -> list[tuple[int, bytes]]:
+    """The bytes as a connection gives them: in pieces of any length."""
+    pieces, at = [], 0
+    while at < len(data):
+        size = rng.choice((1, 7, 200, 3_000, 40_000))
+        pieces.append((at, data[at : at + size]))
+        at += size
+    return pieces
+
+
+def take(copy: Copy, pieces: list[tuple[int, bytes]]) -> list[str]:
+    """What was raised, by type; the first error ends a connection."""
+    for at, piece in pieces:
+        try:
+            copy.receiver.take(at, piece)
+        except AerobeeError as error:
+            return [type(error).__name__]
+    return []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_copy_is_the_same(seed: int) -> None:
+    data = written(seed)
+    both = [Copy(natively=natively) for natively in (True, False)]
+    for number, copy in enumerate(both):
+        assert take(copy, cut(data, random.Random(seed if number else seed + 100))) == []
+    native, python = both
+    assert native.state() == python.state()
+    assert native.store.log.end == len(data)
+    assert native.heard() == python.heard()
+
+
+def test_small_index_files_hold_the_same_entries() -> None:
+    # Where a file ends depends on how many records came at once; what all of them hold does not.
+    data = written(5)
+    found = []
+    for natively in (True, False):
+        copy = Copy(natively=natively, max_index_num=100)
+        assert take(copy, cut(data, random.Random(natively))) == []
+        assert len(copy.store.index.files) > 3
+        found.append(
+            [
+                INDEX_ENTRY.unpack_from(file.buffer, file.entries_at + number * INDEX_ENTRY.size)[:2]
+                for file in copy.store.index.files
+                for number in range(1, file.count)
+            ]
+        )
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ordinary_records_do_not_pass_through_python(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = written(seed)
+    copy = Copy(natively=True)
+    records = 0
+    python = copy.store.appender.append_raw
+
+    def count(*arguments: Any) -> Any:
+        nonlocal records
+        run = python(*arguments)
+        records += len(run.records)
+        return run
+
+    monkeypatch.setattr(copy.store.appender, "append_raw", count)
+    assert take(copy, cut(data, random.Random(seed))) == []
+    # The first of each file of the log, of a queue's (20 entries) and of the index; texts that are no UTF-8.
+    assert records < 110, records
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_what_is_held_back_is_held_back_natively(flush: str) -> None:
+    data = written(3)
+    native, python = (Copy(natively=natively, flush_disk_type=flush) for natively in (True, False))
+    for copy in (native, python):
+        copy.store.appender.holds = True
+        assert take(copy, cut(data, random.Random(1))) == []
+        assert not copy.told
+        copy.store.appender.show_safe(2 * FILE_BYTES)
+        assert copy.told
+        copy.store.appender.show_safe(len(data))
+    assert native.state() == python.state()
+    assert native.heard() == python.heard()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_hostile_bytes_are_judged_alike(seed: int) -> None:
+    rng = random.Random(seed)
+    data = bytearray(written(seed % 3, 120))
+    starts = [0]
+    while starts[-1] < len(data):
+        starts.append(starts[-1] + int.from_bytes(data[starts[-1] : starts[-1] + 4], "big"))
+    at = rng.choice(starts[:-1])
+    match seed % 6:
+        case 0:  # a field of the head
+            place = at + rng.randrange(92)
+            data[place] ^= 1 << rng.randrange(8)
+        case 1:  # anything
+            for _ in range(3):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        case 2:  # a run of zeros: a sector that is gone
+            data[at + 60 : at + 60 + rng.choice((4, 600))] = bytes(rng.choice((4, 600)))
+        case 3:  # a size
+            data[at : at + 4] = rng.choice((0, 7, 91, 1 << 27, 0xFFFFFFFF)).to_bytes(4, "big")
+        case 4:  # another record's bytes
+            other = rng.choice(starts[:-1])
+            size = int.from_bytes(data[other : other + 4], "big")
+            data[at : at + size] = data[other : other + size]
+        case _:  # hosts of another kind
+            data[at + 39] ^= BORN_HOST_V6
+    pieces = cut(bytes(data), rng)
+    native, python = (Copy(natively=natively) for natively in (True, False))
+    assert take(native, pieces) == take(python, pieces)
+    assert native.state() == python.state()
+    assert native.heard() == python.heard()
+
+
+def test_on_a_full_disk_both_stop_between_records_and_go_on() -> None:
+    data = written(2)
+    for natively in (True, False):
+        copy = Copy(natively=natively)
+        assert take(copy, [(0, data[:5_000])]) == []
+        copy.disk.total_bytes = copy.disk.used_bytes + 3_000
+        rest = data[copy.receiver.received :]
+        with pytest.raises(StoreFull):
+            copy.receiver.take(copy.receiver.received, rest)
+        ends = copy.store.log.end
+        assert (
+            data[:ends]
+            == b"".join(
+                bytes(segment.file.buffer[: segment.end - segment.base])
+                for segment in copy.store.log.segments
+            )[:ends]
+        )
+        copy.disk.total_bytes = 1 << 40
+        make = choose_backend().make_raw_appender
+        assert make is not None
+        copy.receiver = RawReceiver(copy.store, native=make(copy.store) if natively else None)
+        assert take(copy, [(ends, data[ends:])]) == []
+        whole = Copy(natively=False)
+        assert take(whole, [(0, data)]) == []
+        assert copy.state()["queues"] == whole.state()["queues"]
+
+
+def test_bytes_for_another_place_are_refused() -> None:
+    data = written(1, 120)
+    copy = Copy(natively=True)
+    copy.receiver.take(0, data[:4_000])
+    before = copy.state()
+    with pytest.raises(RecordInvalid, match="was to come"):
+        copy.receiver.take(copy.receiver.received + 1, data[4_001:])
+    assert copy.state() == before
