@@ -26,7 +26,8 @@ pub struct Later {
     special: NameSet,
     schedule_number: Option<usize>,
     level_queues: Vec<Option<usize>>,
-    timer_place: Option<(usize, usize)>,
+    timer_number: Option<usize>,
+    timer_queue: Option<usize>,
     turn: Option<Turn>,
 }
 
@@ -46,6 +47,14 @@ enum Wish {
     Level(usize),
     /// When it is to be delivered, ms.
     At(i64),
+}
+
+/// When a message is due.
+enum Due {
+    /// That of a level, which counts from 1, at this time, ms.
+    Level(usize, i64),
+    /// That of the timer, in the slot that begins at this time, ms.
+    Slot(i64),
 }
 
 impl Family for Later {
@@ -76,7 +85,8 @@ impl Family for Later {
     fn forget_topics(&mut self) {
         self.schedule_number = None;
         self.level_queues.fill(None);
-        self.timer_place = None;
+        self.timer_number = None;
+        self.timer_queue = None;
     }
 }
 
@@ -98,7 +108,8 @@ impl Later {
             schedule_number: None,
             level_queues: vec![None; delays_ms.len()],
             delays_ms,
-            timer_place: None,
+            timer_number: None,
+            timer_queue: None,
             turn: None,
         }
     }
@@ -139,18 +150,19 @@ impl Later {
         if !pairs.is_paired() || pairs.special {
             return Err(Stop::Slow);
         }
-        let wish = wish_of(text, burst.writing.now_ms).ok_or(Stop::Slow)?;
+        let now_ms = burst.writing.now_ms;
+        let wish = wish_of(text, now_ms).ok_or(Stop::Slow)?;
         let turn = self.turn(burst)?;
-        let limits = turn.timer_limits;
         if !turn.is_allowed {
             return Err(Stop::Slow);
         }
+        let limits = turn.timer_limits;
+        let due = self.due(&wish, now_ms, limits)?;
         let py = burst.writing.py;
         let (topic, queue) = shared.find(py, topic, queue)?;
-        let (stored, stored_queue) = match wish {
-            Wish::Level(level) => self.level(shared, py, level)?,
-            Wish::At(_) if limits.is_some() => self.timer(shared, py)?,
-            Wish::At(_) => return Err(Stop::Slow),
+        let stored = match wish {
+            Wish::Level(_) => self.schedule(shared, py)?,
+            Wish::At(_) => self.timer(shared, py)?,
         };
         let unique_key = pairs.unique_key.filter(|key| is_alphanumeric(key)).ok_or(Stop::Slow)?;
         let sys_flag = sys_flag.small().filter(|flag| flag & !ORDINARY_SYS_FLAG == 0).ok_or(Stop::Slow)?;
@@ -162,23 +174,11 @@ impl Later {
             text.push(2);
         }
         text.extend_from_slice(&shared.identity.own_properties);
-        let mut out_ms = 0;
-        let code = match wish {
-            Wish::Level(level) => burst.writing.now_ms + self.delay_ms(level)?,
-            Wish::At(deliver_ms) => {
-                let (precision_ms, longest_ms) = limits.ok_or(Stop::Slow)?;
-                let now_ms = burst.writing.now_ms;
-                if deliver_ms <= now_ms || deliver_ms - now_ms > longest_ms || precision_ms < 1 {
-                    return Err(Stop::Slow);
-                }
-                // A slot that begins at T holds what is due in (T, T + precision].
-                out_ms = (deliver_ms - 1).div_euclid(precision_ms) * precision_ms;
-                text.extend_from_slice(b"TIMER_OUT_MS\x01");
-                text.extend_from_slice(out_ms.to_string().as_bytes());
-                text.push(2);
-                tag_code
-            }
-        };
+        if let Due::Slot(out_ms) = due {
+            text.extend_from_slice(b"TIMER_OUT_MS\x01");
+            text.extend_from_slice(out_ms.to_string().as_bytes());
+            text.push(2);
+        }
         text.extend_from_slice(b"REAL_TOPIC\x01");
         text.extend_from_slice(shared.appender.topics.list[topic].name());
         text.extend_from_slice(b"\x02REAL_QID\x01");
@@ -190,20 +190,25 @@ impl Later {
         let message = Message {
             body: request.body,
             properties: text,
-            tag_code: code,
+            tag_code: match due {
+                Due::Level(_, due_ms) => due_ms,
+                Due::Slot(_) => tag_code,
+            },
             flag: flag.small().ok_or(Stop::Slow)?,
             sys_flag,
             born_timestamp: born.born_timestamp().ok_or(Stop::Slow)?,
             reconsume_times: tries.small().ok_or(Stop::Slow)?,
             prepared_offset: 0,
         };
+        // Last of all: a queue is opened for messages that are stored, and for no others.
+        let stored_queue = self.stored_queue(shared, py, stored, &due)?;
         let placed = shared.appender.append(&mut burst.writing, stored, stored_queue, &message, hashes)?;
         shared.clear_message_ids();
         shared.add_message_id(placed.physical_offset);
         shared.appender.count_for(&mut burst.writing, stored, topic, placed.size);
-        match wish {
-            Wish::Level(level) => self.tell_level(burst, level, placed.queue_offset, code)?,
-            Wish::At(_) => {
+        match due {
+            Due::Level(level, due_ms) => self.tell_level(burst, level, placed.queue_offset, due_ms)?,
+            Due::Slot(out_ms) => {
                 self.tell_timer(burst)?;
                 self.set_recall_handle(shared, topic, out_ms + 1);
             }
@@ -235,8 +240,22 @@ impl Later {
         told.map(|_| ()).or_else(|error| note_failed_callback(py, error, "telling the timer")).map_err(Stop::Fault)
     }
 
-    fn delay_ms(&self, level: usize) -> Outcome<i64> {
-        self.delays_ms.get(level - 1).copied().ok_or(Stop::Slow)
+    /// When a message is due that asks for this; one that is due at no time of ours is for the handlers.
+    fn due(&self, wish: &Wish, now_ms: i64, limits: Option<(i64, i64)>) -> Outcome<Due> {
+        match *wish {
+            Wish::Level(level) => {
+                let delay_ms = self.delays_ms.get(level - 1).ok_or(Stop::Slow)?;
+                Ok(Due::Level(level, now_ms + delay_ms))
+            }
+            Wish::At(deliver_ms) => {
+                let (precision_ms, longest_ms) = limits.ok_or(Stop::Slow)?;
+                if deliver_ms <= now_ms || deliver_ms - now_ms > longest_ms || precision_ms < 1 {
+                    return Err(Stop::Slow);
+                }
+                // A slot that begins at T holds what is due in (T, T + precision].
+                Ok(Due::Slot((deliver_ms - 1).div_euclid(precision_ms) * precision_ms))
+            }
+        }
     }
 
     /// Put the handle by which the message can be recalled into the scratch buffer (remoting/recall_handle.py).
@@ -254,32 +273,33 @@ impl Later {
         write_base64(&text, out);
     }
 
-    /// The numbers of the timer topic and of its queue.
-    fn timer(&mut self, shared: &mut Shared, py: Python<'_>) -> Outcome<(usize, usize)> {
-        if let Some(place) = self.timer_place {
-            return Ok(place);
+    /// The number of the timer topic.
+    fn timer(&mut self, shared: &mut Shared, py: Python<'_>) -> Outcome<usize> {
+        match self.timer_number {
+            Some(number) => Ok(number),
+            None => Ok(*self.timer_number.insert(shared.appender.add_topic(py, self.timer_topic.bind(py))?)),
         }
-        let topic = shared.appender.add_topic(py, self.timer_topic.bind(py))?;
-        let place = (topic, shared.appender.add_queue(py, topic, 0, Vec::new())?);
-        self.timer_place = Some(place);
-        Ok(place)
     }
 
-    /// The numbers of the schedule topic and of the level's queue.
-    fn level(&mut self, shared: &mut Shared, py: Python<'_>, level: usize) -> Outcome<(usize, usize)> {
-        self.delay_ms(level)?;
-        if let (Some(number), Some(queue)) = (self.schedule_number, self.level_queues[level - 1]) {
-            return Ok((number, queue));
+    /// The number of the schedule topic.
+    fn schedule(&mut self, shared: &mut Shared, py: Python<'_>) -> Outcome<usize> {
+        match self.schedule_number {
+            Some(number) => Ok(number),
+            None => Ok(*self.schedule_number.insert(shared.appender.add_topic(py, self.schedule_topic.bind(py))?)),
         }
-        let number = match self.schedule_number {
-            Some(number) => number,
-            None => shared.appender.add_topic(py, self.schedule_topic.bind(py))?,
+    }
+
+    /// The number of the queue of the topic `stored` in which a message that is then due is kept.
+    fn stored_queue(&mut self, shared: &mut Shared, py: Python<'_>, stored: usize, due: &Due) -> Outcome<usize> {
+        let (known, id) = match *due {
+            Due::Level(level, _) => (&mut self.level_queues[level - 1], level - 1),
+            Due::Slot(_) => (&mut self.timer_queue, 0),
         };
-        self.schedule_number = Some(number);
-        let id = i64::try_from(level - 1).map_err(|_| Stop::Slow)?;
-        let queue = shared.appender.add_queue(py, number, id, Vec::new())?;
-        self.level_queues[level - 1] = Some(queue);
-        Ok((number, queue))
+        if let Some(queue) = *known {
+            return Ok(queue);
+        }
+        let id = i64::try_from(id).map_err(|_| Stop::Slow)?;
+        Ok(*known.insert(shared.appender.add_queue(py, stored, id, Vec::new())?))
     }
 }
 

@@ -19,6 +19,7 @@ from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from tests.fuzz.fastpath_differential import ODD_VALUES, TOPICS, Twin, framed, mutated
+from tests.unit.broker.sending import send_frame
 
 BURSTS = int(os.environ.get("AEROBEE_DELAYED_BURSTS", "1500"))
 HOST = pack_host("10.0.0.1", 43_664)
@@ -144,3 +145,17 @@ def test_the_twins_agree_on_random_sends_for_later(tmp_path: Path) -> None:
         for world in worlds:
             world.close()
     assert stored > BURSTS // 4
+
+
+@pytest.mark.parametrize("name", [PYTHON, NATIVE])
+def test_a_message_that_is_left_to_the_handlers_opens_no_queue_of_the_broker(
+    tmp_path: Path, name: str
+) -> None:
+    """A time that is too far, one that has passed and a level that there is not: their queues would stay empty."""
+    world = World(tmp_path, name)
+    for wish in ("TIMER_DELAY_SEC\x01259201", "TIMER_DELIVER_MS\x015001", "DELAY\x0119"):
+        data = send_frame(properties=f"UNIQ_KEY\x01U1\x02{wish}\x02")
+        assert world.later(data)[1:3] == (0, True), "left to the handlers"
+    assert {topic for topic, _ in world.store.queues}.isdisjoint((WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC))
+    assert world.later(send_frame(properties="UNIQ_KEY\x01U1\x02DELAY\x012\x02"))[2] is False
+    assert (SCHEDULE_TOPIC, 1) in world.store.queues
