@@ -12,6 +12,7 @@ binary search. File names count bytes of entries, not queue offsets.
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 from dataclasses import dataclass
 
 from aerobee.store.config import BATCH_QUEUE_ENTRY_BYTES
@@ -263,9 +264,14 @@ class BatchConsumeQueue:
         self.min_offset = first.base_offset if first is not None else self.max_offset
         return removed
 
-    def delete(self) -> None:
-        """Remove the queue from the disk."""
-        self._files.remove_all()
+    def delete(self, kept: Container[str] = ()) -> None:
+        """Remove the queue from the disk, but the files of the paths in `kept`."""
+        self._files.remove_all(kept)
+
+    @property
+    def file_paths(self) -> list[str]:
+        """Its files on the disk."""
+        return [file.path for file in self._files.files]
 
     @property
     def file_count(self) -> int:

@@ -15,7 +15,7 @@ are zeros up to `room`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from aerobee.store.config import QUEUE_ENTRY_BYTES
 from aerobee.store.disk import WritableBuffer
@@ -420,10 +420,15 @@ class ConsumeQueue:
                 high = middle
         self.min_offset = low
 
-    def delete(self) -> None:
-        """Remove the queue from the disk."""
-        self._files.remove_all()
+    def delete(self, kept: Container[str] = ()) -> None:
+        """Remove the queue from the disk, but the files of the paths in `kept`."""
+        self._files.remove_all(kept)
         self.room = 0
+
+    @property
+    def file_paths(self) -> list[str]:
+        """Its files on the disk."""
+        return [file.path for file in self._files.files]
 
     @property
     def file_count(self) -> int:

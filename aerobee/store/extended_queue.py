@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, FILLER, ConsumeQueue, QueueEntry
@@ -137,10 +137,15 @@ class QueueExtension:
         while len(self._files.files) > 1 and self._files.files[1].base <= position:
             self._files.remove_first()
 
-    def remove_all(self) -> None:
-        """Remove its files."""
-        self._files.remove_all()
+    def remove_all(self, kept: Container[str] = ()) -> None:
+        """Remove its files, but those of the paths in `kept`."""
+        self._files.remove_all(kept)
         self.end = 0
+
+    @property
+    def file_paths(self) -> list[str]:
+        """Its files on the disk."""
+        return [file.path for file in self._files.files]
 
     @property
     def is_empty(self) -> bool:
@@ -284,6 +289,11 @@ class ExtendedQueue(ConsumeQueue):
                 self._extension.delete_before(code)
         return removed
 
-    def delete(self) -> None:
-        super().delete()
-        self._extension.remove_all()
+    def delete(self, kept: Container[str] = ()) -> None:
+        super().delete(kept)
+        self._extension.remove_all(kept)
+
+    @property
+    def file_paths(self) -> list[str]:
+        """Its files on the disk, those of the extension too."""
+        return super().file_paths + self._extension.file_paths

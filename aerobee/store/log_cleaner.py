@@ -21,6 +21,7 @@ from aerobee.store.queue_table import QueueTable
 from aerobee.store.retention import Retention
 
 _logger = logging.getLogger(__name__)
+_QUEUES_PER_TURN = 64  # of those that are looked at: mostly nothing goes
 
 
 class LogCleaner:
@@ -50,25 +51,21 @@ class LogCleaner:
         self._on_ratio = on_ratio
         self._retention = Retention(config)
 
-    def clean(self, *, manual: bool) -> int:
-        """One round in this thread. Returns files removed."""
-        used, total, times = self._look_at_disk()
+    async def clean(self, *, manual: bool) -> int:
+        """One round. Returns files removed: of the log in the executor, for large ones take a while. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        used, total, times = await loop.run_in_executor(self._executor, self._look_at_disk)
         paths = self._expire(used, total, times, manual)
         for path in paths:
-            self._disk.remove(path)
-        return self._after_expiry(len(paths))
+            await loop.run_in_executor(self._executor, self._disk.remove, path)
+        return await self._after_expiry(len(paths))
 
     async def run(self) -> None:
-        """One round every cleanResourceInterval. Files are removed in the executor, for large ones take a while."""
-        loop = asyncio.get_running_loop()
+        """One round every cleanResourceInterval."""
         while True:
             await self._clock.sleep(self._config.clean_resource_interval / 1000)
             try:
-                used, total, times = await loop.run_in_executor(self._executor, self._look_at_disk)
-                paths = self._expire(used, total, times, False)
-                for path in paths:
-                    await loop.run_in_executor(self._executor, self._disk.remove, path)
-                self._after_expiry(len(paths))
+                await self.clean(manual=False)
             except OSError as error:
                 _logger.error("retention of %s failed: %s", self._log.directory, error)
 
@@ -102,9 +99,12 @@ class LogCleaner:
         self._on_ratio(decision.is_full, ratio)
         return paths
 
-    def _after_expiry(self, removed: int) -> int:
+    async def _after_expiry(self, removed: int) -> int:
         if removed:
-            removed += self._queues.delete_before(self._log.min_offset)
+            for number, count in enumerate(self._queues.deletion_before(self._log.min_offset), 1):
+                removed += count
+                if number % _QUEUES_PER_TURN == 0:
+                    await asyncio.sleep(0)
             removed += self._index.delete_before(self._log.min_offset)
             _logger.info("retention removed %d files; the log begins at %d", removed, self._log.min_offset)
         return removed

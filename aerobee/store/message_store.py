@@ -14,7 +14,7 @@ DefaultMessageStore of RocketMQ. Each part has one job and gets what it needs in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from aerobee.clock import Clock
@@ -41,6 +41,7 @@ from aerobee.store.warmer import Warmer
 from aerobee.store.writability import Writability
 
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
+_QUEUES_PER_TURN = 16  # of a deletion, some milliseconds
 Arrival = Callable[[str, int, int, int], None]
 
 
@@ -129,6 +130,7 @@ class MessageStore:
             on_ratio=self._note_disk,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._doomed: list[AnyQueue] = []  # of deleted topics, whose files are not gone yet
         self._name_parts()
 
     def _name_parts(self) -> None:
@@ -256,6 +258,8 @@ class MessageStore:
     def _finish(self) -> None:
         """The last flush. Runs in the executor while the loop waits in stop()."""
         try:
+            while self._doomed:
+                self._files.table.delete_taken(self._doomed.pop())
             self.durability.finish()
             self._checkpointing.finish()
         except OSError as error:
@@ -360,24 +364,32 @@ class MessageStore:
 
     # -- deleting
 
-    def delete_topic(self, topic: str) -> int:
-        """Remove the topic's queues and their files. Returns how many queues; the log keeps the records."""
-        self._checkpointing.forget_topic(topic)
-        return self._files.table.delete_topic(topic)
+    async def delete_topics(self, topics: Collection[str]) -> int:
+        """Remove the queues of topics and their files. Returns how many queues; the log keeps the records.
 
-    def delete_topics_except(self, topics: Iterable[str]) -> list[str]:
+        The queues are gone at once, and the topics may be made again; their files go some at a time, between others' turns.
+        """
+        table = self._files.table
+        for topic in topics:
+            self._checkpointing.forget_topic(topic)
+        taken = table.take_topics(topics)
+        self._doomed += taken
+        while self._doomed:
+            for _ in range(min(_QUEUES_PER_TURN, len(self._doomed))):
+                table.delete_taken(self._doomed.pop())
+            await asyncio.sleep(0)
+        table.remove_directories(topics)
+        return len(taken)
+
+    async def delete_topics_except(self, topics: Iterable[str]) -> list[str]:
         """Remove queues of every topic that is not listed (cleanUnusedTopic). Returns the removed topics."""
         gone = sorted(self._files.table.topics() - set(topics))
-        for topic in gone:
-            self.delete_topic(topic)
+        await self.delete_topics(gone)
         return gone
 
-    def delete_expired(self, *, manual: bool = True) -> int:
-        """Run retention now. `manual` deletes expired files outside the hours too. Returns files removed.
-
-        Removing large files takes a while: the background task does the same in the executor.
-        """
-        return self._cleaner.clean(manual=manual)
+    async def delete_expired(self, *, manual: bool = True) -> int:
+        """Run retention now. `manual` deletes expired files outside the hours too. Returns files removed, in the executor."""
+        return await self._cleaner.clean(manual=manual)
 
     def _note_disk(self, is_full: bool, ratio: float) -> None:
         full = StoreFull(

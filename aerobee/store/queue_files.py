@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Protocol
 
 from aerobee.errors import ConfigError, RecordInvalid
@@ -194,10 +194,14 @@ class FilePool:
 
     def remove(self, file: QueueFile) -> None:
         """Delete the file from the disk."""
-        file.removed = True
-        self._dirty.pop(file, None)
         self.disk.remove(file.path)
         self.unsynced_dirs.add(os.path.dirname(file.path))
+        self.forget(file)
+
+    def forget(self, file: QueueFile) -> None:
+        """The file is not this owner's any more: another one was made in its place, or it is deleted."""
+        file.removed = True
+        self._dirty.pop(file, None)
         if file.pins == 0:
             self._close(file)
 
@@ -385,20 +389,24 @@ class QueueFileList:
         """Take the oldest file out and remove it."""
         self.pool.remove(self.files.pop(0))
 
-    def remove_all(self) -> None:
-        """Delete every file and the directory."""
+    def remove_all(self, kept: Container[str] = ()) -> None:
+        """Delete every file but those of the paths in `kept`, and the directory when it is empty then.
+
+        The topic's directory, which it is in, stays: looking whether it is empty takes as long as it has queues.
+        """
+        self._strays = [path for path in self._strays if path not in kept]
         self.remove_strays()
         while self.files:
-            self.pool.remove(self.files.pop())
+            file = self.files.pop()
+            if file.path in kept:
+                self.pool.forget(file)
+            else:
+                self.pool.remove(file)
         disk = self.pool.disk
         if not disk.list_dir(self.directory) and disk.is_dir(self.directory):
             disk.remove(self.directory)
             self.pool.unsynced_dirs.discard(self.directory)
-            parent = os.path.dirname(self.directory)
-            self.pool.unsynced_dirs.add(parent)
-            if not disk.list_dir(parent):
-                disk.remove(parent)
-                self.pool.unsynced_dirs.discard(parent)
+            self.pool.unsynced_dirs.add(os.path.dirname(self.directory))
 
 
 def _ignore(file: QueueFile) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from aerobee.errors import RecordInvalid
 from aerobee.message import INNER_BATCH, decode_properties
@@ -234,21 +234,42 @@ class QueueTable:
 
     def delete_before(self, log_min_offset: int) -> int:
         """Delete files below the log's first record, and move every min offset. Returns files deleted."""
-        return sum(queue.delete_before(log_min_offset) for queue in self.queues.values())
+        return sum(self.deletion_before(log_min_offset))
+
+    def deletion_before(self, log_min_offset: int) -> Iterator[int]:
+        """As delete_before(), queue by queue: how many files it deleted of each."""
+        for queue in list(self.queues.values()):
+            yield queue.delete_before(log_min_offset)
 
     def topics(self) -> set[str]:
         """Every topic that has a queue."""
         return {topic for topic, _ in self.queues}
 
-    def delete_topic(self, topic: str) -> int:
-        """Remove a topic's queues from the disk. Returns how many."""
-        keys = [key for key in self.queues if key[0] == topic]
-        for key in keys:
-            queue = self.queues.pop(key)
+    def take_topics(self, topics: Collection[str]) -> list[AnyQueue]:
+        """Take the queues of topics out of the table. Each is given to delete_taken() next, and at last the topics are given to
+        remove_directories(): meanwhile the topics may be made again, with queues of their own."""
+        keys = [key for key in self.queues if key[0] in topics]
+        taken = [self.queues.pop(key) for key in keys]
+        for queue in taken:
             queue.unsynced_from = -1
-            queue.delete()
-        self.batch_topics.discard(topic)
-        return len(keys)
+        self.batch_topics.difference_update(topics)
+        return taken
+
+    def delete_taken(self, queue: AnyQueue) -> None:
+        """Remove a queue from the disk, but for files that were made since by another of its name."""
+        again = self.queues.get((queue.topic, queue.queue_id))
+        queue.delete(frozenset(again.file_paths) if again is not None else ())
+
+    def remove_directories(self, topics: Iterable[str]) -> None:
+        """Remove the directories of topics that have no queues any more."""
+        disk, unsynced = self._pool.disk, self._pool.unsynced_dirs
+        for topic in topics:
+            for parent in (self._ordinary_dir, self._batch_dir, self._extension_dir):
+                directory = os.path.join(parent, topic)
+                if disk.is_dir(directory) and not disk.list_dir(directory):
+                    disk.remove(directory)
+                    unsynced.discard(directory)
+                    unsynced.add(parent)
 
 
 def is_queue_name(topic: str, queue_id: int) -> bool:

@@ -332,7 +332,10 @@ class Recovery:
             covered = max(
                 (queue.max_physical_offset for queue in self._queues.queues.values()), default=log.min_offset
             )
-            return max(log.min_offset, covered)
+            # What the checkpoint says is there was there: records before it without a queue are of deleted topics, and a
+            # queue that is gone since is missed by its bound.
+            said = min(checkpoint.queues_flushed, log.end) if self._bounds is not None else 0
+            return max(log.min_offset, covered, said)
         if checkpoint.has_bounds:
             return max(log.min_offset, checkpoint.queues_flushed)
         bound = min(checkpoint.log_timestamp, checkpoint.queues_timestamp) - _TIMESTAMP_SLACK_MS

@@ -39,10 +39,12 @@ def new_store(
     )  # type: ignore[arg-type]
 
 
-def message(number: int, size: int = 100, topic: str = "T", **changes: object) -> StoredMessage:
+def message(
+    number: int, size: int = 100, topic: str = "T", queue_id: int = 0, **changes: object
+) -> StoredMessage:
     return StoredMessage(
         topic=topic,
-        queue_id=0,
+        queue_id=queue_id,
         body=f"{number}:".encode().ljust(size, b"x"),
         properties=f"UNIQ_KEY\x01K{number}\x02".encode(),
         born_host=HOST,
@@ -248,7 +250,7 @@ async def test_expired_files_go_with_their_queue_and_index_files(tmp_path: Path)
     store.flush_now()
     for segment in store.log.segments[:4]:
         os.utime(segment.path, (0, 0))
-    assert store.delete_expired() >= 4
+    assert await store.delete_expired() >= 4
     low = store.min_offset("T", 0)
     assert store.min_physical_offset == 4 * 65_536
     assert store.get_messages("T", 0, 0, count_max=1).status is GetStatus.OFFSET_TOO_SMALL
@@ -276,7 +278,7 @@ async def test_a_full_disk_refuses_messages_until_there_is_room_again(tmp_path: 
     store.load()
     for used, is_taken in ((50, True), (91, False), (88, False), (85, True), (89, True)):
         disk.used = used
-        store.delete_expired(manual=False)
+        await store.delete_expired(manual=False)
         if is_taken:
             store.append(message(1))
         else:
@@ -285,12 +287,50 @@ async def test_a_full_disk_refuses_messages_until_there_is_room_again(tmp_path: 
     await store.stop()
 
 
+async def test_a_topic_that_is_made_again_while_its_queues_go_keeps_the_new_ones(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    for queue_id in range(100):
+        for number in range(3):
+            store.append(message(number, queue_id=queue_id))
+    deletion = asyncio.ensure_future(store.delete_topics({"T"}))
+    await asyncio.sleep(0)
+    gone = sum(not (tmp_path / "consumequeue" / "T" / str(number)).exists() for number in range(100))
+    assert 0 < gone < 50  # others had their turn: the topic is not gone in one piece
+    for queue_id in range(100):
+        assert store.append(message(7, queue_id=queue_id)).queue_offset == 0
+    assert await deletion == 100
+    await store.stop()
+    store = new_store(tmp_path)
+    store.load()
+    for queue_id in range(100):
+        assert store.max_offset("T", queue_id) == 1
+        found = store.get_messages("T", queue_id, 0, count_max=10)
+        assert [record.queue_offset for record in decode_records(found.body)] == [0]
+    await store.stop()
+
+
+async def test_what_of_a_deleted_topic_is_left_at_a_stop_goes_then(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.load()
+    for queue_id in range(100):
+        store.append(message(1, queue_id=queue_id))
+    deletion = asyncio.ensure_future(store.delete_topics({"T"}))
+    await asyncio.sleep(0)
+    deletion.cancel()
+    await store.stop()
+    store = new_store(tmp_path)
+    assert store.load().notes == []
+    assert not store.queues
+    await store.stop()
+
+
 async def test_a_deleted_topic_begins_at_zero_again_also_after_a_crash(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     store.load()
     for number in range(5):
         store.append(message(number))
-    assert store.delete_topic("T") == 1
+    assert await store.delete_topics({"T"}) == 1
     assert not (tmp_path / "consumequeue" / "T").exists()
     for number in range(3):
         assert store.append(message(10 + number)).queue_offset == number

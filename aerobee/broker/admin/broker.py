@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from aerobee.broker.admin.runtime_info import RuntimeInfo
+from aerobee.broker.background import to_the_end
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.clock import Clock
@@ -178,8 +179,8 @@ class AdminBrokerCalls:
             remarks.append(f"ignored, this broker has no such settings: {', '.join(sorted(unknown))}")
         return {**broker, **store}, "; ".join(remarks) or None
 
-    def delete_expired(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def delete_expired(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """306 and 329: run retention now; queue files go with the log files that they point into."""
-        removed = self._store.delete_expired(manual=True)
+        removed = await to_the_end(self._store.delete_expired(manual=True))
         log.info("retention was started by %s: %d files removed", peer.address, removed)
         return request.reply()

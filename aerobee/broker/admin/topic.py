@@ -187,32 +187,32 @@ class AdminTopicCalls:
         log.info("topic %s was deleted by %s", topic, peer.address)
         return request.reply()
 
-    def clean_unused(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def clean_unused(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """316: remove the queues of topics that are not in the topic table."""
-        removed = self._store.delete_topics_except(
-            {
-                *self._topics.topics,
-                *self._topics.system_topics,
-                # RocketMQ keeps them too: a retry topic's config may be lost while messages wait in it.
-                *(
-                    name
-                    for name, _ in self._store.queues
-                    if name.startswith((RETRY_PREFIX, DLQ_PREFIX, LIGHT_PREFIX))
-                ),
-            }
-        )
+        used = {
+            *self._topics.topics,
+            *self._topics.system_topics,
+            # RocketMQ keeps them too: a retry topic's config may be lost while messages wait in it.
+            *(
+                name
+                for name, _ in self._store.queues
+                if name.startswith((RETRY_PREFIX, DLQ_PREFIX, LIGHT_PREFIX))
+            ),
+        }
+        removed = await to_the_end(self._store.delete_topics_except(used))
         if removed:
             log.info("queues of unused topics were removed: %s", ", ".join(removed))
         return request.reply()
 
     async def _delete(self, topic: str, doomed: list[str]) -> None:
         # Once the file has it: queues that are gone cannot come back when the file cannot be written.
-        for name in {topic, *await self._topics.delete_beside(doomed)}:
+        gone = {topic, *await self._topics.delete_beside(doomed)}
+        for name in gone:
             self._forget(name)
+        await self._store.delete_topics(gone)
         await self._mappings.delete(topic)
 
     def _forget(self, topic: str) -> None:
-        self._store.delete_topic(topic)
         self._offsets.remove_topic(topic)
         self._locks.remove_topic(topic)
         self._stats.remove_topic(topic)
