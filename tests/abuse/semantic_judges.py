@@ -18,6 +18,7 @@ from aerobee.errors import MalformedFrame
 from aerobee.remoting import fastjson
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.loop_watch import LoopWatch
+from tests.abuse.hostile_requests import PLAIN
 from tests.abuse.semantic_world import GOOD_GROUP, VICTIM, World
 from tests.fakes import FakePeer
 from tests.survival.hostile_frames import FaultLog
@@ -132,7 +133,6 @@ class Judges:
 
     def __init__(self, world: World, faults: FaultLog) -> None:
         self.world = world
-        self.sends = self.sends_taken = 0  # what was not even taken says nothing of what happens to it
         self._faults = faults
         directories = [world.outside, *(world.outside / "some", world.outside / "some" / "where")]
         self._watched = [str(path) for path in directories]
@@ -157,10 +157,8 @@ class Judges:
 
     def reply(self, request: RemotingCommand, reply: RemotingCommand) -> None:
         """A part answered: may it have said yes?"""
-        self.sends += request.code in SENDS
         if reply.code != 0:
             return
-        self.sends_taken += request.code in SENDS
         code, ext = request.code, request.ext or {}
         if code in SENDS:
             self._stored(request, ext, reply.ext or {})
@@ -188,6 +186,11 @@ class Judges:
             )
 
     # --- after each sequence
+
+    def stored(self) -> int:
+        """Messages in queues of the plain topics: what is refused at the door shows nothing of what is behind it."""
+        queues = self.world.broker.store.queues
+        return sum(queue.max_offset for (topic, _), queue in queues.items() if topic in PLAIN)
 
     def after_some(self) -> None:
         """Whether anything is outside the store: as often as the machine's calls allow."""

@@ -22,8 +22,8 @@ def test_hostile_requests_are_survived_and_others_served(role: str) -> None:
     figures = asyncio.run(semantic_fuzzer.run(role, SEQUENCES[role], seed=2026))
     assert figures["faults"] == 0
     if role == "broker":  # what is refused at the door shows nothing of what is behind it
-        assert isinstance(figures["least_taken_percent"], int)
-        assert figures["least_taken_percent"] >= 3
+        assert isinstance(figures["stored"], int)
+        assert figures["stored"] >= 3
 
 
 def test_a_request_that_holds_the_loop_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
