@@ -2,7 +2,7 @@
 
 With asynchronous flush and without replication an append is answered when it is stored. Else its answer is held until
 the disk has the record (SYNC_FLUSH), and until enough replicas have it, where a ReplicationWatermark is set. A sender that does
-not care (property WAIT=false) is answered at once. A held answer leaves exactly once, with the first verdict that is not
+not care (property WAIT=false) is answered at once, but never by a master whose lease is over. A held answer leaves exactly once, with the first verdict that is not
 good, else as it is when all are there:
 
     10 FLUSH_DISK_TIMEOUT      stored; not on the disk within syncFlushTimeout
@@ -32,6 +32,7 @@ FAILED_REMARK = (
     "messages until it is restarted"
 )
 REPLICAS_LATE_REMARK = "the message is stored, but not enough replicas confirmed it in time"
+LEASE_OVER_REMARK = "the message is stored, but the lease of this master ended meanwhile: another broker may be master and not have it"
 NO_REPLICAS_REMARK = "the message is stored, but there are not enough replicas that follow this broker"
 
 
@@ -85,6 +86,7 @@ class AckPolicy:
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
         self._replication: ReplicationWatermark | None = None
+        self._may_answer: Callable[[], bool] | None = None
         self._shortage: Callable[[], str] = _no_shortage
         self._waiting: deque[_Held] = deque()  # by deadline, as the time-out is the same for all
         self._timer: Timer | None = None
@@ -95,9 +97,20 @@ class AckPolicy:
         """Whether answers to appends are held at all, at present."""
         return self._replication is not None or self._store.holds_answers
 
-    def set_replication(self, watermark: ReplicationWatermark | None) -> None:
-        """Wait for replicas, too, from now on; None: no longer. Answers that are held already wait as they did."""
-        self._replication = watermark
+    @property
+    def guards_answers(self) -> bool:
+        """Whether no answer may leave without a look at whether this broker may still give it: it is master for a time."""
+        return self._may_answer is not None
+
+    def set_replication(
+        self, watermark: ReplicationWatermark | None, may_answer: Callable[[], bool] | None = None
+    ) -> None:
+        """Wait for replicas, too, from now on; None: no longer. Answers that are held already wait as they did.
+
+        `may_answer` is asked when a message was stored whose sender does not want to wait: whether this broker is surely
+        still the master. Else the answer is that it is not known to be at the replicas.
+        """
+        self._replication, self._may_answer = watermark, may_answer
         for listener in self._listeners:
             listener()
 
@@ -122,6 +135,8 @@ class AckPolicy:
         `wants_to_wait`: what the message itself asks for.
         """
         if not (wants_to_wait and self.holds):
+            if self._may_answer is not None and not self._may_answer():
+                reply.code, reply.remark = int(ResponseCode.FLUSH_SLAVE_TIMEOUT), LEASE_OVER_REMARK
             return reply
         self.hold(peer, end_offset, encode_frame(reply))
         return None

@@ -76,8 +76,8 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
     if i32::try_from(reconsume_times).is_err() {
         return Err(Stop::Slow);
     }
+    let waits = burst.waits(outer.waits())?;
     shared.appender.make_room(&mut burst.writing, queue, messages.len(), hashes.len(), total)?;
-    let waits = burst.holds && outer.waits();
     shared.clear_message_ids();
     shared.set_unique_key(unique_key);
     let mut first = -1;

@@ -169,7 +169,7 @@ impl Later {
         shared.set_unique_key(unique_key);
         hashes.clear();
         let tag_code = shared.hash(stored, &pairs, hashes);
-        let (is_open, waits) = (pairs.part_count % 2 == 0, pairs.waits());
+        let (is_open, waits) = (pairs.part_count % 2 == 0, burst.waits(pairs.waits())?);
         if is_open {
             text.push(2);
         }
@@ -213,7 +213,7 @@ impl Later {
                 self.set_recall_handle(shared, topic, out_ms + 1);
             }
         }
-        Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.holds && waits })
+        Ok(Answer { queue, queue_offset: placed.queue_offset, waits })
     }
 
     /// The delivery of a level is to know of its first message in a burst.

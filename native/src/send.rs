@@ -64,7 +64,7 @@ fn store(
     shared.set_unique_key(unique_key);
     hashes.clear();
     let tag_code = shared.hash(topic, &pairs, hashes);
-    let (is_open, waits) = (pairs.part_count % 2 == 0, pairs.waits());
+    let (is_open, waits) = (pairs.part_count % 2 == 0, burst.waits(pairs.waits())?);
     if is_open {
         text.push(2);
     }
@@ -86,5 +86,5 @@ fn store(
     shared.clear_message_ids();
     shared.add_message_id(placed.physical_offset);
     shared.appender.topics.count_request(topic);
-    Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.holds && waits })
+    Ok(Answer { queue, queue_offset: placed.queue_offset, waits })
 }

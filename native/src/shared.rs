@@ -21,6 +21,7 @@ const REPLIES_BYTES_KEPT: usize = 1 << 18;
 // Where the numbers of fastpath/permits.py stand, as bytes.
 const FENCE_AT: i64 = 0;
 const HOLDS_AT: i64 = 8;
+const HOLDS_ALL: i64 = 2;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// The names of a send's fields: topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch.
@@ -96,11 +97,22 @@ pub struct Burst<'py> {
     pub number: u64,
     pub gates: Gates,
     /// Senders that want to wait are answered when the append is safe.
-    pub holds: bool,
+    holds: bool,
+    /// And the others by the handlers.
+    holds_all: bool,
     pub replies: Vec<u8>,
     pub held: Vec<u8>,
     pub pulled: Vec<PullResult>,
     pub pulled_bytes: usize,
+}
+
+impl Burst<'_> {
+    /// Whether a message's answer is held, asked before it is stored. One that is not, and may not leave from here, is for the
+    /// handlers.
+    pub fn waits(&self, wants_to_wait: bool) -> Outcome<bool> {
+        let waits = self.holds && wants_to_wait;
+        if self.holds_all && !waits { Err(Stop::Slow) } else { Ok(waits) }
+    }
 }
 
 /// What a send's reply says; message ids and unique key are in the scratch buffers.
@@ -201,6 +213,7 @@ impl Shared {
             number: self.burst_count,
             gates,
             holds: self.permit(HOLDS_AT) != 0,
+            holds_all: self.permit(HOLDS_AT) == HOLDS_ALL,
             replies: std::mem::take(&mut self.scratch.replies),
             held: Vec::new(),
             pulled: Vec::new(),

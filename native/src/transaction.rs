@@ -175,7 +175,7 @@ impl Transactions {
         shared.set_unique_key(unique_key);
         hashes.clear();
         let tag_code = shared.hash(half_topic, &pairs, hashes);
-        let (is_open, waits) = (pairs.part_count % 2 == 0, pairs.waits());
+        let (is_open, waits) = (pairs.part_count % 2 == 0, burst.waits(pairs.waits())?);
         let (group, keys, tags) = (span(text, Some(group)), span(text, pairs.keys), span(text, pairs.tags));
         if is_open {
             text.push(2);
@@ -222,7 +222,7 @@ impl Transactions {
             turn.is_changed = true;
         }
         self.hooks.bind(py).call_method1(intern!(py, "began"), told).map_err(Stop::Fault)?;
-        Ok(Answer { queue, queue_offset: placed.queue_offset, waits: burst.holds && waits })
+        Ok(Answer { queue, queue_offset: placed.queue_offset, waits })
     }
 
     /// Carry out one decision about a transaction that is open and named right.

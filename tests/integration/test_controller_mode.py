@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.replication.auto_switch_mode import NO_LEASE, SLAVES_MAX, AutoSwitchMode
+from aerobee.broker.replication.controller_agent import ha_address_behind
 from aerobee.broker.role import Role
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, StoreError
+from aerobee.ha.controller.liveness import Heartbeat
 from aerobee.ha.epoch_file import EpochEntry
 from aerobee.ha.handshake import Handshake, HandshakeReply
 from aerobee.ha.quorum.controller import Controller
@@ -354,6 +357,97 @@ async def test_an_epoch_that_the_handshake_did_not_name_is_not_kept(group: Group
         b.replication.become_slave("", 1)
 
 
+async def test_a_handshake_of_an_epoch_that_nobody_gave_is_not_followed(group: Group) -> None:
+    """Its bytes would begin an epoch that no election reaches."""
+    await group.begin()
+    a = await group.start("a")
+    await group.sent(a, [b"1"])
+    b = await group.start("b")
+    await same(a, b)
+    assert b.controllers is not None
+    await b.controllers.agent.stop()
+    end, entries = b.store.log.end, b.controllers.calls._epochs.entries
+    poison = (1 << 31) - 1
+
+    async def liar(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(16)
+        claimed = (*entries, EpochEntry(poison, end))
+        writer.write(HandshakeReply(max_offset=end, entries=claimed).encode())
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(liar, "127.0.0.1", 0)
+    async with server:
+        b.replication.become_slave(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
+
+        def trouble() -> str:
+            following = b.replication.state().following
+            return following.trouble if following is not None else ""
+
+        await wait_until(lambda: f"in epoch {poison}" in trouble(), timeout_s=60)
+        assert b.controllers.calls._epochs.entries == entries
+        b.replication.become_slave("", 1)
+
+
+async def test_a_member_that_is_made_a_learner_does_not_lead(group: Group) -> None:
+    await group.begin()
+    a, b = await group.start("a", store=SYNC), await group.start("b", store=SYNC)
+    await group.sent(a, [b"1"])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    await b.stop()
+    # It is in the set until the master has it taken out, which this one does no more.
+    leader = await leader_of(group.controllers)
+    members = leader.state.groups["broker-g"]
+    leader.state.groups["broker-g"] = replace(members, in_sync=frozenset({1, 2}))
+    await a.kill()
+    learner = await group.start("b", store={**SYNC, "async_learner": True})
+    with pytest.raises(AssertionError):
+        await wait_until(lambda: learner.role.role is Role.MASTER, timeout_s=2)
+    again = await group.start("a", store=SYNC)
+    await wait_until(lambda: again.role.role is Role.MASTER, timeout_s=60)
+
+
+async def test_a_broker_whose_id_was_taken_says_so_and_is_no_master(group: Group) -> None:
+    """As one that was stopped for long while its copied directory was started elsewhere."""
+    await group.begin()
+    a = await group.start("a")
+    await group.sent(a, [b"1"])
+    leader = await leader_of(group.controllers)
+    assert a.controllers is not None
+    agent = a.controllers.agent
+    other = Heartbeat(
+        broker_name="broker-g", broker_id=agent.broker_id, address="127.0.0.1:1", timeout_ms=60_000
+    )
+    leader._masters.liveness.beat(other, leader._masters.now_ms)
+    await wait_until(lambda: a.role.role is Role.SLAVE, timeout_s=60)
+    assert "that of the broker at 127.0.0.1:1, which lives" in a.role.reason
+    end = a.store.log.end
+    assert (await group.send(a, b"no")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert a.store.log.end == end
+    leader._masters.liveness.closed("broker-g", agent.broker_id, leader._masters.now_ms)
+    await wait_until(lambda: a.role.role is Role.MASTER, timeout_s=60)
+    await group.sent(a, [b"2"])
+
+
+@pytest.mark.parametrize(
+    ("master", "ha"),
+    [
+        ("10.0.0.1:10911", "10.0.0.1:10912"),
+        ("[::1]:1", "[::1]:2"),
+        ("h:65534", "h:65535"),
+        ("h:65535", ""),
+        ("h:²", ""),
+        ("h:0", ""),
+        ("h:" + "1" * 6000, ""),
+        (":1", ""),
+        ("h", ""),
+        ("", ""),
+    ],
+)
+def test_the_ha_port_lies_behind_the_other(master: str, ha: str) -> None:
+    assert ha_address_behind(master) == ha
+
+
 async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -> None:
     await group.begin()
     a = await group.start("a")
@@ -387,9 +481,12 @@ async def test_a_master_that_went_on_after_its_lease_acknowledges_nothing(
     await wait_until(lambda: mode.shortage, timeout_s=60)
     monkeypatch.setattr(AutoSwitchMode, "shortage", "")
     end = a.store.log.end
-    reply = await group.send(a, b"too late")
-    assert a.store.log.end > end
-    assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    for properties in ("UNIQ_KEY\x01U\x02", "UNIQ_KEY\x01U\x02WAIT\x01false\x02"):
+        request = send_request("t", b"too late", properties=properties)
+        reply = await group.client.invoke(a.address, request, timeout_s=10)
+        assert a.store.log.end > end
+        assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        end = a.store.log.end
 
 
 async def test_a_restarted_master_begins_another_epoch(group: Group) -> None:

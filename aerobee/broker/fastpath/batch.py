@@ -14,7 +14,6 @@ from aerobee.broker.fastpath.request import (
     Request,
     number,
     split_properties,
-    waits_for_disk,
 )
 from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
@@ -40,6 +39,7 @@ class Batches:
             topic, queue = shared.find(topic_name, queue_text)
             names_and_values = iter(split_properties(text))
             outer = dict(zip(names_and_values, names_and_values))  # noqa: B905 - a last part may have no partner
+            waits = shared.waits(outer)
             sys_flag, born_timestamp, tries = number(sys_flag), number(born_timestamp), number(tries)
             unique_key = outer["UNIQ_KEY"]
             body = request.body
@@ -78,7 +78,6 @@ class Batches:
             raise NotOrdinary from error
         shared.count(topic, count, end - offsets[0])
         topic.request_count += 1
-        waits = shared.holds_replies and waits_for_disk(outer)
         return queue, first, shared.message_ids(offsets), unique_key, waits, ""
 
     def forget_topics(self) -> None:

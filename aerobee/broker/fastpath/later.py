@@ -20,7 +20,6 @@ from aerobee.broker.fastpath.request import (
     Request,
     born_time,
     number,
-    waits_for_disk,
 )
 from aerobee.broker.fastpath.seam import LaterSettings
 from aerobee.broker.fastpath.send import LETTERS
@@ -104,6 +103,7 @@ class Later:
             (delay,) = [name for name in parts[: len(parts) & ~1 : 2] if name in _DELAYS]
             if not self._special_properties.isdisjoint(pairs) or batch not in NOT_BATCH:
                 raise ValueError
+            waits = shared.waits(pairs)
             due = self._due(self._turn_of_burst(), delay, pairs[delay])
             topic, queue = shared.find(topic_name, queue_text)
             unique_key = pairs["UNIQ_KEY"]
@@ -131,7 +131,6 @@ class Later:
         recall = ""
         if not due.level:
             recall = RecallHandle(topic.name, self._broker_name, due.out_ms + 1, unique_key).encode()
-        waits = shared.holds_replies and waits_for_disk(pairs)
         return queue, queue_offset, shared.message_id(offset), unique_key, waits, recall
 
     def _turn_of_burst(self) -> _Turn:

@@ -2,6 +2,7 @@
 
     0 FENCE  0: messages may be appended here. Else they are for the handlers, which say why
     1 HOLDS  1: senders that want to wait are answered when the append is safe (ack.py): on the disk, at the replicas
+             2: and those that do not want to are for the handlers, which look once more whether this broker may still answer
 
 The native backend reads the buffer itself, before each turn, so that a broker that is fenced appends nothing more.
 """
@@ -30,7 +31,7 @@ class Permits:
 
     def _changed(self) -> None:
         self.numbers[FENCE] = 0 if self._role.takes_writes else 1
-        self.numbers[HOLDS] = 1 if self._ack.holds else 0
+        self.numbers[HOLDS] = (2 if self._ack.guards_answers else 1) if self._ack.holds else 0
 
 
 def open_permits() -> array[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull, StoreNotWritable, WireError
@@ -115,7 +116,7 @@ def born_time(value: Any) -> int:
     return int(value) if is_plain else number(value)
 
 
-def waits_for_disk(pairs: dict[str, str]) -> bool:
+def waits_for_disk(pairs: Mapping[str, str]) -> bool:
     """Whether the sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
     wait = pairs.get("WAIT")
     return wait is None or wait == "true" or wait.lower() == "true"

@@ -19,7 +19,6 @@ from aerobee.broker.fastpath.request import (
     NotOrdinary,
     Request,
     number,
-    waits_for_disk,
 )
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.property_names import TIMER_REQUESTS
@@ -66,6 +65,7 @@ class Sends:
             pairs = request.read_properties(text)
             if not self._special_properties.isdisjoint(pairs):
                 raise ValueError
+            waits = shared.holds_replies and shared.waits(pairs)
             unique_key = pairs["UNIQ_KEY"]
             sys_flag = 0 if sys_flag == "0" else number(sys_flag)
             if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~ORDINARY_SYS_FLAG:
@@ -106,8 +106,7 @@ class Sends:
         topic.byte_count += shared.log.end - offset
         topic.request_count += 1
         return (
-            queue, queue_offset, f"{shared.store_host_hex}{offset:016X}", unique_key,
-            shared.holds_replies and waits_for_disk(pairs), "",
+            queue, queue_offset, f"{shared.store_host_hex}{offset:016X}", unique_key, waits, "",
         )  # fmt: skip
 
     def forget_topics(self) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.fastpath.permits import FENCE, HOLDS
-from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number
+from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number, waits_for_disk
 from aerobee.broker.fastpath.seam import Appended, BackendSettings, PullResult
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
 from aerobee.remoting.command import RemotingCommand
@@ -41,6 +41,7 @@ class Shared:
         # Of the burst.
         self.now_ms = 0
         self.holds_replies = False  # senders that want to wait are answered when the append is safe
+        self.holds_all = False  # and the others by the handlers
         self.number = 0  # tells bursts apart: what a family has looked up for one is not good for the next
         self.born_host = b""
         self.replies: list[str] = []  # to sends, as Latin-1 text
@@ -60,8 +61,16 @@ class Shared:
         self.number += 1
         self.now_ms = now_ms
         self.born_host = born_host
-        self.holds_replies = self._permits[HOLDS] != 0
+        holds = self._permits[HOLDS]
+        self.holds_replies, self.holds_all = holds != 0, holds == 2
         self.appender.begin_burst(self.origin, born_host, now_ms)
+
+    def waits(self, properties: Mapping[str, str]) -> bool:
+        """Whether a message's answer is held. Raises NotOrdinary when it is not, and may not leave from here."""
+        waits = self.holds_replies and waits_for_disk(properties)
+        if self.holds_all and not waits:
+            raise NotOrdinary
+        return waits
 
     def end(self) -> list[Appended]:
         """Write what a burst that stored something leaves to its end; return what was stored, by topic."""

@@ -21,7 +21,6 @@ from aerobee.broker.fastpath.request import (
     born_time,
     number,
     split_properties,
-    waits_for_disk,
 )
 from aerobee.broker.fastpath.seam import Transaction, TransactionSettings
 from aerobee.broker.fastpath.send import LETTERS
@@ -168,6 +167,7 @@ class Transactions:
             if not turn.takes_halves or half_queue is None:
                 raise ValueError
             topic, queue = shared.find(topic_name, queue_text)
+            waits = shared.waits(pairs)
             is_closed = len(request.parts or ()) & 1
             stored = (
                 f"{text if is_closed else text + chr(2)}{shared.own_properties}{TRANSACTION_ID}\x01"
@@ -195,7 +195,6 @@ class Transactions:
             keys,
             tag,
         )
-        waits = shared.holds_replies and waits_for_disk(pairs)
         return queue, queue_offset, shared.message_id(offset), unique_key, waits, ""
 
     # --- its end

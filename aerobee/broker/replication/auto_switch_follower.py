@@ -202,6 +202,12 @@ class AutoSwitchFollower:
             raise CannotFollow(
                 f"the broker at {self._master.ha} is in epoch {last_epoch}, and the controllers' master in {self._master_epoch()}"
             )
+        if last_epoch > self._master_epoch():
+            # Kept, an epoch that the controllers never gave would be above all that they give, and this broker could not lead.
+            raise CannotFollow(
+                f"the broker at {self._master.ha} says that it is in epoch {last_epoch}, and the controllers told of "
+                f"{self._master_epoch()}"
+            )
         self._master_end, self._greeted_epoch = greeting.max_offset, last_epoch
         store_log, epochs = self._store.log, self._epochs
         epochs.follow_log(store_log.min_offset, store_log.end)

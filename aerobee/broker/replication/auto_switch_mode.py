@@ -147,6 +147,10 @@ class AutoSwitchMode:
         return config.all_ack_in_sync_state_set or config.in_sync_replicas > 1
 
     @property
+    def may_answer(self) -> Callable[[], bool]:
+        return lambda: self._has_lease
+
+    @property
     def guards(self) -> bool:
         """`shortage` is to be asked whether or not appends wait."""
         return True

@@ -82,6 +82,10 @@ class ClassicMode:
         return config.broker_role is BrokerRole.SYNC_MASTER and config.in_sync_replicas > 1
 
     @property
+    def may_answer(self) -> None:
+        return None
+
+    @property
     def guards(self) -> bool:
         return self.waits
 

@@ -37,6 +37,7 @@ HINT_PAUSE_S = 0.02  # several hints at once are one question
 LEASES_PER_LEASE = 4  # heartbeats of a master in the time of one lease
 HEARTBEAT_TIMEOUT_S = 2.0
 SET_RETRY_S = 0.5
+PORT_MAX, PORT_DIGITS_MAX = 65_535, 5
 
 
 class ControllerAgent:
@@ -79,6 +80,9 @@ class ControllerAgent:
         self._beat_now: list[asyncio.Event] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._trouble = ""
+        self._refused_by: dict[
+            str, str
+        ] = {}  # controllers that know another broker by this id -> their reason
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -224,6 +228,8 @@ class ControllerAgent:
         if state.master_epoch == self._master_of_epoch:
             self.mode.learned(state.members, state.set_epoch)
             return
+        if self._taken_reason:
+            return  # it is the other one who was made master
         if state.master_epoch <= self._epochs.last_epoch and self._lease_ms is not None:
             if self._resigns_epoch != state.master_epoch:
                 log.warning(
@@ -260,8 +266,7 @@ class ControllerAgent:
         """What a NameServer said, else the port behind the master's, which is RocketMQ's and ours unless it is set."""
         if self._ha_of[0] == master_address:
             return self._ha_of[1]
-        host, _, port = master_address.rpartition(":")
-        return f"{host}:{int(port) + 1}" if port.isdigit() else ""
+        return ha_address_behind(master_address)
 
     @property
     def _is_master(self) -> bool:
@@ -324,10 +329,33 @@ class ControllerAgent:
             "heartbeatTimeoutMills": str(config.controller_heart_beat_timeout_mills),
             "electionPriority": str(config.broker_election_priority),
             "diskSound": "true" if is_sound else "false",
+            "asyncLearner": "true" if self._store.config.async_learner else "false",
         }
-        answer = await self._client.heartbeat(address, ext, HEARTBEAT_TIMEOUT_S)
+        try:
+            answer = await self._client.heartbeat(address, ext, HEARTBEAT_TIMEOUT_S)
+        except RemoteError as error:
+            if error.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+                self._refused_by[address] = str(error)
+                self._give_way()
+            raise
+        self._refused_by.pop(address, None)
         self._take_answer(answer, sent_s, epoch)
         self._has_answer.set()
+
+    @property
+    def _taken_reason(self) -> str:
+        """Why this broker may not go by its id, as most controllers say; "" when it may."""
+        is_taken = 2 * len(self._refused_by) > len(self.addresses)
+        return next(iter(self._refused_by.values())) if is_taken else ""
+
+    def _give_way(self) -> None:
+        """Another living broker goes by this id, and is what the controllers know: this one is no master any more."""
+        reason = self._taken_reason
+        if reason and self._is_master:
+            self._master_of_epoch = -1
+            self.mode.lease_until_s = float("-inf")
+            self.replication.become_slave("", self._group.master_epoch, reason=reason)
+            self._on_role(self._group.master_epoch)
 
     def _take_answer(self, answer: HeartbeatAnswer, sent_s: float, epoch: int) -> None:
         if answer.lease_ms is None:
@@ -409,3 +437,11 @@ class ControllerAgent:
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
+
+
+def ha_address_behind(master_address: str) -> str:
+    """The port behind that of a master's requests; "" for an address that has none."""
+    host, _, port = master_address.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX):
+        return ""
+    return f"{host}:{int(port) + 1}" if 0 < int(port) < PORT_MAX else ""

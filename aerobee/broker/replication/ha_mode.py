@@ -7,6 +7,7 @@ slave's connection to this broker, and follows a master.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,6 +80,11 @@ class HaMode(Protocol):
     @property
     def waits(self) -> bool:
         """Whether appends at a master are answered when enough replicas have them."""
+        ...
+
+    @property
+    def may_answer(self) -> Callable[[], bool] | None:
+        """Whether this broker is surely still the master, to be asked before any answer to an append; None: as long as it says."""
         ...
 
     @property

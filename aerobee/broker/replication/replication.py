@@ -151,7 +151,10 @@ class Replication:
     def settings_changed(self) -> None:
         """Appends wait for replicas, or no longer, as the settings say now."""
         is_master = not self._is_slave
-        self._ack.set_replication(self.acks if is_master and self._mode.waits else None)
+        if is_master and self._mode.waits:
+            self._ack.set_replication(self.acks, self._mode.may_answer)
+        else:
+            self._ack.set_replication(None)
         self._ack.refuse_on((lambda: self._mode.shortage) if is_master and self._mode.guards else None)
 
     def _stop_following(self) -> None:

@@ -28,6 +28,7 @@ class Heartbeat:
     timeout_ms: int = TIMEOUT_MS
     priority: int = (1 << 31) - 1
     is_disk_sound: bool = True
+    is_learner: bool = False  # it follows and never leads, whatever set it was in before
 
 
 class BrokerLiveness:
@@ -82,11 +83,11 @@ class BrokerLiveness:
         return led_ms >= TIMEOUT_MS
 
     def candidates(self, broker_name: str, now_ms: float) -> tuple[Candidate, ...]:
-        """The living brokers of a group, by id."""
+        """The living brokers of a group that may lead, by id."""
         return tuple(
             Candidate(broker_id, beat.epoch, beat.max_offset, beat.priority)
             for (name, broker_id), (beat, _) in sorted(self._last.items())
-            if name == broker_name and self.is_alive(name, broker_id, now_ms)
+            if name == broker_name and not beat.is_learner and self.is_alive(name, broker_id, now_ms)
         )
 
     def forget_silent(self, now_ms: float) -> list[tuple[str, int]]:

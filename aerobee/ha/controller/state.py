@@ -27,7 +27,9 @@ from aerobee.ha.controller.commands import (
 from aerobee.ha.controller.election import choose
 from aerobee.ha.packed import array, array_of, integer, pack, text, unpack
 
-GROUPS_MAX = 1 << 20
+GROUPS_MAX = (
+    1 << 16
+)  # who reaches a controller can apply for ids; each group takes about 1 KB in memory and in snapshots
 _VERSION = 1
 
 
@@ -158,6 +160,11 @@ class ControllerState:
                 f"broker id {command.broker_id} of {command.broker_name} is taken or not the next one, "
                 f"{group.next_id}",
                 group,
+            )
+        if group.broker_name not in self.groups and len(self.groups) >= GROUPS_MAX:
+            return Outcome(
+                ControllerCode.INVALID_REQUEST,
+                f"{GROUPS_MAX} broker names are known: forget those that are gone (aerobee ha forget)",
             )
         address = command.check_code.split(";")[0]
         replicas = {**group.replicas, command.broker_id: Replica(address, command.check_code)}

@@ -85,6 +85,7 @@ class ControllerCalls:
             timeout_ms=min(max(timeout_ms, 1), HEARTBEAT_TIMEOUT_MS_MAX),
             priority=request.int32("electionPriority", ID_MAX),
             is_disk_sound=request.boolean("diskSound", True),
+            is_learner=request.boolean("asyncLearner", False),
         )
         refusal = self._masters.refusal(heartbeat.broker_name, heartbeat.broker_id, heartbeat.address)
         if refusal:

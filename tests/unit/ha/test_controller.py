@@ -238,6 +238,25 @@ def test_ids_are_given_out_one_after_the_other_and_the_same_broker_gets_its_own_
     assert state.next_broker_id(NAME) == 2
 
 
+def test_names_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aerobee.ha.controller.state.GROUPS_MAX", 2)
+    state = ControllerState()
+
+    def apply(name: str) -> ControllerCode:
+        return state.carry_out(
+            ApplyBrokerId(broker_name=name, cluster_name="c", broker_id=1, check_code="h:1;1")
+        ).code
+
+    assert [apply(name) for name in ("a", "b", "c", "d", "a")] == [
+        ControllerCode.SUCCESS,
+        ControllerCode.SUCCESS,
+        ControllerCode.INVALID_REQUEST,
+        ControllerCode.INVALID_REQUEST,
+        ControllerCode.SUCCESS,
+    ]
+    assert sorted(state.groups) == ["a", "b"]
+
+
 def test_a_broker_without_an_id_must_apply_and_one_with_an_id_may_move() -> None:
     state = ControllerState()
     register = RegisterBroker(broker_name=NAME, cluster_name="c", broker_id=1, address="10.9.9.9:1")
