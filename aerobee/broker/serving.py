@@ -39,6 +39,7 @@ from aerobee.broker.ports import Ports
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.registration import Registration
 from aerobee.broker.replication.controller_wiring import ControllerMode, make_controller_mode
+from aerobee.broker.replication.facts import replication_facts
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.wiring import make_replication
@@ -327,6 +328,11 @@ class Serving:
             return self.parts.identity.broker_id
         return MASTER_ID if self.role.is_master else self.controllers.agent.broker_id
 
+    @property
+    def _own_id(self) -> int:
+        """This broker's id at the controllers; -1 without."""
+        return self.controllers.agent.broker_id if self.controllers is not None else -1
+
     def _role_given(self, epoch: int) -> None:
         """The controllers said who is master: nameservers take the newest epoch's word."""
         self._base.topics.begin_epoch(epoch)
@@ -361,6 +367,7 @@ class Serving:
             "lane": self._choice.name,  # its name of before
             "loopWaitMaxMs": str(self.overload.wait_max_ms),
             "refusedSends": str(self.overload.refused_count),
+            **replication_facts(self.replication.state(), self._own_id),
             **self._ports.runtime_info(),
             "boundsReached": str(base.bounds.reached_count),
             "dedupKeys": str(len(base.duplicates)),

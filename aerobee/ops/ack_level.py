@@ -27,6 +27,12 @@ def ack_sentence_of(config: Mapping[str, str]) -> str:
     if "flushDiskType" not in config:
         return UNKNOWN
     replicas = config.get("inSyncReplicas", "1")
+    if config.get("enableControllerMode") == "true":
+        # Who is elected is of the sync state set: every member of it is waited for, or nobody.
+        needs_all = config.get("allAckInSyncStateSet") == "true" or (
+            replicas.isdecimal() and int(replicas) > 1
+        )
+        return SENTENCES[config["flushDiskType"] == "SYNC_FLUSH", needs_all]
     return ack_sentence(
         config["flushDiskType"],
         config.get("brokerRole", "ASYNC_MASTER"),

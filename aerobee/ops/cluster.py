@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -63,7 +64,7 @@ def describe_cluster(
                 if document["state"] == "up":
                     runtime = await admin.broker_runtime(info.address)
                     config = await admin.broker_config(info.address)
-                    document |= {"ack": ack_sentence_of(config), "runtime": runtime}
+                    document |= {"ack": ack_sentence_of(config), **_replication(runtime), "runtime": runtime}
                 documents.append(document)
         if as_json:
             out.document(documents)
@@ -104,6 +105,23 @@ async def _row(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
         "disk": first_rate(runtime.get("commitLogDiskRatio")),
         "state": "up",
     }
+
+
+def _replication(runtime: Mapping[str, str]) -> dict[str, str]:
+    """Role, epoch, lag, who is in sync and why somebody is not; nothing for brokers that do not say (RocketMQ's)."""
+    names = {
+        "haRole": "role",
+        "haRoleReason": "role_reason",
+        "haEpoch": "epoch",
+        "haConfirmed": "confirmed",
+        "haReplicas": "replicas",
+        "haSyncStateSet": "sync_state_set",
+        "haMissing": "not_connected",
+        "haMaster": "master",
+        "haBehind": "bytes_behind",
+        "haTrouble": "trouble",
+    }
+    return {name: runtime[key] for key, name in names.items() if runtime.get(key)}
 
 
 def first_rate(text: str | None) -> float | None:

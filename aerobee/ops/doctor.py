@@ -256,6 +256,7 @@ def runtime_findings(
             )
         )
     findings += _disk_findings(part, runtime)
+    findings += replication_findings(part, runtime)
     if runtime.get("brokerActive", "true").lower() == "false":
         findings.append(
             Finding(
@@ -271,6 +272,62 @@ def runtime_findings(
             findings.append(
                 _registration_finding(part, key.removeprefix("registeredAt_"), value, now_s + (skew_s or 0))
             )
+    return findings
+
+
+def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
+    """Its role, and who of its group lags, and why; a core. Nothing for brokers that do not say (RocketMQ's)."""
+    role = runtime.get("haRole")
+    if not role:
+        return []
+    epoch = f" in epoch {runtime['haEpoch']}" if runtime.get("haEpoch", "0") != "0" else ""
+    trouble = runtime.get("haTrouble", "")
+    if trouble:
+        return [
+            Finding(
+                part=part,
+                check="replication",
+                level="fail",
+                detail=f"{role}{epoch}, {runtime.get('haBehind', '?')} bytes behind: {trouble}",
+                advice="what its master has since then is lost with the master: its log says more, docs/replication.md what to do",
+            )
+        ]
+    if "haMaster" in runtime:
+        master, behind = runtime["haMaster"] or "nobody", runtime.get("haBehind", "?")
+        detail = f"{role}{epoch}: follows {master}, {behind} bytes behind"
+        return [Finding(part=part, check="replication", level="ok", detail=detail)]
+    replicas = [each for each in runtime.get("haReplicas", "").split(";") if each]
+    lagging = [each for each in replicas if "not in sync: " in each and "asyncLearner" not in each]
+    missing = runtime.get("haMissing", "")
+    in_set = f", the sync state set is {runtime['haSyncStateSet']}" if "haSyncStateSet" in runtime else ""
+    findings = [
+        Finding(
+            part=part,
+            check="replication",
+            level="ok",
+            detail=f"{role}{epoch} ({runtime.get('haRoleReason', '')}), {len(replicas)} replicas{in_set}",
+        )
+    ]
+    for each in lagging:
+        findings.append(
+            Finding(
+                part=part,
+                check="replica",
+                level="warn",
+                detail=each,
+                advice="it is not waited for and cannot take over: see its own log, its disk and the link between the two",
+            )
+        )
+    if missing:
+        findings.append(
+            Finding(
+                part=part,
+                check="replica",
+                level="warn",
+                detail=f"broker {missing} is in the sync state set and not connected",
+                advice="messages wait for it until it leaves the set: start it, or `aerobee ha forget` it when it is gone for good",
+            )
+        )
     return findings
 
 

@@ -255,3 +255,66 @@ def test_process_that_dies_is_named_and_started_again_while_the_rest_stays(start
         assert "topicQueueNumsMax" in large.stderr, broker
     process.send_signal(signal.SIGTERM)
     assert process.wait(WITHIN_S) == 0
+
+
+def test_nameservers_are_the_controllers_of_a_group(start: Start, tmp_path: Path) -> None:
+    """enableControllerInNamesrv: three processes, each a NameServer and a controller; one of them dies."""
+    ports = free_ports(8)
+    peers = ";".join(f"n{number}-127.0.0.1:{ports[number]}" for number in range(3))
+    nameservers: list[tuple[subprocess.Popen[str], str]] = []
+    for number in range(3):
+        conf = tmp_path / f"n{number}.conf"
+        conf.write_text(
+            f"listenPort={ports[3 + number]}\nenableControllerInNamesrv=true\ncontrollerDLegerGroup=quorum\n"
+            f"controllerDLegerPeers={peers}\ncontrollerDLegerSelfId=n{number}\ncontrollerStorePath={tmp_path / f'n{number}'}\n"
+        )
+        process = start("nameserver", "-c", str(conf), "--host", "127.0.0.1", "--json")
+        nameservers.append((process, document(process)["address"]))
+    controllers = ";".join(f"127.0.0.1:{ports[number]}" for number in range(3))
+    names = ";".join(address for _, address in nameservers)
+    broker = start(
+        *(
+            "broker",
+            "-n",
+            names,
+            "--port",
+            str(ports[6]),
+            "--host",
+            "127.0.0.1",
+            "--name",
+            "group-a",
+            "--json",
+        ),
+        *("--data", str(tmp_path / "store"), "--set", "brokerIP1=127.0.0.1"),
+        *("--set", f"haListenPort={ports[7]}"),
+        *("--set", "enableControllerMode=true", "--set", f"controllerAddr={controllers}"),
+    )
+    document(broker)
+    status = wait_for_status(controllers)
+    leader = int(status["leaderId"].removeprefix("n"))
+    (described,) = json.loads(run("cluster", "describe", "-n", names, "--json").stdout)
+    assert (described["role"], described["epoch"], described["sync_state_set"]) == ("master", "1", "1")
+    assert "made it master in epoch 1" in described["role_reason"]
+    assert run("send", "hello", "one", "-n", names).returncode == 0
+    nameservers[leader][0].kill()
+    left = ";".join(f"127.0.0.1:{ports[number]}" for number in range(3) if number != leader)
+    wait_for_status(left)
+    deadline = time.monotonic() + WITHIN_S
+    while run("send", "hello", "two", "-n", names).returncode != 0:
+        assert time.monotonic() < deadline, "nobody took a message after the leading controller died"
+    read = run("consume", "hello", "--from", "first", "--count", "2", "-n", names)
+    assert "one" in read.stdout
+    assert "two" in read.stdout
+
+
+def wait_for_status(controllers: str) -> Any:
+    """`aerobee ha status` once a controller leads and the group has a master."""
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        asked = run("ha", "status", "-a", controllers, "--json")
+        if asked.returncode == 0:
+            status = json.loads(asked.stdout)
+            if any(group["masterId"] for group in status["brokerGroups"]):
+                return status
+        assert time.monotonic() < deadline, asked.stdout + asked.stderr
+        time.sleep(0.1)

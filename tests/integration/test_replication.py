@@ -16,7 +16,9 @@ from aerobee.errors import ConfigError
 from aerobee.ha.transfer_header import encode_report
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.fastjson import loads
 from tests.integration.broker_calls import make_broker, send_request
 from tests.waiting import wait_until
 
@@ -80,6 +82,13 @@ async def same(master: Broker, slave: Broker) -> None:
     assert log_bytes(slave) == log_bytes(master)
 
 
+async def figures(pair: Pair, broker: Broker) -> dict[str, str]:
+    """What a broker says of itself (28)."""
+    reply = await pair.client.invoke(broker.address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+    table: dict[str, str] = loads(reply.body)["table"]
+    return table
+
+
 async def test_messages_arrive_at_the_slave_as_they_come(pair: Pair) -> None:
     master = await pair.start("master")
     await pair.send(master, 3)
@@ -88,7 +97,11 @@ async def test_messages_arrive_at_the_slave_as_they_come(pair: Pair) -> None:
     await pair.send(master, 20)
     await same(master, slave)
     assert slave.store.max_offset("t", 0) == 23
-    assert master.replication.state().replicas[0].acknowledged == master.store.log.end
+    await wait_until(lambda: master.replication.state().replicas[0].acknowledged == master.store.log.end)
+    told, of_slave = await figures(pair, master), await figures(pair, slave)
+    assert (told["haRole"], told["haReplicas"].endswith(" lag=0 in-sync")) == ("master", True)
+    assert (of_slave["haRole"], of_slave["haBehind"], of_slave["haTrouble"]) == ("slave", "0", "")
+    assert of_slave["haMaster"] == master.identity.ha_address
     refused = await pair.client.invoke(slave.address, send_request("t"))
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 

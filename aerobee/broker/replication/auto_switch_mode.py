@@ -133,6 +133,10 @@ class AutoSwitchMode:
     def replicas(self) -> list[ReplicaState]:
         return [slave.state() for slave in self._slaves]
 
+    @property
+    def members(self) -> frozenset[int]:
+        return self._set.members if self._set is not None else frozenset()
+
     def following(self) -> FollowState | None:
         return None if self._set is not None else self._follower.state()
 

@@ -133,14 +133,26 @@ class AutoSwitchSlave(asyncio.Protocol):
 
     def state(self) -> ReplicaState:
         """What operators are shown of this slave."""
+        is_member = self._is_member(self.broker_id)
         return ReplicaState(
             address=self.address,
             acknowledged=max(0, self.acknowledged),
             sent=self._sender.position if self._sender is not None else 0,
-            is_in_sync=self._is_member(self.broker_id),
+            is_in_sync=is_member,
+            why_not="" if is_member else self._why_no_member(),
             caught_up_at_s=self._caught_up_at_s,
             broker_id=self.broker_id,
         )
+
+    def _why_no_member(self) -> str:
+        if self.is_learner:
+            return "it is an asyncLearner"
+        if self.acknowledged < 0:
+            return "it has not said yet how far its log goes"
+        gap = self._store.log.end - self.acknowledged
+        if gap:
+            return f"it lacks {gap} bytes"
+        return "it has everything, and the controllers have not taken it in yet"
 
     def _on_handshake(self, handshake: Handshake) -> None:
         if self._sender is not None:

@@ -73,6 +73,10 @@ class ClassicMode:
     def replicas(self) -> list[ReplicaState]:
         return [slave.state() for slave in self._slaves]
 
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset()
+
     def following(self) -> FollowState | None:
         return None if self._is_master else self._follower.state()
 

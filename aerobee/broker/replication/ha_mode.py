@@ -31,6 +31,7 @@ class ReplicaState:
     caught_up_at_s: float  # monotonic time at which it last had the whole log; negative: never
     bytes_per_s: int = 0
     broker_id: int = -1  # -1: classic slaves do not say
+    why_not: str = ""  # why it is not in sync, a clause without a full stop; "" when it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,11 @@ class HaMode(Protocol):
 
     def replicas(self) -> list[ReplicaState]:
         """The slaves that are connected."""
+        ...
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The sync state set of a master in controller mode, this broker included; else empty."""
         ...
 
     def following(self) -> FollowState | None:

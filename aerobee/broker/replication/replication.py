@@ -33,6 +33,8 @@ class ReplicationState:
     log_end: int
     confirmed: int  # enough replicas have the log up to here; 0 where nobody is waited for
     replicas: tuple[ReplicaState, ...]
+    members: frozenset[int]  # the sync state set of a master in controller mode; else empty
+    reason: str  # why it has this role
     following: FollowState | None
 
 
@@ -124,6 +126,8 @@ class Replication:
             log_end=self._store.log.end,
             confirmed=self.acks.value,
             replicas=tuple(self._mode.replicas()),
+            members=self._mode.members,
+            reason=self._role.reason,
             following=self._mode.following(),
         )
 

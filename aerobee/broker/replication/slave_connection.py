@@ -130,12 +130,21 @@ class SlaveConnection(asyncio.Protocol):
 
     def state(self) -> ReplicaState:
         """What operators are shown of this slave."""
-        gap = self._store.log.end - max(0, self.acknowledged)
+        gap, gap_max = (
+            self._store.log.end - max(0, self.acknowledged),
+            self._store.config.ha_max_gap_not_in_sync,
+        )
+        why_not = ""
+        if self.acknowledged < 0:
+            why_not = "it has not said yet how far its log goes"
+        elif gap >= gap_max:
+            why_not = f"it lacks {gap} bytes, haMaxGapNotInSync is {gap_max}"
         return ReplicaState(
             address=self.address,
             acknowledged=max(0, self.acknowledged),
             sent=self._sender.position if self._sender is not None else 0,
-            is_in_sync=self.acknowledged >= 0 and gap < self._store.config.ha_max_gap_not_in_sync,
+            is_in_sync=not why_not,
+            why_not=why_not,
             caught_up_at_s=self.caught_up_at_s,
             bytes_per_s=self._bytes_per_s(),
         )

@@ -1,5 +1,12 @@
 from aerobee.ops.ack_level import SENTENCES, ack_sentence_of
-from aerobee.ops.doctor import Finding, advertised_listeners, clock_skew_s, runtime_findings, split_addresses
+from aerobee.ops.doctor import (
+    Finding,
+    advertised_listeners,
+    clock_skew_s,
+    replication_findings,
+    runtime_findings,
+    split_addresses,
+)
 
 RUNTIME = {
     "brokerVersionDesc": "V5_5_0",
@@ -64,3 +71,50 @@ def test_sync_master_that_waits_for_nobody_is_asynchronous() -> None:
 
 def test_addresses_are_split_at_both_separators() -> None:
     assert split_addresses("a:1; b:2,c:3;") == ["a:1", "b:2", "c:3"]
+
+
+MASTER = {
+    "haRole": "master", "haRoleReason": "the controllers made it master in epoch 3", "haEpoch": "3", "haConfirmed": "70",
+    "haReplicas": "2@10.0.0.2:5 lag=0 in-sync", "haSyncStateSet": "1,2", "haMissing": "",
+}  # fmt: skip
+
+
+def test_a_group_that_is_well_is_one_line() -> None:
+    (found,) = replication_findings("broker a", MASTER)
+    assert found.level == "ok"
+    assert "in epoch 3" in found.detail
+    assert "sync state set is 1,2" in found.detail
+
+
+def test_who_is_not_in_sync_is_named_with_the_reason() -> None:
+    replicas = "2@10.0.0.2:5 lag=9 not in sync: it lacks 9 bytes;3@10.0.0.3:5 lag=9 not in sync: it is an asyncLearner"
+    found = replication_findings("broker a", MASTER | {"haReplicas": replicas, "haMissing": "4"})
+    assert [each.level for each in found] == ["ok", "warn", "warn"]  # a learner is meant to be behind
+    assert "it lacks 9 bytes" in found[1].detail
+    assert "broker 4 is in the sync state set and not connected" in found[2].detail
+    assert all(each.advice for each in found[1:])
+
+
+def test_a_slave_says_whom_it_follows_and_why_not() -> None:
+    slave = {
+        "haRole": "slave",
+        "haEpoch": "0",
+        "haMaster": "10.0.0.1:10912",
+        "haBehind": "12",
+        "haTrouble": "",
+    }
+    (found,) = replication_findings("broker a", slave)
+    assert (found.level, "12 bytes behind" in found.detail) == ("ok", True)
+    (found,) = replication_findings("broker a", slave | {"haTrouble": "no record in common"})
+    assert (found.level, "no record in common" in found.detail) == ("fail", True)
+
+
+def test_a_broker_that_does_not_say_has_no_line() -> None:
+    assert replication_findings("broker a", {"brokerVersionDesc": "V5_5_0"}) == []
+
+
+def test_in_controller_mode_the_sentence_is_that_of_the_set() -> None:
+    config = {"flushDiskType": "ASYNC_FLUSH", "brokerRole": "ASYNC_MASTER", "enableControllerMode": "true"}
+    assert ack_sentence_of(config) == SENTENCES[False, False]
+    for waits in ({"allAckInSyncStateSet": "true"}, {"inSyncReplicas": "2"}):
+        assert ack_sentence_of(config | waits) == SENTENCES[False, True]
