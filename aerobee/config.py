@@ -28,6 +28,11 @@ PATH_KEY_BEGINNINGS, PATH_KEY_ENDINGS = (
     ("storepath",),
     ("path", "dir", "home"),
 )  # of keys that say where files lie
+# Of keys that say who may do what, and how it is proved.
+ACCESS_KEY_BEGINNINGS = (
+    "authentication", "authorization", "initauthentication", "innerclientauthentication", "acl", "access", "adminopen",
+    "auditlog", "auth", "tls.",
+)  # fmt: skip
 ENVIRONMENT_PREFIX = "AEROBEE_"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
@@ -139,13 +144,15 @@ def _escape(text: str, separators: str = "") -> str:
 
 
 def check_wire_settings(changes: Mapping[str, str]) -> None:
-    """Raise ConfigError for what no peer may set: where files lie, and values of more than one line.
+    """Raise ConfigError for what no peer may set: where files lie, who may do what, values of more than one line.
 
     Source: the fix of CVE-2023-33246 and CVE-2023-37582 in RocketMQ (configBlackList); here no list can be emptied.
     """
     for key, value in changes.items():
         if key.lower().startswith(PATH_KEY_BEGINNINGS) or key.lower().endswith(PATH_KEY_ENDINGS):
             raise ConfigError(f"{key} says where files lie: set it in the configuration file and restart")
+        if key.lower().startswith(ACCESS_KEY_BEGINNINGS):
+            raise ConfigError(f"{key} says who may do what: set it in the configuration file and restart")
         if any(ord(char) < 0x20 and char != "\t" for char in key + value):
             raise ConfigError(f"{key[:80]!r} or its value holds a line break or a control character")
 
@@ -234,11 +241,15 @@ def unknown_keys(settings: Mapping[str, Setting], kinds: Iterable[type[Any]]) ->
 
 
 def to_properties(*configs: Any) -> dict[str, str]:
-    """Return key -> text for each field of the dataclasses, in their order; None is the empty text."""
+    """Return key -> text for each field of the dataclasses, in their order; None is the empty text.
+
+    Secrets (fields that repr() leaves out) are left out.
+    """
     texts: dict[str, str] = {}
     for config in configs:
         for key, field in fields_by_key(type(config)).items():
-            texts[key] = value_text(getattr(config, field.name))
+            if field.repr:
+                texts[key] = value_text(getattr(config, field.name))
     return texts
 
 

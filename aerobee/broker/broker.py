@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
 
+from aerobee.access.config import AccessConfig
 from aerobee.broker.config import PROM, BrokerConfig
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.exporter.exporter import Exporter
@@ -35,7 +36,6 @@ from aerobee.broker.serving import Serving
 from aerobee.clock import Clock, SystemClock
 from aerobee.errors import UsageError
 from aerobee.network import AsyncioNetwork, Network
-from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.direct import DirectNetwork
 from aerobee.remoting.peer import Handler
@@ -68,8 +68,9 @@ class Broker:
         tls: ServerTls | None = None,
         settings_path: str | None = None,
         config_writer: Executor | None = None,
+        access: AccessConfig | None = None,
     ) -> None:
-        """`settings_path`: the configuration file, into which settings changed at run time (25) are written.
+        """`access`: who may do what; None asks nobody and refuses nothing, for a broker inside one's own process. `settings_path`: the configuration file, into which settings changed at run time (25) are written.
 
         `config_writer` writes that file and all small ones; a thread of the broker's own when none is given.
         """
@@ -83,6 +84,7 @@ class Broker:
             executor=executor,
             settings_path=settings_path,
             config_writer=config_writer,
+            access=access,
             identity=lambda: self.identity,
         )
         self.live, self.clock, self.bounds = base.live, base.clock, base.bounds
@@ -174,7 +176,7 @@ class Broker:
         return self._serving.fast_path
 
     @property
-    def connections(self) -> OrderedSet[Connection]:
+    def connections(self) -> set[Connection]:
         """The open connections of clients."""
         return self.ports.connections
 
@@ -207,13 +209,15 @@ class Broker:
                 ha_listener=self._ha_listener,
                 choice=self.backend_choice,
             )
-            self.ports.serve(serving.handlers, serving.fast_path)
+            # What the gate has to look at, frame by frame, goes to the handlers.
+            self.ports.serve(serving.handlers, None if base.access.is_closed else serving.fast_path)
             await self.store.start()
         except BaseException:
             await self._close_exporter()
             self._ha_listener.close()
             await self.ports.abandon()
             base.files.close(wait=False)
+            base.access.close()
             await self.store.stop()
             raise
         self._is_running = True
@@ -258,6 +262,7 @@ class Broker:
             self._base.files.close(wait=True)
             self.save()
             self._serving.close()
+            self._base.access.close()
             await self.store.stop()
 
     async def kill(self) -> None:
@@ -275,6 +280,7 @@ class Broker:
         self._base.abandon()
         self._base.files.close(wait=True)
         self._serving.close()
+        self._base.access.close()
         await self.store.abandon()
 
     def save(self) -> None:

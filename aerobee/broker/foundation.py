@@ -10,8 +10,10 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from aerobee.access.config import AccessConfig
 from aerobee.broker.background import Background
 from aerobee.broker.bounds import Bounds
+from aerobee.broker.broker_access import RELOAD_S, BrokerAccess
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_files import ConfigFiles
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
@@ -53,6 +55,7 @@ class Foundation:
         executor: Executor | None,
         settings_path: str | None,
         config_writer: Executor | None,
+        access: AccessConfig | None,
         identity: Callable[[], BrokerIdentity],
     ) -> None:
         """Raises ConfigError for settings that contradict each other. `identity` is asked when records are written, which is after the ports are bound; else as Broker."""
@@ -105,7 +108,18 @@ class Foundation:
         self.producers = ProducerRegistry(clock=clock)
         self.duplicates = SendDuplicates(live=self.live, clock=clock)
         self.network = network
-        self.client = RemotingClient(clock=clock, network=network)  # towards nameservers and other brokers
+        self.client = RemotingClient(  # towards nameservers and other brokers
+            clock=clock,
+            network=network,
+            credentials=None if access is None else access.inner_credentials,
+        )
+        self.access = BrokerAccess(
+            access,
+            live=self.live,
+            directory=store_config.path("config"),
+            settings_path=settings_path,
+            clock=clock,
+        )
         self.background = Background(clock)
         self._saves_offsets = False
 
@@ -118,6 +132,7 @@ class Foundation:
         await asyncio.get_running_loop().run_in_executor(None, self._load_tables)
 
     def _load_tables(self) -> None:
+        self.access.open()
         for part in (self.topics, self.mappings, self.groups, self.offsets):
             part.load()
         # Offsets that were saved before a topic was deleted and made again, or before records were lost: the group would
@@ -137,6 +152,8 @@ class Foundation:
         self._saves_offsets = True
         config = self.live
         self.background.every("scan", lambda: SCAN_INTERVAL_S, self._scan)
+        if self.access.reloads:
+            self.background.every("accounts", lambda: RELOAD_S, self._reload_accounts)
         self.background.every(
             "save", lambda: config.value.flush_consumer_offset_interval / 1000, self._save_offsets
         )
@@ -145,6 +162,9 @@ class Foundation:
         """End what start() began."""
         self._saves_offsets = False
         self.background.stop()
+
+    def _reload_accounts(self) -> None:
+        self.files.run_blocking(self.access.reload)
 
     async def settled(self) -> None:
         """Return when every change of topics and groups that was asked for is in its file, or refused."""

@@ -16,7 +16,6 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.clock import Clock
 from aerobee.message import pack_host
 from aerobee.network import Network
-from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
@@ -81,9 +80,9 @@ class Ports:
         self.main, self.vip = make(), make()
 
     @property
-    def connections(self) -> OrderedSet[Connection]:
+    def connections(self) -> set[Connection]:
         """The open connections of clients."""
-        return self.main.connections.union(self.vip.connections)
+        return self.main.connections | self.vip.connections
 
     async def open(self, ha_port: int = 0) -> BrokerIdentity:
         """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless it was asked for."""
@@ -93,13 +92,14 @@ class Ports:
         await self._open_vip(config)
         return identity
 
-    def serve(self, handlers: Mapping[int, Handler], fast_path: Bursts) -> None:
-        """From now on requests have their handlers, and what arrives goes to the fast path first."""
+    def serve(self, handlers: Mapping[int, Handler], fast_path: Bursts | None) -> None:
+        """From now on requests have their handlers, and what arrives goes to the fast path first, where there is one."""
         self._handlers.update(handlers)
-        for server in (self.main, self.vip):
-            server.use_burst(fast_path.burst)
-        if self._direct is not None:
-            self._direct.serve(fast_path.receive)
+        if fast_path is not None:
+            for server in (self.main, self.vip):
+                server.use_burst(fast_path.burst)
+            if self._direct is not None:
+                self._direct.serve(fast_path.receive)
         self._is_serving = True
 
     async def close(self) -> None:

@@ -290,9 +290,9 @@ class Serving:
             *((self.controllers.calls,) if self.controllers is not None else ()),
         )
         handlers: dict[int, Handler] = {}
-        for part in calls:
+        for part in (*calls, base.access.calls):
             handlers.update(limit_bodies(part.handlers(), BROKER_BODIES))
-        return handlers
+        return base.access.gate.guard(handlers)
 
     def _make_fast_path(self) -> FastPath:
         """What serves ordinary frames before the handlers do."""
@@ -370,6 +370,7 @@ class Serving:
             **replication_facts(self.replication.state(), self._own_id),
             **self._ports.runtime_info(),
             "boundsReached": str(base.bounds.reached_count),
+            "accessRefusals": str(base.access.gate.refused_count),
             "dedupKeys": str(len(base.duplicates)),
             "dedupDroppedSends": str(base.duplicates.dropped_count),
             "dedupForgottenKeys": str(base.duplicates.forgotten_count),

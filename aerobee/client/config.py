@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aerobee.client.checks import check_field_types
 from aerobee.errors import ConfigError
+from aerobee.remoting.signature import Credentials
 
 
 class Compression(Enum):
@@ -76,6 +77,9 @@ class ClientConfig:
     tls_cert_file: str = ""  # PEM, a certificate of our own for servers that ask for one
     tls_key_file: str = ""
     tls_key_password: str = field(default="", repr=False)
+    access_key: str = ""  # the user's name at a cluster with access control
+    secret_key: str = field(default="", repr=False)
+    security_token: str = field(default="", repr=False)
     unit_name: str = ""
 
     def __post_init__(self) -> None:
@@ -92,6 +96,19 @@ class ClientConfig:
             self.tls_cert_file,
             f"tls_key_file is {self.tls_key_file!r}: give both, or neither",
         )
+        _require(
+            bool(self.access_key) == bool(self.secret_key),
+            "client.access_key",
+            self.access_key,
+            "access_key and secret_key belong together: give both, or neither",
+        )
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What requests are signed with, None for nothing. Raises ConfigError."""
+        if not self.access_key:
+            return None
+        return Credentials(self.access_key, self.secret_key, self.security_token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ The file is `~/.config/aerobee/client.toml` ($XDG_CONFIG_HOME/aerobee/client.tom
     tls_ca_file = "/etc/aerobee/ca.pem"
     tls_cert_file = "/home/me/me.pem"
     tls_key_file = "/home/me/me.key"
+    access_key = "alice"
+    secret_key = "…"
 
 The nearer wins: an option, a context that was named by an option, the environment, the file's current context, the
 defaults. A context is one cluster: whoever names another nameserver than its own, by option or environment, does not get
@@ -41,7 +43,14 @@ TLS_VARIABLES = {
     "tls_key_file": "AEROBEE_TLS_KEY_FILE",
     "tls_key_password": "AEROBEE_TLS_KEY_PASSWORD",
 }
-VARIABLES = (FILE_VARIABLE, CONTEXT_VARIABLE, *NAMESERVER_VARIABLES, *TLS_VARIABLES.values())
+KEY_VARIABLES = {"access_key": "AEROBEE_ACCESS_KEY", "secret_key": "AEROBEE_SECRET_KEY"}
+VARIABLES = (
+    FILE_VARIABLE,
+    CONTEXT_VARIABLE,
+    *NAMESERVER_VARIABLES,
+    *TLS_VARIABLES.values(),
+    *KEY_VARIABLES.values(),
+)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -55,6 +64,8 @@ class Context:
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
     tls_key_password: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
 
     def over(self, other: Context) -> Context:
         """This one where it says something, else the other."""
@@ -183,7 +194,9 @@ def _context_of(table: object, place: str) -> Context:
 
 def _environment(environ: Mapping[str, str]) -> Context:
     values: dict[str, Any] = {
-        name: environ[variable] for name, variable in TLS_VARIABLES.items() if environ.get(variable)
+        name: environ[variable]
+        for name, variable in (TLS_VARIABLES | KEY_VARIABLES).items()
+        if environ.get(variable)
     }
     if "tls" in values:
         text = values["tls"].lower()
@@ -199,8 +212,9 @@ def _environment(environ: Mapping[str, str]) -> Context:
 
 def _client(settings: Context) -> ClientConfig:
     """TLS is on when a file of it is named, unless it is said to be off."""
+    access_key, secret_key = settings.access_key or "", settings.secret_key or ""
     if settings.tls is False:
-        return ClientConfig()
+        return ClientConfig(access_key=access_key, secret_key=secret_key)
     files = (settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file)
     ca_file, cert_file, key_file = (str(Path(path).expanduser()) if path else "" for path in files)
     return ClientConfig(
@@ -209,4 +223,6 @@ def _client(settings: Context) -> ClientConfig:
         tls_cert_file=cert_file,
         tls_key_file=key_file,
         tls_key_password=settings.tls_key_password or "",
+        access_key=access_key,
+        secret_key=secret_key,
     )

@@ -73,6 +73,7 @@ class Session:
             tls=_tls(config),
             on_connect=self._connected,
             burst=self.codec.take_send_replies,
+            credentials=config.credentials,
         )
         self.nameservers = Nameservers(addresses, remoting=self.remoting, random=self.random)
         self.peers = LostPeers(monotonic=self.clock.monotonic, name_of=self._name_of)
@@ -224,7 +225,7 @@ class Session:
                 RemotingCommand(RequestCode.UNREGISTER_CLIENT.value, dict(ext)),
                 timeout_s=UNREGISTER_TIMEOUT_S,
             )
-            for address in sorted(self._known_by)
+            for address in self._known_by
             for ext in leaving
         ]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):

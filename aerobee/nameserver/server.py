@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 
+from aerobee.access.config import AccessConfig
+from aerobee.access.opening import RELOAD_S, Access, open_access, say_what_is_open
 from aerobee.clock import Clock, SystemClock, steady_ms
+from aerobee.errors import ConfigError
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.http_server import HttpServer
 from aerobee.nameserver.bounds import NameServerBounds
@@ -52,8 +56,10 @@ class NameServer:
         network: Network | None = None,
         disk: Disk | None = None,
         tls: ServerTls | None = None,
+        access: AccessConfig | None = None,
+        settings_path: str | None = None,
     ) -> None:
-        """Without arguments: RocketMQ's defaults, the system's clock, network and disk. Raises ConfigError."""
+        """`access`: who may do what, None asks nobody; users are kept beside kvConfigPath, accounts beside `settings_path`. Without arguments: RocketMQ's defaults, the system's clock, network and disk. Raises ConfigError."""
         self._config = LiveNameServerConfig(config or NameServerConfig())
         self._clock = clock or SystemClock()
         network = network or AsyncioNetwork()
@@ -62,7 +68,14 @@ class NameServer:
         self.bounds = NameServerBounds(self._config, self._clock.monotonic)
         self._kv_config = KvConfig(self._config.value.kv_config_path, self._disk, self.bounds)
         self.table = RouteTable()
-        self._client = RemotingClient(clock=self._clock, network=network)
+        self._access_config = access
+        self._settings_path = settings_path
+        self._access: Access | None = None
+        self._client = RemotingClient(
+            clock=self._clock,
+            network=network,
+            credentials=None if access is None else access.inner_credentials,
+        )
         self._notices = MinBrokerNotices(client=self._client, config=self._config)
         self._watched: set[Peer] = set()
         self._handlers = self._make_handlers()
@@ -115,6 +128,7 @@ class NameServer:
     async def start(self) -> None:
         """Listen. Raises StoreError for an unreadable kvConfig.json, OSError when an address cannot be bound."""
         await asyncio.to_thread(self._kv_config.load)
+        await self._open_access()
         await self._server.start(self._listeners)
         if self.http is not None:
             try:
@@ -124,6 +138,7 @@ class NameServer:
                 raise
         self.health.is_started = True
         self._tasks = [
+            *([asyncio.create_task(self._reload_accounts())] if self._access and self._access.reload else []),
             asyncio.create_task(self._scan_brokers(), name="nameserver-scan"),
             asyncio.create_task(self._look_for_unread(), name="nameserver-unread"),
         ]
@@ -139,6 +154,8 @@ class NameServer:
         await self._server.stop(drain_s=self._config.value.shutdown_wait_time_seconds)
         await self._notices.close()
         await self._client.close()
+        if self._access is not None:
+            self._access.close()
 
     async def __aenter__(self) -> NameServer:
         await self.start()
@@ -146,6 +163,36 @@ class NameServer:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.stop()
+
+    async def _open_access(self) -> None:
+        """Put the gate before the handlers. Raises ConfigError, StoreError."""
+        config = self._access_config
+        if config is None:
+            return
+        directory = os.path.dirname(self.config.kv_config_path or "")
+        if config.authentication_enabled and not directory:
+            raise ConfigError("authenticationEnabled keeps users beside kvConfigPath, which is not set")
+        access = self._access = await asyncio.to_thread(
+            open_access,
+            config,
+            directory=directory,
+            settings_path=self._settings_path,
+            cluster=lambda: config.auth_cluster_name,
+            now_ms=self._clock.now_ms,
+            exempt=lambda peer: peer.listener in config.open_listeners,
+        )
+        say_what_is_open(
+            config,
+            beyond_loopback=any(
+                each.host not in ("127.0.0.1", "::1", "localhost") for each in self._listeners
+            ),
+        )
+        self._handlers.update(access.gate.guard({**self._handlers, **access.calls.handlers()}))
+
+    async def _reload_accounts(self) -> None:
+        while self._access is not None and self._access.reload is not None:
+            await self._clock.sleep(RELOAD_S)
+            await asyncio.to_thread(self._access.reload)
 
     def _make_http(self) -> HttpServer:
         return HttpServer(
@@ -157,7 +204,7 @@ class NameServer:
             ),
         )
 
-    def _make_handlers(self) -> Mapping[int, Handler]:
+    def _make_handlers(self) -> dict[int, Handler]:
         registration = RegistrationCalls(
             table=self.table,
             kv_config=self._kv_config,
@@ -178,7 +225,7 @@ class NameServer:
             **KvConfigCalls(self._kv_config).handlers(),
             **ConfigCalls(self._config, self._disk).handlers(),
         }
-        return limit_bodies(handlers, NAMESERVER_BODIES)
+        return dict(limit_bodies(handlers, NAMESERVER_BODIES))
 
     def _watch(self, connection: Peer) -> None:
         """Have the brokers of this connection forgotten as soon as it closes."""

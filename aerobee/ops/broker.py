@@ -69,7 +69,7 @@ def broker(
         path=config, profile=profile, assignments=assignments or (), flags=flags, note=out.note
     )
     if print_config:
-        write_config(out, to_properties(settings.broker, settings.store, settings.tls))
+        write_config(out, to_properties(settings.broker, settings.store, settings.tls, settings.access))
         return
     if not settings.broker.nameservers:
         out.note(
@@ -105,4 +105,10 @@ def start_broker(settings: BrokerSettings, settings_path: str | None = None) -> 
             "--port or listenPort",
         )
     require_directory(Path(settings.store.store_path_root_dir), "--data or storePathRootDir")
-    return Broker(settings.broker, settings.store, tls=settings.tls.server_tls(), settings_path=settings_path)
+    return Broker(
+        settings.broker,
+        settings.store,
+        tls=settings.tls.server_tls(),
+        settings_path=settings_path,
+        access=settings.access,
+    )

@@ -29,6 +29,18 @@ app = typer.Typer(
 )
 
 
+SECRETS = frozenset({"secret_key", "tls_key_password"})  # in the file, never on the screen
+
+
+def _secret_of(variable: str | None) -> str | None:
+    """A secret is no argument: other users of the machine see those."""
+    if variable is None:
+        return None
+    if not os.environ.get(variable):
+        raise UsageError(f"--secret-key-env {variable}: this variable is not set")
+    return os.environ[variable]
+
+
 def _names() -> list[str]:
     return sorted(read_contexts(contexts_path()).contexts)
 
@@ -71,6 +83,7 @@ def show(as_json: AsJson = False) -> None:
             "tls": found.client.tls,
             "tls_ca_file": found.client.tls_ca_file or None,
             "tls_cert_file": found.client.tls_cert_file or None,
+            "access_key": found.client.access_key or None,
             "file": str(contexts_path()),
         }
     )
@@ -91,6 +104,18 @@ def set_context(
         str | None, typer.Option("--tls-cert-file", metavar="PEM", help="A certificate of our own.")
     ] = None,
     key_file: Annotated[str | None, typer.Option("--tls-key-file", metavar="PEM", help="Its key.")] = None,
+    access_key: Annotated[
+        str | None,
+        typer.Option("--access-key", metavar="NAME", help="The user, where there is access control."),
+    ] = None,
+    secret_key_env: Annotated[
+        str | None,
+        typer.Option(
+            "--secret-key-env",
+            metavar="VARIABLE",
+            help="The environment variable that holds its secret key now.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a context, or change what is named. The first one becomes the current one."""
@@ -102,6 +127,8 @@ def set_context(
         for path in (ca_file, cert_file, key_file)
     ]
     given = Context(
+        access_key=access_key,
+        secret_key=_secret_of(secret_key_env),
         nameserver=nameserver,
         tls=True if tls is None and any(paths) else tls,
         tls_ca_file=paths[0],
@@ -114,7 +141,11 @@ def set_context(
     file = replace(file, current=file.current or name, contexts={**file.contexts, name: context})
     _write(file)
     Output(as_json).document(
-        {"context": name, "current": file.current, **context.as_document()},
+        {
+            "context": name,
+            "current": file.current,
+            **{key: value for key, value in context.as_document().items() if key not in SECRETS},
+        },
         f"context {name} is kept in {file.path}"
         + ("" if file.current != name else "; it is the current one"),
     )

@@ -51,14 +51,14 @@ def nameserver(
     flags = flags_of(("listenPort", port, "--port"), ("bindAddress", host, "--host"))
     settings = nameserver_settings(path=config, assignments=assignments or (), flags=flags, note=out.note)
     if print_config:
-        write_config(out, to_properties(settings.server, settings.tls))
+        write_config(out, to_properties(settings.server, settings.tls, settings.access))
         return
     set_log_level(log_level)
     raise_limit()  # of open files: half of it is for connections
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)
-        server = start_nameserver(settings)
+        server = start_nameserver(settings, config)
         if settings.controller is None:
             with stopping_with_stdin(stop, stop_with_stdin):
                 await start_and_wait(server, stop, out, "nameserver", settings.server.listen_port)
@@ -101,9 +101,11 @@ class NameServerWithController:
         await self._server.stop()
 
 
-def start_nameserver(settings: NameServerSettings) -> NameServer:
+def start_nameserver(settings: NameServerSettings, settings_path: str | None = None) -> NameServer:
     """Make a NameServer, not started yet. Raises PortTaken."""
     server = settings.server
     if not server.listeners:
         require_free_port(server.bind_address, server.listen_port, "the NameServer", "--port or listenPort")
-    return NameServer(server, tls=settings.tls.server_tls())
+    return NameServer(
+        server, tls=settings.tls.server_tls(), access=settings.access, settings_path=settings_path
+    )

@@ -15,7 +15,6 @@ BROKER_KEYS = frozenset(
         "accountStatsPrintZeroValues",
         "ackMessageThreadPoolNums",
         "ackThreadPoolQueueCapacity",
-        "aclEnable",
         "adminBrokerThreadPoolNums",
         "adminBrokerThreadPoolQueueCapacity",
         "allAckInSyncStateSet",

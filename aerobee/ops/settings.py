@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from aerobee.access.config import AccessConfig
 from aerobee.broker.config import BrokerConfig
 from aerobee.config import (
     Setting,
@@ -65,8 +66,8 @@ class TlsSettings:
         return ServerTls(files, mode=self.mode, client_auth=self.need_client_auth, test_mode=self.test_mode)
 
 
-BROKER_KINDS: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, TlsSettings)
-NAMESERVER_KINDS: tuple[type[Any], ...] = (NameServerConfig, TlsSettings)
+BROKER_KINDS: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, TlsSettings, AccessConfig)
+NAMESERVER_KINDS: tuple[type[Any], ...] = (NameServerConfig, TlsSettings, AccessConfig)
 CONTROLLER_KINDS: tuple[type[Any], ...] = (ControllerConfig, TlsSettings)
 
 
@@ -76,6 +77,7 @@ class NameServerSettings:
 
     server: NameServerConfig
     tls: TlsSettings
+    access: AccessConfig = field(default_factory=AccessConfig)
     controller: ControllerConfig | None = None  # with enableControllerInNamesrv
 
 
@@ -94,6 +96,7 @@ class BrokerSettings:
     broker: BrokerConfig
     store: StoreConfig
     tls: TlsSettings
+    access: AccessConfig = field(default_factory=AccessConfig)
 
 
 def broker_settings(
@@ -108,7 +111,10 @@ def broker_settings(
     """Read a broker's settings. `assignments` are `key=value` of --set. Raises ConfigError."""
     settings = _gather(path, profile, assignments, flags or {}, environ, BROKER_KINDS, BROKER_KEYS, note)
     return BrokerSettings(
-        build(BrokerConfig, settings), build(StoreConfig, settings), build(TlsSettings, settings)
+        build(BrokerConfig, settings),
+        build(StoreConfig, settings),
+        build(TlsSettings, settings),
+        build(AccessConfig, settings),
     )
 
 
@@ -121,14 +127,15 @@ def nameserver_settings(
     note: Callable[[str], None] = lambda _: None,
 ) -> NameServerSettings:
     """Read a NameServer's settings. Raises ConfigError."""
-    kinds = (NameServerConfig, ControllerConfig, TlsSettings)
+    kinds = (NameServerConfig, ControllerConfig, TlsSettings, AccessConfig)
     keys = NAMESERVER_KEYS | CONTROLLER_IGNORED_KEYS
     settings = _gather(path, "development", assignments, flags or {}, environ, kinds, keys, note)
     server, tls = build(NameServerConfig, settings), build(TlsSettings, settings)
+    access = build(AccessConfig, settings)
     if not server.enable_controller_in_namesrv:
-        return NameServerSettings(server, tls)
+        return NameServerSettings(server, tls, access)
     # listenPort is the NameServer's; the controller listens where controllerDLegerPeers says.
-    return NameServerSettings(server, tls, build(ControllerConfig, settings, listen_port=0))
+    return NameServerSettings(server, tls, access, build(ControllerConfig, settings, listen_port=0))
 
 
 def controller_settings(

@@ -20,6 +20,7 @@ from aerobee.remoting.connection import Burst, Connection, Endpoint
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler
+from aerobee.remoting.signature import Credentials
 from aerobee.remoting.tls import ClientTls, TlsPump
 
 CONNECT_TIMEOUT_S = 3.0  # NettyClientConfig.connectTimeoutMillis
@@ -49,7 +50,9 @@ class RemotingClient:
         limits: ConnectionLimits | None = None,
         on_connect: Callable[[Connection], None] | None = None,
         burst: Burst | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        """`credentials` sign every request that is made of a RemotingCommand."""
         limits = limits or ConnectionLimits()
         self._set = ConnectionSet(clock, limits)
         self.connections = self._set.connections
@@ -62,6 +65,7 @@ class RemotingClient:
             burst,
             limits,
             leaves_unresponsive_peers=True,
+            credentials=credentials,
             on_made=self._set.made,
             on_lost=self._connection_lost,
         )

@@ -34,6 +34,7 @@ from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.pending_calls import PendingCalls
 from aerobee.remoting.served_requests import ServedRequests
+from aerobee.remoting.signature import Credentials
 from aerobee.remoting.tls import ServerTls, TlsPump, choose_tls
 
 OPAQUE_MASK = 0x7FFFFFFF
@@ -58,6 +59,7 @@ class Endpoint:
     leaves_unresponsive_peers: bool = (
         False  # a peer that was silent while a call waited is left: see pending_calls.py
     )
+    credentials: Credentials | None = None  # what our requests are signed with
     watch: LoopWatch = field(default_factory=LoopWatch)
     on_made: Callable[[Connection], None] | None = None
     on_lost: Callable[[Connection], None] | None = None
@@ -194,6 +196,11 @@ class Connection(asyncio.Protocol):
         if not self._serving:
             self._flush()
 
+    def post(self, frame: bytes) -> None:
+        """Queue an encoded request, signed where this side has credentials."""
+        credentials = self._endpoint.credentials
+        self.write(frame if credentials is None else credentials.sign_frame(frame))
+
     def call(
         self, frame: bytes, opaque: int, timeout_s: float, request: str = ""
     ) -> asyncio.Future[RemotingCommand]:
@@ -206,7 +213,7 @@ class Connection(asyncio.Protocol):
         future: asyncio.Future[RemotingCommand]
         if self.is_open and len(self.pending) < self._limits.pending_calls_max:
             future = self._calls.add(opaque, now, now + timeout_s, request, None)
-            self.write(frame)
+            self.post(frame)
             return future
         future = self._loop.create_future()
         if not self.is_open:
@@ -239,6 +246,8 @@ class Connection(asyncio.Protocol):
         ):
             return None
         future = self._calls.add(opaque, now, deadline, request, note)
+        if self._endpoint.credentials is not None:
+            frame = self._endpoint.credentials.sign_frame(frame)
         # As write(), without the call.
         self._out.append(frame)
         self._out_bytes += len(frame)
@@ -264,6 +273,8 @@ class Connection(asyncio.Protocol):
         """Send a request that gets no response. Returns at once; lost when the connection is or gets closed."""
         command.flag |= FLAG_ONEWAY
         command.opaque = self.next_opaque()
+        if self._endpoint.credentials is not None:
+            self._endpoint.credentials.sign(command)
         self.send(command)
 
     async def wait_writable(self, timeout_s: float, request: str = "") -> None:

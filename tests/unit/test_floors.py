@@ -2,7 +2,7 @@
 
     floor 4   ops/      testing/  simulation/
     floor 3   broker/   nameserver/
-    floor 2   client/   ha/
+    floor 2   client/   ha/        access/
     floor 1   remoting/ store/  monitoring/
     floor 0   errors.py clock.py message.py network.py config.py quick_init.py
 
@@ -27,7 +27,6 @@ FLOORS: dict[str, int] = {
     "clock": 0,
     "message": 0,
     "network": 0,
-    "ordered_set": 0,
     "config": 0,
     "quick_init": 0,
     "log_throttle": 0,
@@ -36,6 +35,7 @@ FLOORS: dict[str, int] = {
     "monitoring": 1,
     "client": 2,
     "ha": 2,
+    "access": 2,
     "broker": 3,
     "nameserver": 3,
     "ops": 4,

@@ -15,7 +15,6 @@ from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, Repli
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.broker.replication.slave_connection import SlaveConnection
 from aerobee.clock import Clock
-from aerobee.ordered_set import OrderedSet
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
@@ -42,7 +41,7 @@ class ClassicMode:
         self._follower = follower
         self._is_guarded = is_guarded
         self._is_master = False
-        self._slaves: OrderedSet[SlaveConnection] = OrderedSet()
+        self._slaves: set[SlaveConnection] = set()
 
     def become_master(self, epoch: int) -> None:
         self._is_master = True

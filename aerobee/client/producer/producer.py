@@ -397,7 +397,7 @@ class Producer(RequestReplyCalls):
             properties_text(message, self._ids.next_id(now_ms)),
             body,
         )
-        connection.write(frame)
+        connection.post(frame)
 
     async def send_batch(
         self,

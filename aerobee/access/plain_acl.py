@@ -1,0 +1,155 @@
+"""ACL 1.0: accounts in YAML files, `plain_acl.yml`. Core: takes the files' texts.
+
+Source: PlainPermissionManager, PlainAccessResource, AclUtils (RocketMQ 4.9). What decides, in this order: the global white list; an
+access key that nobody has: no; the account's white address: yes, unsigned; the signature; a send to the trace topic: yes; an
+administrator: yes; an administrator's request: no; for each topic and group what the account names, else its default, else no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aerobee.access.addresses import Matches, pattern_of
+from aerobee.access.needs import Need
+from aerobee.access.resource import Action, ResourceType
+from aerobee.errors import ConfigError
+
+KEY_CHARS_MIN = 7
+PERMISSIONS: Mapping[str, frozenset[Action]] = {
+    "DENY": frozenset(),
+    "PUB": frozenset({Action.PUB}),
+    "SUB": frozenset({Action.SUB}),
+    "ANY": frozenset({Action.PUB, Action.SUB}),
+    "PUB|SUB": frozenset({Action.PUB, Action.SUB}),
+    "SUB|PUB": frozenset({Action.PUB, Action.SUB}),
+}
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_FIELDS = frozenset(
+    {
+        "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms",
+        "groupPerms",
+    }
+)  # fmt: skip
+
+
+def _nowhere(host: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One access key and what it may do."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    is_admin: bool = False
+    white: Matches = _nowhere
+    default_topic: frozenset[Action] = frozenset()
+    default_group: frozenset[Action] = frozenset()
+    topics: Mapping[str, frozenset[Action]] = field(default_factory=dict)
+    groups: Mapping[str, frozenset[Action]] = field(default_factory=dict)
+
+    def may(self, need: Need) -> bool:
+        """Whether it is allowed. What is neither sent nor consumed needs no more than the signature, as in RocketMQ."""
+        name, kind = need.resource.name, need.resource.kind
+        wanted = need.actions & {Action.PUB, Action.SUB}
+        if not wanted:
+            return True
+        if kind is ResourceType.TOPIC:
+            if name == TRACE_TOPIC and wanted == {Action.PUB}:
+                return True
+            return not wanted.isdisjoint(self.topics.get(name, self.default_topic))
+        if kind is ResourceType.GROUP:
+            return not wanted.isdisjoint(self.groups.get(name, self.default_group))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAcl:
+    """What all files together say."""
+
+    accounts: Mapping[str, Account]
+    white: tuple[Matches, ...] = ()
+
+    def is_white(self, host: str) -> bool:
+        """Whether nothing is asked of whoever comes from there."""
+        return any(matches(host) for matches in self.white)
+
+
+def plain_acl(documents: Iterable[tuple[str, Any]]) -> PlainAcl:
+    """Put together files: (name, parsed YAML). An access key in several: the first counts. Raises ConfigError with file and place."""
+    accounts: dict[str, Account] = {}
+    white: list[Matches] = []
+    for file, document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise ConfigError(f"{file} is no table of keys")
+        for text in _list(document, "globalWhiteRemoteAddresses", file):
+            white.append(_pattern(str(text), file))
+        for position, entry in enumerate(_list(document, "accounts", file), 1):
+            account = _account(entry, f"{file}: account {position}")
+            accounts.setdefault(account.access_key, account)
+    return PlainAcl(accounts, tuple(white))
+
+
+def _list(document: Mapping[str, Any], key: str, place: str) -> list[Any]:
+    found = document.get(key) or []
+    if not isinstance(found, list):
+        raise ConfigError(f"{place}: {key} is not a list")
+    return found
+
+
+def _pattern(text: str, place: str) -> Matches:
+    try:
+        return pattern_of(text)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def _account(entry: Any, place: str) -> Account:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{place} is no table of keys")
+    for key in entry:
+        if key not in _FIELDS:
+            raise ConfigError(f"{place}: unknown key {key}; known are {', '.join(sorted(_FIELDS))}")
+    keys = []
+    for key in ("accessKey", "secretKey"):
+        value = entry.get(key)
+        if not isinstance(value, str | int) or len(str(value)) < KEY_CHARS_MIN:
+            raise ConfigError(f"{place}: {key} has to have more than {KEY_CHARS_MIN - 1} characters")
+        keys.append(str(value))
+    white = str(entry.get("whiteRemoteAddress") or "").strip()
+    return Account(
+        keys[0],
+        keys[1],
+        entry.get("admin") is True or str(entry.get("admin")).lower() == "true",
+        _pattern(white, place) if white else _nowhere,
+        _permission(entry.get("defaultTopicPerm"), place),
+        _permission(entry.get("defaultGroupPerm"), place),
+        _permissions(entry, "topicPerms", place),
+        _permissions(entry, "groupPerms", place),
+    )
+
+
+def _permission(word: Any, place: str) -> frozenset[Action]:
+    if word is None or word == "":
+        return PERMISSIONS["DENY"]
+    found = PERMISSIONS.get(str(word).replace(" ", "").upper())
+    if found is None:
+        raise ConfigError(f"{place}: permission {word!r} is none of {', '.join(PERMISSIONS)}")
+    return found
+
+
+def _permissions(entry: Mapping[str, Any], key: str, place: str) -> dict[str, frozenset[Action]]:
+    permissions: dict[str, frozenset[Action]] = {}
+    for text in _list(entry, key, place):
+        name, equals, word = str(text).partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(
+                f"{place}: {key} holds {text!r}, write name=PUB, name=SUB, name=PUB|SUB or name=DENY"
+            )
+        permissions[name.strip()] = _permission(word, place)
+    return permissions

@@ -1,0 +1,305 @@
+"""Access control over real sockets: right, wrong and missing keys of clients, tools and brokers; users, accounts, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee import Message, Producer
+from aerobee.access.config import AccessConfig
+from aerobee.access.rocks_table import RocksTable
+from aerobee.broker.broker import Broker
+from aerobee.broker.config import BrokerConfig
+from aerobee.client.admin.admin import Admin
+from aerobee.client.config import ClientConfig
+from aerobee.clock import SystemClock
+from aerobee.errors import AerobeeError, ConfigError
+from aerobee.nameserver.config import NameServerConfig
+from aerobee.nameserver.server import NameServer
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.signature import Credentials
+from aerobee.store.config import StoreConfig
+
+USERS = AccessConfig(
+    authentication_enabled=True,
+    authorization_enabled=True,
+    init_authentication_user='{"username":"root","password":"rootsecret"}',
+    inner_client_authentication_credentials='{"accessKey":"inner","secretKey":"innersecret"}',
+)
+ACCOUNTS = """
+accounts:
+- accessKey: rootkey
+  secretKey: rootsecret
+  admin: true
+- accessKey: alicekey
+  secretKey: alicesecret
+  defaultTopicPerm: DENY
+  topicPerms: [orders=PUB|SUB]
+  defaultGroupPerm: SUB
+"""
+
+
+class Cluster:
+    """One NameServer, one broker, both with access control."""
+
+    def __init__(self, root: Path, access: AccessConfig, settings_path: str | None = None) -> None:
+        self.access = access
+        self.settings_path = settings_path
+        self.root = root
+        self.server: NameServer
+        self.broker: Broker
+
+    async def start(self) -> None:
+        config = NameServerConfig(
+            listen_port=0, bind_address="127.0.0.1", kv_config_path=str(self.root / "ns" / "kvConfig.json")
+        )
+        self.server = NameServer(config, access=self.access, settings_path=self.settings_path)
+        await self.server.start()
+        await self.start_broker()
+
+    async def start_broker(self) -> None:
+        config = BrokerConfig(
+            listen_port=0,
+            bind_address="127.0.0.1",
+            broker_ip1="127.0.0.1",
+            broker_name="broker-a",
+            namesrv_addr=self.server.address,
+        )
+        store = StoreConfig(store_path_root_dir=str(self.root / "store"), mapped_file_size_commit_log=1 << 20)
+        self.broker = Broker(config, store, access=self.access, settings_path=self.settings_path)
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+        await self.server.stop()
+
+
+@asynccontextmanager
+async def running(cluster: Cluster) -> AsyncIterator[Cluster]:
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+def client(user: str = "", secret: str = "") -> ClientConfig:
+    return ClientConfig(access_key=user, secret_key=secret or f"{user}secret" if user else "")
+
+
+async def sent(cluster: Cluster, topic: str, config: ClientConfig) -> str:
+    """ "" for a message that was stored, else what the client says."""
+    try:
+        async with Producer(cluster.server.address, client=config) as producer:
+            await producer.send(Message(topic, b"x"))
+    except AerobeeError as error:
+        return str(error)
+    return ""
+
+
+async def asked(
+    address: str, code: int, ext: dict[str, str], body: Any = None, keys: Credentials | None = None
+) -> RemotingCommand:
+    remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=keys)
+    try:
+        data = b"" if body is None else json.dumps(body).encode()
+        return await remoting.invoke(address, RemotingCommand(code, ext, data), timeout_s=10)
+    finally:
+        await remoting.close()
+
+
+ROOT = Credentials("root", "rootsecret")
+
+
+async def make_alice(cluster: Cluster) -> None:
+    """A user who may send to orders*, at the broker and at the NameServer."""
+    for address in (cluster.broker.address, cluster.server.address):
+        made = await asked(
+            address,
+            RequestCode.AUTH_CREATE_USER,
+            {"username": "alice"},
+            {"username": "alice", "password": "alicesecret", "userType": "Normal"},
+            ROOT,
+        )
+        assert made.code == 0, made.remark
+        entries = [{"resource": "Topic:orders*", "actions": ["Pub", "Sub"], "decision": "Allow"}]
+        given = await asked(
+            address,
+            RequestCode.AUTH_CREATE_ACL,
+            {"subject": "User:alice"},
+            {"subject": "User:alice", "policies": [{"policyType": "Custom", "entries": entries}]},
+            ROOT,
+        )
+        assert given.code == 0, given.remark
+
+
+async def test_users_with_right_wrong_and_missing_keys(tmp_path: Path) -> None:
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        await make_alice(cluster)
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders", queue_count=1)
+            await admin.create_topic("bills", queue_count=1)
+        assert await sent(cluster, "orders", client("alice")) == ""
+        assert await sent(cluster, "bills", client("root")) == ""
+        assert "no permission to access Topic:bills" in await sent(cluster, "bills", client("alice"))
+        assert "check signature failed" in await sent(cluster, "orders", client("alice", "another"))
+        assert "not signed" in await sent(cluster, "orders", client())
+        assert "User:bob is not found" in await sent(cluster, "orders", client("bob"))
+        stored = {name: cluster.broker.store.max_offset(name, 0) for name in ("orders", "bills")}
+        assert stored == {"orders": 1, "bills": 1}
+        pull = {
+            "consumerGroup": "readers", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+            "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+        }  # fmt: skip
+        alice = Credentials("alice", "alicesecret")
+        pulled = await asked(cluster.broker.address, RequestCode.PULL_MESSAGE, pull, None, ROOT)
+        assert (pulled.code, pulled.body.count(b"orders")) == (0, 1)
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            refused = await asked(cluster.broker.address, code, pull, None, alice)
+            assert (refused.code, refused.body) == (16, b"")
+            assert "Group:readers" in (refused.remark or "")
+
+
+async def test_users_outlive_a_restart_in_the_database_of_rocketmq(tmp_path: Path) -> None:
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        await make_alice(cluster)
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders-eu", queue_count=1)
+        await cluster.broker.stop()
+        table = RocksTable(str(tmp_path / "store" / "config" / "users"))
+        kept = {name: json.loads(value) for name, value in table.items()}
+        table.close()
+        assert sorted(kept) == ["alice", "inner", "root"]
+        assert kept["alice"]["password"] == "alicesecret"
+        await cluster.start_broker()
+        assert await sent(cluster, "orders-eu", client("alice")) == ""
+        shown = await asked(
+            cluster.broker.address, RequestCode.AUTH_GET_USER, {"username": "alice"}, None, ROOT
+        )
+        assert json.loads(shown.body) == {"username": "alice", "userStatus": "enable", "userType": "Normal"}
+        for code, ext in (
+            (RequestCode.AUTH_UPDATE_USER, {"username": "alice"}),
+            (RequestCode.AUTH_DELETE_USER, {"username": "nobody"}),
+        ):
+            body = {"userStatus": "disable"} if code == RequestCode.AUTH_UPDATE_USER else None
+            assert (await asked(cluster.broker.address, code, ext, body, ROOT)).code == 0
+        assert "disabled" in await sent(cluster, "orders-eu", client("alice"))
+
+
+async def test_only_brokers_with_keys_register(tmp_path: Path) -> None:
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        ext = {
+            "brokerName": "evil",
+            "brokerAddr": "10.9.9.9:1",
+            "clusterName": "DefaultCluster",
+            "brokerId": "0",
+            "haServerAddr": "",
+        }
+        for keys in (None, Credentials("inner", "guess")):
+            reply = await asked(cluster.server.address, RequestCode.REGISTER_BROKER, ext, None, keys)
+            assert reply.code == 16
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            assert {broker.broker_name for broker in await admin.brokers()} == {"broker-a"}
+
+
+async def test_hostile_frames_without_keys_change_nothing(tmp_path: Path) -> None:
+    random_numbers = random.Random(7)
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        broker = cluster.broker
+        before = (broker.store.appended, broker.topics.data_version, broker.live.value)
+        remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+        codes = [code for code in broker.handlers if code != RequestCode.GET_BROKER_RUNTIME_INFO]
+        names = (
+            "topic",
+            "b",
+            "group",
+            "consumerGroup",
+            "groupName",
+            "subject",
+            "username",
+            "AccessKey",
+            "Signature",
+        )
+        refused = 0
+        for number in range(1_000):
+            ext = {name: random_numbers.choice(["orders", "root", "x", "User:root"]) for name in names}
+            if number % 3 == 0:
+                ext.pop("AccessKey")
+            reply = await remoting.invoke(
+                broker.address, RemotingCommand(random_numbers.choice(codes), ext, b"{}"), timeout_s=30
+            )
+            refused += reply.code == 16
+        await remoting.close()
+        assert refused == 1_000
+        assert (broker.store.appended, broker.topics.data_version, broker.live.value) == before
+
+
+async def test_accounts_are_read_again_when_the_file_changes(tmp_path: Path) -> None:
+    settings = tmp_path / "broker.conf"
+    settings.write_text("")
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS)
+    cluster = Cluster(tmp_path, AccessConfig(acl_enable=True), str(settings))
+    # A broker signs as an administrator: it registers and asks for other brokers' offsets.
+    cluster.access = AccessConfig(
+        acl_enable=True,
+        inner_client_authentication_credentials='{"accessKey":"rootkey","secretKey":"rootsecret"}',
+    )
+    async with running(cluster):
+        alice = ClientConfig(access_key="alicekey", secret_key="alicesecret")
+        root = ClientConfig(access_key="rootkey", secret_key="rootsecret")
+        async with Admin(cluster.server.address, client=root) as admin:
+            await admin.create_topic("orders", queue_count=1)
+            await admin.create_topic("bills", queue_count=1)
+        assert await sent(cluster, "orders", alice) == ""
+        assert "No default permission for Topic:bills" in await sent(cluster, "bills", alice)
+        async with Admin(cluster.server.address, client=alice) as admin:
+            with pytest.raises(AerobeeError, match="Need admin permission"):
+                await admin.create_topic("mine", queue_count=1)
+        accounts.write_text(ACCOUNTS.replace("orders=PUB|SUB", "orders=PUB|SUB, bills=PUB"))
+        async with asyncio.timeout(60):
+            while await sent(cluster, "bills", alice):  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+        accounts.write_text("accounts: [nonsense]\n")  # what cannot be read leaves the old rules in force
+        await asyncio.sleep(0)
+        cluster.broker._base.access.reload()
+        assert await sent(cluster, "bills", alice) == ""
+
+
+async def test_access_settings_do_not_come_over_the_wire(tmp_path: Path) -> None:
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        for key, value in (
+            ("authenticationEnabled", "false"),
+            ("adminOpen", "true"),
+            ("aclFile", "/tmp/mine.yml"),
+            ("initAuthenticationUser", '{"username":"evil","password":"evilsecret"}'),
+            ("auditLogPath", "/tmp/x"),
+        ):
+            remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=ROOT)
+            reply = await remoting.invoke(
+                cluster.broker.address,
+                RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, {}, f"{key}={value}\n".encode()),
+                timeout_s=10,
+            )
+            await remoting.close()
+            assert reply.code != 0, key
+        shown = await asked(cluster.broker.address, RequestCode.GET_BROKER_CONFIG, {}, None, ROOT)
+        assert shown.code == 0
+        assert b"secret" not in shown.body
+
+
+async def test_a_broker_without_accounts_does_not_start(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, AccessConfig(acl_enable=True), str(tmp_path / "broker.conf"))
+    with pytest.raises(ConfigError, match=r"plain_acl\.yml"):
+        await cluster.start()
+    await cluster.server.stop()

@@ -1,0 +1,305 @@
+"""The gate: users, what each request needs, and that no handler stands without a rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.access.audit import AuditLog
+from aerobee.access.config import AccessConfig
+from aerobee.access.gate import Gate, UserKeeper
+from aerobee.access.needs import ADMIN, RULES, STRICTER, needs_of
+from aerobee.access.policies import PolicyType, acl_from_info
+from aerobee.access.resource import parse_resource
+from aerobee.access.users import MemoryTable, User, Users, UserStatus, UserType, disabled
+from aerobee.errors import ConfigError, RemoteError, StoreError, UsageError
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.signature import Credentials
+from tests.fakes import FakePeer
+
+FIRST = '{"username":"root","password":"rootsecret"}'
+CONFIG = AccessConfig(authentication_enabled=True, authorization_enabled=True, init_authentication_user=FIRST)
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def users() -> Users:
+    made = Users(MemoryTable(), MemoryTable())
+    made.ensure_super("root", "rootsecret")
+    made.put(User("alice", "alicesecret"))
+    allow(made, "Topic:orders*", "Pub")
+    return made
+
+
+def allow(made: Users, resource: str, *actions: str, decision: str = "Allow") -> None:
+    entry = {"resource": resource, "actions": list(actions), "decision": decision}
+    acl = made.copy_of("User:alice")
+    said = acl_from_info({"subject": "User:alice", "policies": [{"entries": [entry]}]})
+    acl.merge(PolicyType.CUSTOM, said.policies[PolicyType.CUSTOM])
+    made.put_acl(acl)
+
+
+def request(
+    code: int, body: dict[str, Any] | None = None, user: str = "alice", **ext: str
+) -> RemotingCommand:
+    made = RemotingCommand(code, dict(ext), json.dumps(body).encode() if body is not None else b"")
+    if user:
+        Credentials(user, f"{user}secret").sign(made)
+    return made
+
+
+def refusal(gate: Gate, asked: RemotingCommand, peer: FakePeer | None = None) -> str:
+    """What the gate says; empty when it lets the request pass."""
+    try:
+        gate.check(peer or FakePeer(), asked)
+    except RemoteError as error:
+        return (error.remark or "?") if error.code == 16 else "another code"
+    return ""
+
+
+def closed(made: Users, config: AccessConfig = CONFIG) -> Gate:
+    return Gate(keeper=UserKeeper(made, config, lambda: "DefaultCluster"), admin_open=False)
+
+
+def test_who_is_let_in() -> None:
+    made = users()
+    gate = closed(made)
+    assert refusal(gate, request(SEND, b="orders-eu")) == ""
+    assert "no permission to access Topic:bills from 10.0.0.1" in refusal(gate, request(SEND, b="bills"))
+    assert "username cannot be null" in refusal(gate, request(SEND, user="", b="orders"))
+    assert "User:bob is not found" in refusal(gate, request(SEND, user="bob", b="orders"))
+    forged = request(SEND, b="orders")
+    forged.body = b"other"
+    assert "check signature failed" in refusal(gate, forged)
+    assert refusal(gate, request(RequestCode.DELETE_TOPIC_IN_BROKER, user="root", topic="orders")) == ""
+    made.put(disabled(made.users["alice"]))
+    assert "disabled" in refusal(gate, request(SEND, b="orders"))
+    assert gate.refused_count == 5
+
+
+def test_a_decision_is_forgotten_when_permissions_change() -> None:
+    made = users()
+    gate = closed(made)
+    assert refusal(gate, request(SEND, b="orders")) == ""
+    allow(made, "Topic:orders", "All", decision="Deny")
+    assert "the decision is deny" in refusal(gate, request(SEND, b="orders"))
+    made.remove_acl("User:alice")
+    assert "no matched policies" in refusal(gate, request(SEND, b="orders"))
+
+
+def test_without_authorization_a_signature_is_enough() -> None:
+    gate = closed(users(), AccessConfig(authentication_enabled=True, init_authentication_user=FIRST))
+    assert refusal(gate, request(SEND, b="bills")) == ""
+    assert refusal(gate, request(SEND, user="", b="bills"))
+
+
+def test_white_lists_of_codes() -> None:
+    config = AccessConfig(
+        authentication_enabled=True,
+        authorization_enabled=True,
+        init_authentication_user=FIRST,
+        authentication_whitelist="105",
+        authorization_whitelist="11, 310",
+    )
+    gate = closed(users(), config)
+    assert refusal(gate, request(RequestCode.GET_ROUTEINFO_BY_TOPIC, user="", topic="bills")) == ""
+    assert refusal(gate, request(SEND, b="bills")) == ""
+    assert refusal(gate, request(SEND, user="", b="bills"))
+
+
+def needed(code: int, body: dict[str, Any] | None = None, **ext: str) -> list[str]:
+    return [str(need) for need in needs_of(RemotingCommand(code, ext, json.dumps(body or {}).encode()), "c")]
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (needed(SEND, b="t"), ["Pub on Topic:t"]),
+        (needed(SEND, b="%RETRY%g"), ["Sub on Group:g"]),
+        (
+            needed(RequestCode.PULL_MESSAGE, topic="t", consumerGroup="g"),
+            ["Sub on Topic:t", "Sub on Group:g"],
+        ),
+        (
+            needed(RequestCode.LITE_PULL_MESSAGE, topic="%RETRY%other", consumerGroup="g"),
+            ["Sub on Group:other", "Sub on Group:g"],
+        ),
+        (
+            needed(
+                RequestCode.HEART_BEAT,
+                {
+                    "consumerDataSet": [
+                        {"groupName": "g", "subscriptionDataSet": [{"topic": "t"}, {"topic": "%RETRY%g"}]}
+                    ]
+                },
+            ),
+            ["Sub on Group:g", "Sub on Topic:t", "Sub on Group:g"],
+        ),
+        (
+            needed(
+                RequestCode.LOCK_BATCH_MQ, {"consumerGroup": "g", "mqSet": [{"topic": "t"}, {"topic": "t"}]}
+            ),
+            ["Sub on Group:g", "Sub on Topic:t"],
+        ),
+        (needed(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "g"}), ["Create on Group:g"]),
+        (
+            needed(
+                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+                {"topicConfigList": [{"topicName": "a"}, {"topicName": "b"}]},
+            ),
+            ["Create on Topic:a", "Create on Topic:b"],
+        ),
+        (
+            needed(RequestCode.GET_CONSUME_STATS, consumerGroup="g", topicList="a;b"),
+            ["Get on Topic:a", "Get on Topic:b", "Get on Group:g"],
+        ),
+        (needed(RequestCode.UPDATE_BROKER_CONFIG), ["Update on Cluster:c"]),
+        (needed(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), ["List on Topic:*"]),
+        (needed(RequestCode.VIEW_MESSAGE_BY_ID), ["Sub/Get on Cluster:c"]),
+        (needed(99_999), ["Update on Cluster:c"]),
+    ],
+)
+def test_what_requests_need(found: list[str], wanted: list[str]) -> None:
+    assert found == wanted
+
+
+def test_a_body_that_cannot_be_read_is_refused() -> None:
+    gate = closed(users())
+    for body in (b"{", b"[]", b'{"consumerDataSet":[{"subscriptionDataSet":7}]}'):
+        asked = RemotingCommand(RequestCode.HEART_BEAT, {}, body)
+        Credentials("alice", "alicesecret").sign(asked)
+        assert refusal(gate, asked)
+
+
+def test_every_handler_has_a_rule() -> None:
+    """Read from the handlers that a real broker and NameServer have; a new code without a rule fails here."""
+    unruled = {code for code in RequestCode if code in served_codes() and code not in RULES}
+    assert unruled == set()
+    assert set(RULES) >= ADMIN
+    assert set(RULES) >= STRICTER
+
+
+def served_codes() -> set[int]:
+    """Every code that some file of the servers names as the key of a handler."""
+    root = Path(__file__).resolve().parents[3] / "aerobee"
+    names = {code.name: int(code) for code in RequestCode}
+    found: set[int] = set()
+    for folder in ("broker", "nameserver", "access"):
+        for path in (root / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            if "def handlers(self)" in text:
+                body = text.split("def handlers(self)", 1)[1].split("\n    def ", 1)[0]
+                found |= {number for name, number in names.items() if f"RequestCode.{name}:" in body}
+    assert len(found) > 100
+    return found
+
+
+def test_an_open_gate_serves_administrators_of_this_machine() -> None:
+    gate = Gate(keeper=None, admin_open=False)
+    asked = RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+    assert "adminOpen=true" in refusal(gate, asked)
+    assert refusal(gate, asked, FakePeer(("127.0.0.1", 5))) == ""
+    assert refusal(gate, RemotingCommand(SEND, {"b": "t"})) == ""
+    assert refusal(Gate(keeper=None, admin_open=True), asked) == ""
+    handlers = {int(SEND): _served, int(asked.code): _served}
+    assert gate.guard(handlers)[SEND] is _served
+    assert gate.guard(handlers)[asked.code] is not _served
+    with pytest.raises(RemoteError):
+        gate.guard(handlers)[asked.code](FakePeer(), asked)
+    assert gate.guard(handlers)[asked.code](FakePeer(("::1", 5)), asked) is None
+
+
+def _served(peer: Any, asked: RemotingCommand) -> None:
+    return None
+
+
+def test_an_internal_listener_may_be_open() -> None:
+    gate = Gate(
+        keeper=UserKeeper(users(), CONFIG, lambda: "c"),
+        admin_open=False,
+        exempt=lambda peer: peer.listener == "internal",
+    )
+    inside = FakePeer()
+    inside.listener = "internal"
+    asked = request(RequestCode.DELETE_TOPIC_IN_BROKER, user="", topic="t")
+    assert refusal(gate, asked, inside) == ""
+    assert refusal(gate, asked)
+
+
+def test_the_audit_log_says_who_what_from_where_and_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = AuditLog(str(path), lambda: 1_700_000_000_000)
+    gate = Gate(keeper=UserKeeper(users(), CONFIG, lambda: "c"), admin_open=False, audit=audit)
+    refusal(gate, request(RequestCode.DELETE_TOPIC_IN_BROKER, user="root", topic="orders"))
+    refusal(gate, request(RequestCode.AUTH_CREATE_USER, {"password": "hidden"}, username="bob"))
+    refusal(gate, request(SEND, b="orders"))  # nobody's business
+    gate.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["who"], line["what"], line["result"][:7]) for line in lines] == [
+        ("root", "topic=orders", "passed"),
+        ("alice", "username=bob", "refused"),
+    ]
+    assert lines[0]["from"] == "10.0.0.1"
+    assert lines[0]["request"] == "DELETE_TOPIC_IN_BROKER (215)"
+    assert "hidden" not in path.read_text()
+    assert "Signature" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"authentication_enabled": True}, "needs a first user"),
+        ({"authorization_enabled": True}, "needs to be on, too"),
+        (
+            {"acl_enable": True, "authentication_enabled": True, "init_authentication_user": FIRST},
+            "choose one",
+        ),
+        ({"init_authentication_user": "root:rootsecret"}, "initAuthenticationUser is not"),
+        (
+            {"authentication_metadata_provider": "org.example.Mine"},
+            "there is LocalAuthenticationMetadataProvider",
+        ),
+        ({"authorization_whitelist": "11;12"}, "separated by commas"),
+    ],
+)
+def test_settings_that_cannot_hold_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        AccessConfig(**fields)
+    assert "rootsecret" not in str(caught.value)
+
+
+def test_users_are_kept() -> None:
+    accounts, acls = MemoryTable(), MemoryTable()
+    made = Users(accounts, acls)
+    made.put(User("alice", "alicesecret", UserType.SUPER, UserStatus.DISABLE))
+    made.put_acl(acl_from_info({"subject": "User:alice", "policies": []}))
+    assert Users(accounts, acls).users == made.users
+    assert dict(accounts.items())["alice"] == (
+        b'{"password":"alicesecret","subjectType":1,"userStatus":2,"userType":1,"username":"alice"}'
+    )
+    made.remove("alice")
+    assert (list(accounts.items()), list(acls.items())) == ([], [])
+    with pytest.raises(UsageError, match="does not exist"):
+        made.put_acl(acl_from_info({"subject": "User:alice", "policies": []}))
+
+
+@pytest.mark.parametrize("value", [b"{", b"[]", b'{"password":""}', b'{"password":"x","userType":9}'])
+def test_a_damaged_entry_lets_nobody_in(value: bytes) -> None:
+    accounts = MemoryTable()
+    accounts.put("alice", value)
+    with pytest.raises(StoreError, match="'alice' of the access control cannot be read"):
+        Users(accounts, MemoryTable())
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a@b", "ä", "x" * 129])
+def test_names_of_users(name: str) -> None:
+    with pytest.raises(UsageError):
+        User(name, "secret")
+
+
+def test_resources_are_written_as_they_are_read() -> None:
+    for text in ("*", "Topic:orders", "Topic:orders*", "Group:*", "Cluster:DefaultCluster"):
+        assert str(parse_resource(text)) == text
