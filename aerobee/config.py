@@ -191,6 +191,12 @@ def known_keys(kinds: Iterable[type[Any]]) -> list[str]:
     return [key for kind in kinds for key in fields_by_key(kind)]
 
 
+def variable_name(key: str) -> str:
+    """The variable that sets a key, words apart: AEROBEE_FLUSH_DISK_TYPE for flushDiskType."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\.", "_", key)
+    return ENVIRONMENT_PREFIX + words.upper()
+
+
 def build(kind: type[T], settings: Mapping[str, Setting], **overrides: Any) -> T:
     """Make `kind` from the settings whose keys it has; `overrides` are field values that win.
 

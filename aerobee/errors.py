@@ -19,6 +19,11 @@ class AerobeeError(Exception):
     retriable: ClassVar[bool] = False
     route_stale: ClassVar[bool] = False
 
+    @property
+    def plain(self) -> str:
+        """The text for who operates a cluster: the names that the protocol gives to requests and codes left out."""
+        return str(self)
+
 
 class UsageError(AerobeeError):
     """Our caller broke the contract: an illegal name, a closed client, a wrong argument."""
@@ -49,20 +54,40 @@ class MessageDamaged(MalformedRecord):
 
 
 class TransportError(AerobeeError):
-    """A request got no answer. `address` is "ip:port", `request` names the request, `elapsed_s` seconds."""
+    """A request got no answer. `address` is "ip:port", `request` names the request, `elapsed_s` seconds.
+
+    `reason` is what was wrong with that address, without naming it or the request: "Connection refused".
+    """
 
     retriable = True
     route_stale = True
 
-    def __init__(self, text: str, *, address: str = "", request: str = "", elapsed_s: float = 0.0) -> None:
+    def __init__(
+        self, text: str, *, address: str = "", request: str = "", elapsed_s: float = 0.0, reason: str = ""
+    ) -> None:
         super().__init__(text)
         self.address = address
         self.request = request
         self.elapsed_s = elapsed_s
+        self.reason = reason
+
+    @property
+    def plain(self) -> str:
+        """As AerobeeError.plain."""
+        return f"{self.address}: {self.reason}" if self.reason else str(self)
 
 
 class ConnectFailed(TransportError):
     """No connection could be opened."""
+
+
+class NoNameServer(ConnectFailed):
+    """None of the NameServers answered; `reason` says of each address what was wrong with it."""
+
+    @property
+    def plain(self) -> str:
+        """As AerobeeError.plain."""
+        return f"no NameServer answers at {self.reason}"
 
 
 class ConnectionLost(TransportError):
@@ -90,6 +115,11 @@ class RemoteError(AerobeeError):
         self.opaque = opaque
         place = f"{request or 'request'} at {address}" if address else (request or "request")
         super().__init__(f"{place} was answered with code {code}: {self.remark or 'no reason given'}")
+
+    @property
+    def plain(self) -> str:
+        """As AerobeeError.plain. The code is the only thing to go by when the peer said nothing."""
+        return f"{self.address or 'the peer'} answered: {self.remark or f'code {self.code}, no reason given'}"
 
 
 class RemoteSystemError(RemoteError):
@@ -179,6 +209,15 @@ class SendFailed(AerobeeError):
     def __init__(self, text: str, attempts: tuple[tuple[str, BaseException], ...] = ()) -> None:
         super().__init__(text)
         self.attempts = attempts
+
+    @property
+    def plain(self) -> str:
+        """As AerobeeError.plain."""
+        text = str(self)
+        for _, failure in self.attempts:
+            if isinstance(failure, AerobeeError):
+                text = text.replace(str(failure), failure.plain)
+        return text
 
 
 class StoreError(AerobeeError):

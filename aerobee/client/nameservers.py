@@ -12,14 +12,23 @@ from collections.abc import Sequence
 from random import Random
 
 from aerobee.client.checks import check_addresses
-from aerobee.errors import ConnectFailed, TransportError, UsageError
+from aerobee.errors import NoNameServer, TransportError, UsageError
 from aerobee.remoting.client import RemotingClient, split_address
-from aerobee.remoting.codes import request_name
+from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
 TRY_S_MIN = 0.3  # a nameserver gets at least this long before the next one is asked
+# What every NameServer of any version answers: a peer that does not know these is something else, mostly a broker.
+BASIC_REQUESTS = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
+NOT_A_NAMESERVER = "what listens there is no NameServer: a NameServer's address is needed, not a broker's"
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
@@ -45,11 +54,12 @@ class Nameservers:
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> tuple[str, RemotingCommand]:
         """Return (address, answer) of the first nameserver that answers, whatever the code.
 
-        Raises ConnectFailed, naming each address and what was wrong with it, when none does.
+        Raises NoNameServer, naming each address and what was wrong with it, when none does.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
         failures: list[str] = []
+        reasons: list[str] = []
         last: TransportError | None = None
         count = len(self.addresses)
         for turn in range(count):
@@ -61,7 +71,12 @@ class Nameservers:
                 answer = await self._remoting.invoke(address, command, timeout_s=try_s)
             except TransportError as error:
                 failures.append(f"{address}: {error}")
+                reasons.append(f"{address}: {error.reason or error}")
                 last = error
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and command.code in BASIC_REQUESTS:
+                failures.append(f"{address}: {NOT_A_NAMESERVER}")
+                reasons.append(f"{address}: {NOT_A_NAMESERVER}")
                 continue
             if turn:
                 log.info("nameserver %s does not answer, using %s", self.addresses[self._current], address)
@@ -69,10 +84,11 @@ class Nameservers:
             return address, answer
         elapsed_s = loop.time() - began
         name = request_name(command.code)
-        raise ConnectFailed(
-            f"no nameserver answered {name} within {elapsed_s:.1f} s ({'; '.join(failures)}): "
-            "check the addresses and that a nameserver runs there",
+        raise NoNameServer(
+            f"no NameServer answered {name} within {elapsed_s:.1f} s ({'; '.join(failures)}): "
+            "check the addresses and that a NameServer runs there",
             address=";".join(self.addresses),
             request=name,
             elapsed_s=elapsed_s,
+            reason="; ".join(reasons),
         ) from last

@@ -9,25 +9,59 @@ from importlib import import_module
 from aerobee.client.contexts import VARIABLES
 
 PREFIX = "AEROBEE_"
-OTHERS = ("AEROBEE_DATA", "AEROBEE_FAST_PATH", "AEROBEE_LANE", "AEROBEE_CLIENT_CODEC")
+OTHERS = (
+    "AEROBEE_DATA",
+    "AEROBEE_FAST_PATH",
+    "AEROBEE_LANE",
+    "AEROBEE_CLIENT_CODEC",
+    "AEROBEE_CONTROLLER_ADDR",
+)
 KNOWN = frozenset({*VARIABLES, *OTHERS})
+# Read by the tests, benches and scripts of the repository: no command obeys them, and none calls them misspelt.
+OF_THE_REPOSITORY = frozenset(
+    {
+        "AEROBEE_BENCH_DIR",
+        "AEROBEE_CODEC_ROUNDS",
+        "AEROBEE_CODEC_SEED",
+        "AEROBEE_DELAYED_BURSTS",
+        "AEROBEE_DELAYED_SEED",
+        "AEROBEE_DELIVERY_SEEDS",
+        "AEROBEE_EXAMPLES",
+        "AEROBEE_FAILOVER_KILLS",
+        "AEROBEE_FAST_PATH_BURSTS",
+        "AEROBEE_FAST_PATH_SEED",
+        "AEROBEE_FUZZ_ROWS",
+        "AEROBEE_INTEROP",
+        "AEROBEE_INTEROP_CLI",
+        "AEROBEE_INTEROP_DIR",
+        "AEROBEE_INTEROP_TARGET",
+        "AEROBEE_MEMBERS_MESSAGES",
+        "AEROBEE_ROCKETMQ_LIB",
+        "AEROBEE_SEED",
+        "AEROBEE_SEEDS",
+    }
+)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """A sentence for each AEROBEE_ variable that means nothing to any command. Settings of servers are variables, too."""
-    strange = sorted(name for name in environ if name.startswith(PREFIX) and name not in KNOWN)
+    expected = KNOWN | OF_THE_REPOSITORY
+    strange = sorted(name for name in environ if name.startswith(PREFIX) and name not in expected)
     if not strange:
         return []
     # Loaded only now: most users set none of the servers' keys here, and every command would pay for it.
     settings = import_module("aerobee.ops.settings")
     config = import_module("aerobee.config")
-    kinds = (*settings.BROKER_KINDS, *settings.NAMESERVER_KINDS)
+    kinds = (*settings.BROKER_KINDS, *settings.NAMESERVER_KINDS, *settings.CONTROLLER_KINDS)
     strange = [name for name in strange if not config.environment_settings({name: ""}, kinds)]
+    # Compared without the prefix, which all have in common and which would make any two look alike.
+    known = (*sorted(KNOWN), *(config.variable_name(key) for key in config.known_keys(kinds)))
+    nearest = {name.removeprefix(PREFIX): name for name in known if name.startswith(PREFIX)}
     sentences = []
     for name in strange:
-        near = difflib.get_close_matches(name, KNOWN, n=1)
+        near = difflib.get_close_matches(name.removeprefix(PREFIX), nearest, n=1, cutoff=0.75)
         sentences.append(
             f"{name} is no variable of Aerobee and has no effect"
-            + (f"; did you mean {near[0]}?" if near else "")
+            + (f"; did you mean {nearest[near[0]]}?" if near else "")
         )
     return sentences

@@ -97,10 +97,15 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (errors.ConfigError, ExitCode.USAGE, ""),
     (errors.UsageError, ExitCode.USAGE, ""),
     (
+        errors.NoNameServer,
+        ExitCode.UNREACHABLE,
+        "`aerobee up` starts a cluster here; -n or AEROBEE_NAMESRV_ADDR name another; `aerobee doctor` tells a broker's "
+        "port, one that takes TLS only, and one of another program",
+    ),
+    (
         errors.ConnectFailed,
         ExitCode.UNREACHABLE,
-        "`aerobee up` starts a cluster here; -n or AEROBEE_NAMESRV_ADDR name another; `aerobee doctor` dials every part "
-        "and tells a port that takes TLS only",
+        "does a server run there, and can it be reached from this machine? `aerobee doctor` dials every part of a cluster",
     ),
     (
         errors.ConnectionLost,
@@ -182,7 +187,7 @@ def explain(error: BaseException) -> Failure:
             return Failure(
                 exit_code=exit_code,
                 kind=type(error).__name__,
-                sentence=one_sentence(str(error)),
+                sentence=one_sentence(error.plain if isinstance(error, errors.AerobeeError) else str(error)),
                 advice=_without_doubt(error, advice),
                 address=str(getattr(error, "address", "")),
                 code=error.code if isinstance(error, errors.RemoteError) else None,
@@ -218,7 +223,7 @@ def _send_failed(error: errors.SendFailed) -> Failure:
     return Failure(
         exit_code=inner.exit_code,
         kind="SendFailed",
-        sentence=one_sentence(str(error)),
+        sentence=one_sentence(error.plain),
         advice=inner.advice,
         address=inner.address,
         code=inner.code,

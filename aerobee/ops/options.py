@@ -51,12 +51,18 @@ def ask(question: str, assume_yes: bool) -> None:
         except KeyboardInterrupt:
             raise Interrupted from None  # which ends the command's coroutine in order
         if not line:
-            raise UsageError(f"{question} Nobody answered; repeat with --yes")
+            sys.stderr.write("\n")
+            raise UsageError("nobody answered, so nothing was done: repeat with --yes")
         answer = line.strip().lower()
         if answer in ("y", "yes"):
             return
         if answer in ("", "n", "no"):
             raise UsageError("nothing was done")
+
+
+def never_delivered(count: int) -> str:
+    """What follows for so many messages, as a question about them says."""
+    return "It is then never delivered." if count == 1 else "They are then never delivered."
 
 
 def _read_answer() -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client.admin.timers import LIST_MAX, TimerInfo
+from aerobee.client.producer.recall import parse_handle
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
 from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
@@ -19,6 +20,7 @@ from aerobee.ops.options import (
     NameServers,
     Yes,
     ask,
+    never_delivered,
 )
 from aerobee.ops.output import Output, plural
 from aerobee.ops.run import Stop, run
@@ -125,7 +127,9 @@ def recall_timers(
 ) -> None:
     """Take waiting messages back: they are never delivered. The broker must have recallMessageEnable=true."""
     out = Output(as_json)
-    ask(f"Take back {_these(handles)}? They are then never delivered.", yes)
+    for handle in handles:
+        parse_handle(handle)  # before the question: a handle that is none is no matter of yes or no
+    ask(f"Take back {_these(handles)}? {never_delivered(len(handles))}", yes)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:

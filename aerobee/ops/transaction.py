@@ -10,7 +10,15 @@ from aerobee.client.admin.transactions import GIVEN_UP, LIST_MAX, OPEN, Transact
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
 from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
-from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
+from aerobee.ops.options import (
+    NAMESERVER_DEFAULT,
+    AsJson,
+    ClusterName,
+    NameServers,
+    Yes,
+    ask,
+    never_delivered,
+)
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import moment_text, seconds
@@ -145,7 +153,7 @@ def roll_back_transactions(
     as_json: AsJson = False,
 ) -> None:
     """Drop the messages of these transactions, in their producer's place."""
-    ask(f"Drop {_these(ids)}? They are then never delivered.", yes)
+    ask(f"Drop {_these(ids)}? {never_delivered(len(ids))}", yes)
     _resolve("rollback", ids, group, cluster, nameserver, as_json)
 
 

@@ -155,7 +155,13 @@ class RemotingClient:
                 return await asyncio.shield(task)
         except TimeoutError as error:
             text = f"no connection to {address} within {max(timeout_s, 0.0):.1f} s"
-            raise ConnectFailed(text, address=address, request=request, elapsed_s=timeout_s) from error
+            raise ConnectFailed(
+                text,
+                address=address,
+                request=request,
+                elapsed_s=timeout_s,
+                reason=f"no connection within {max(timeout_s, 0.0):.1f} s",
+            ) from error
         except asyncio.CancelledError:
             if task.cancelled() and self._is_closed:
                 raise ConnectionLost("this remoting client was closed", address=address) from None
@@ -195,9 +201,10 @@ class RemotingClient:
                 f"not within {CONNECT_TIMEOUT_S:.0f} s" if isinstance(error, TimeoutError) else _reason(error)
             )
             text = f"no connection to {address}: {why}. Does a server run there, reachable from this machine?"
-            raise ConnectFailed(text, address=address, elapsed_s=elapsed) from error
+            raise ConnectFailed(text, address=address, elapsed_s=elapsed, reason=why) from error
         if not connection.is_open:
-            raise ConnectFailed(f"{address} closed the connection at once", address=address)
+            why = connection.close_reason or "it closed the connection at once"
+            raise ConnectFailed(f"no connection to {address}: {why}", address=address, reason=why)
         _LOG.debug("connected to %s%s", address, " with TLS" if pump is not None else "")
         self.by_address[address] = connection
         self._set.start_sweeping()

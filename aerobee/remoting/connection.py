@@ -108,6 +108,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tls = tls
         self._first_byte_seen = not server_side
+        self._server_side = server_side
         self._name = address
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -151,6 +152,11 @@ class Connection(asyncio.Protocol):
             and not self._reading_paused
             and not self._decoder.buffer
         )
+
+    @property
+    def close_reason(self) -> str:
+        """Why this side closed it; "" while it is open, or when the peer did."""
+        return self._close_reason
 
     @property
     def is_busy(self) -> bool:
@@ -293,7 +299,11 @@ class Connection(asyncio.Protocol):
                     f"{self._name} took no bytes for {timeout_s:.1f} s, {request or 'a request'} was not sent"
                 )
                 raise RequestTimeout(
-                    text, address=self._name, request=request, elapsed_s=self._loop.time() - started
+                    text,
+                    address=self._name,
+                    request=request,
+                    elapsed_s=self._loop.time() - started,
+                    reason=f"it took no bytes for {timeout_s:.1f} s",
                 ) from error
             finally:
                 if waiter in self._writable_waiters:
@@ -535,7 +545,9 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _refuse(self, error: WireError) -> None:
-        _LOG.warning("%s broke the protocol and is disconnected: %s", self._name, error)
+        # Whoever called the peer gets this as the error of the call.
+        level = logging.WARNING if self._server_side else logging.INFO
+        _LOG.log(level, "%s broke the protocol and is disconnected: %s", self._name, error)
         self.close(f"the peer broke the protocol: {error}")
 
     # Sending
@@ -627,4 +639,5 @@ class Connection(asyncio.Protocol):
     def _lost_error(self, request: str, elapsed_s: float) -> ConnectionLost:
         why = f": {self._close_reason}" if self._close_reason else ""
         text = f"the connection to {self._name} closed before {request or 'the request'} was answered{why}"
-        return ConnectionLost(text, address=self._name, request=request, elapsed_s=elapsed_s)
+        reason = self._close_reason or "it closed the connection before it answered"
+        return ConnectionLost(text, address=self._name, request=request, elapsed_s=elapsed_s, reason=reason)

@@ -91,7 +91,7 @@ class FrameDecoder:
         end = start + LENGTH_BYTES + length
         if length + LENGTH_BYTES > self._frame_bytes_max:
             raise FrameTooLarge(
-                f"a frame announces {length + LENGTH_BYTES} bytes, at most {self._frame_bytes_max} are accepted"
+                _too_large(bytes(buffer[start : start + LENGTH_BYTES]), self._frame_bytes_max)
             )
         if length < LENGTH_BYTES:
             raise MalformedFrame(f"a frame announces {length} bytes, its header's length alone has 4")
@@ -103,6 +103,16 @@ class FrameDecoder:
         else:
             self.position = end
         return command
+
+
+def _too_large(first: bytes, frame_bytes_max: int) -> str:
+    """Whoever speaks another protocol begins with something else than a length; two of them are known by it."""
+    if first.isascii() and first.decode("ascii").isprintable():
+        return f"it begins with {first.decode()!r}, which another protocol does, not RocketMQ's remoting"
+    if first[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert or a handshake of any TLS version
+        return "it speaks TLS, and this connection does not"
+    length = int.from_bytes(first, "big", signed=True)
+    return f"a frame announces {length + LENGTH_BYTES} bytes, at most {frame_bytes_max} are accepted"
 
 
 def encode_frame(command: RemotingCommand) -> bytes:

@@ -88,7 +88,13 @@ class PendingCalls:
                 elapsed = now - started
                 text = f"{self.peer} did not answer {request or 'a request'} within {elapsed:.3f} s"
                 future.set_exception(
-                    RequestTimeout(text, address=self.peer, request=request, elapsed_s=elapsed)
+                    RequestTimeout(
+                        text,
+                        address=self.peer,
+                        request=request,
+                        elapsed_s=elapsed,
+                        reason=f"no answer within {elapsed:.1f} s",
+                    )
                 )
                 if self._heard_at <= started:
                     silence_s = max(silence_s, elapsed)

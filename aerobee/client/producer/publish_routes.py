@@ -15,9 +15,9 @@ from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.send_header import SendTemplate
 from aerobee.client.publish_route import TopicRoute, from_template, publish_queues
 from aerobee.client.session import Session
-from aerobee.errors import AerobeeError, NotWritable, RequestTimeout, RouteError, TopicNotExist
+from aerobee.errors import AerobeeError, NoNameServer, NotWritable, RouteError, TopicNotExist
 from aerobee.message import MessageQueue
-from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.codes import RequestCode, request_name
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +63,12 @@ class PublishRoutes:
                     templated = True
         except TimeoutError as error:
             elapsed_s = _now() - began
-            raise RequestTimeout(
-                f"no nameserver gave the route of topic {topic} within {elapsed_s:.1f} s",
+            raise NoNameServer(
+                f"no NameServer gave the route of topic {topic} within {elapsed_s:.1f} s",
                 address=";".join(self._session.nameservers.addresses),
-                request="GET_ROUTEINFO_BY_TOPIC",
+                request=request_name(RequestCode.GET_ROUTEINFO_BY_TOPIC),
                 elapsed_s=elapsed_s,
+                reason=f"{';'.join(self._session.nameservers.addresses)}: no answer within {elapsed_s:.1f} s",
             ) from error
         # Callers that waited for the same route share what the first of them makes of it.
         return self.known.get(topic) or self._remember(route, templated)

@@ -154,6 +154,7 @@ def is_retried(failure: AerobeeError) -> bool:
 def send_failed(topic: str, attempts: list[tuple[str, BaseException]], elapsed_s: float) -> SendFailed:
     tries = "; ".join(f"{place}: {failure}" for place, failure in attempts)
     return SendFailed(
-        f"a message for topic {topic} was not stored in {len(attempts)} tries within {elapsed_s:.2f} s ({tries})",
+        f"a message for topic {topic} was not stored in {len(attempts)} {'try' if len(attempts) == 1 else 'tries'} "
+        f"within {elapsed_s:.2f} s ({tries})",
         tuple(attempts),
     )

@@ -82,7 +82,7 @@ async def test_a_send_to_one_queue_is_repeated_only_where_a_busy_broker_stored_n
             assert broker.bodies("orders") == [b"hello", b"again"]
             tries += 1
         else:
-            with pytest.raises(SendFailed, match=f"in {tries} tries"):
+            with pytest.raises(SendFailed, match=f"in {tries} tr(y|ies)"):
                 await producer.send(Message("orders", b"hello"), key="customer-7")
             assert broker.bodies("orders") == []
     assert len(broker.seen(310)) == tries

@@ -1,0 +1,166 @@
+"""Every command at a port where nobody, or somebody else, listens: what is wrong where, and never the protocol's words."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from aerobee.ops import clients, ha, shared_options
+from aerobee.ops.commands import run_cli
+from aerobee.ops.examples import EXAMPLES
+from aerobee.testing import ThreadedCluster
+
+ANSWER_S = 0.3
+OFFLINE = {"up", "nameserver", "broker", "controller", "store", "sim", "context"}
+OFFLINE_COMMANDS = {"filter test"}
+ASKING = re.compile(r"delete|recall|commit|rollback|elect|forget|remove-controller|redrive")
+# A request's name with its code, a code alone, or the name of a response code.
+PROTOCOL = re.compile(r"[A-Z]{2,}_[A-Z_]{3,} \(\d+\)|\bcode \d+\b|\([A-Z]+_[A-Z_]+\)")
+BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+ALERT = bytes.fromhex("15030300020246")  # TLS 1.2: fatal, protocol_version; what OpenSSL says to a plain peer
+
+
+def http(peer: socket.socket) -> None:
+    peer.recv(4096)
+    peer.sendall(BAD_REQUEST)
+    peer.close()
+
+
+def ssh(peer: socket.socket) -> None:
+    peer.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+    peer.recv(4096)
+    peer.close()
+
+
+def tls(peer: socket.socket) -> None:
+    peer.recv(4096)
+    peer.sendall(ALERT)
+    peer.close()
+
+
+def closing(peer: socket.socket) -> None:
+    peer.recv(4096)
+    peer.close()
+
+
+class Listener:
+    """A server of another kind on a free port; `behave` gets each connection, and is its owner."""
+
+    def __init__(self, behave: Callable[[socket.socket], object]) -> None:
+        self._behave = behave
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._one, args=(peer,), daemon=True).start()
+
+    def _one(self, peer: socket.socket) -> None:
+        try:
+            self._behave(peer)
+        except OSError:
+            peer.close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[dict[str, str]]:
+    held: list[socket.socket] = []
+    listeners = {
+        "http": Listener(http),
+        "ssh": Listener(ssh),
+        "tls": Listener(tls),
+        "closing": Listener(closing),
+        "silent": Listener(held.append),
+    }
+    with ThreadedCluster() as cluster:
+        yield {
+            "nobody": "127.0.0.1:1",
+            "broker": cluster.broker_addresses[0],
+            **{kind: listener.address for kind, listener in listeners.items()},
+        }
+    for listener in listeners.values():
+        listener.close()
+    for peer in held:
+        peer.close()
+
+
+def command_lines() -> list[list[str]]:
+    """One line of each command that talks to a cluster: its first example, answered with yes."""
+    lines = []
+    for path, examples in EXAMPLES.items():
+        if path.split()[0] in OFFLINE or path in OFFLINE_COMMANDS:
+            continue
+        words = shlex.split(examples[0].split(" | ")[-1])[1:]
+        if ASKING.search(path) and "--yes" not in words and "--dry-run" not in words:
+            words.append("--yes")
+        if path.split()[0] == "ha":  # its examples name where the controllers are
+            words = [word for word in words if word != "-a" and ":9878" not in word]
+        lines.append(words)
+    return lines
+
+
+# A handle and an id that are well made; those of the examples are not.
+HANDLE = "djEgb3JkZXJzIGJyb2tlci1hIDE3OTUzNDgwMDAwMDAgN0YwMDAwMDEwQTNDMThCNEFBQzIwMDAwMDAwMDAwMDA="
+WORDS = {
+    "nobody": "Connection refused",
+    "broker": "a NameServer's address is needed, not a broker's",
+    "http": "it begins with 'HTTP', which another protocol does",
+    "ssh": "it begins with 'SSH-', which another protocol does",
+    "tls": "it speaks TLS, and this connection does not",
+    "closing": "closed the connection",
+    "silent": "no answer within",
+}
+
+
+@pytest.mark.parametrize("kind", list(WORDS))
+def test_every_command_says_what_is_wrong_there(
+    kind: str,
+    addresses: dict[str, str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = shared_options.client_config
+    monkeypatch.setattr(
+        clients, "client_config", lambda: dataclasses.replace(made(), request_timeout_s=ANSWER_S)
+    )
+    monkeypatch.setattr(ha, "CALL_TIMEOUT_S", ANSWER_S)
+    address = addresses[kind]
+    lines = command_lines()
+    assert len(lines) > 40
+    if kind == "silent":  # each waits for its time: one of each family
+        lines = [
+            next(line for line in lines if line[0] == name) for name in sorted({line[0] for line in lines})
+        ]
+    for line in lines:
+        words = [HANDLE if word.startswith("djE") else word for word in line]
+        code = run_cli([*words, "--controller" if line[0] == "ha" else "--nameserver", address])
+        out, err = capfd.readouterr()
+        said = out + err
+        where = f"aerobee {shlex.join(words)} at {kind}: {said}"
+        if line[0] == "doctor" or (kind == "broker" and line[0] == "ha"):
+            assert code == 1, where
+        else:
+            assert code == 3, where
+        assert not PROTOCOL.search(said), where
+        assert address in said, where
+        assert "Traceback" not in said, where
+        if kind not in ("broker", "nobody") or line[0] not in ("ha", "doctor"):
+            assert WORDS[kind] in said, where
