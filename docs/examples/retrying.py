@@ -38,7 +38,7 @@ async def main() -> None:
 
     async with PushConsumer(
         NAMESERVER,
-        "billing",
+        "payers",
         subscriptions={"payments": "*"},
         handler=pay,
         config=ConsumerConfig(consume_from=ConsumeFrom.FIRST),

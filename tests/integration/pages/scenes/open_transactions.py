@@ -1,0 +1,24 @@
+"""Leaves transactions open, one for each number; with --stay their producer stays and knows nothing of them."""
+
+import asyncio
+import os
+import sys
+
+from aerobee import Message, TransactionProducer, TransactionState
+
+
+def checker(message: object) -> TransactionState:
+    return TransactionState.UNKNOWN
+
+
+async def main(numbers: list[str], stay: bool) -> None:
+    async with TransactionProducer(os.environ["AEROBEE_NAMESRV_ADDR"], "shop", checker=checker) as producer:
+        for number in numbers:
+            message = Message("paid", f"order {number}".encode(), keys=(f"order-{number}",))
+            async with producer.transaction(message) as transaction:
+                transaction.leave_open()
+        if stay:
+            await asyncio.Event().wait()
+
+
+asyncio.run(main([word for word in sys.argv[1:] if word != "--stay"], "--stay" in sys.argv))
