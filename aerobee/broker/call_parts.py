@@ -29,7 +29,6 @@ from aerobee.broker.replication.replication import Replication
 from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_service import SendService
-from aerobee.broker.static_topic.peer_brokers import PeerBrokers
 from aerobee.broker.static_topic.static_topic_calls import StaticTopicCalls
 from aerobee.broker.topic_queues import TopicQueues
 from aerobee.remoting.peer import Handler
@@ -74,7 +73,7 @@ def send_calls(parts: BrokerParts) -> SendCalls:
     )
 
 
-def queue_calls(parts: BrokerParts, pulls: PullCalls, registration: Registration) -> tuple[CallPart, ...]:
+def queue_calls(parts: BrokerParts, pulls: PullCalls) -> tuple[CallPart, ...]:
     """What clients ask of one queue: sends, pulls, offsets; the last one knows the queues of static topics."""
     sends = send_calls(parts)
     offsets = OffsetCalls(
@@ -91,12 +90,7 @@ def queue_calls(parts: BrokerParts, pulls: PullCalls, registration: Registration
         pulls=pulls,
         offsets=offsets,
         held=parts.held,
-        brokers=PeerBrokers(
-            client=parts.client,
-            nameservers=lambda: registration.nameservers,
-            live=parts.live,
-            clock=parts.clock,
-        ),
+        brokers=parts.brokers,
         live=parts.live,
         identity=parts.identity,
     )

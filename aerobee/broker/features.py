@@ -13,6 +13,7 @@ from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.send.batch_queue import BatchQueues
 from aerobee.broker.send.light_queue import LightQueues
 from aerobee.broker.send.reply import RequestReply
+from aerobee.broker.static_topic.mapping_cleaning import MappingCleaning
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.service import Transactions
 
@@ -39,6 +40,14 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         BatchQueues(topics=parts.topics, mark=parts.store.set_batch_topic),
         LightQueues(parts.light),
         Pop(parts, timer=timers),
+        MappingCleaning(
+            mappings=parts.mappings,
+            brokers=parts.brokers,
+            identity=parts.identity,
+            clock=parts.clock,
+            hours=lambda: parts.store.config.delete_when,
+            spawn=parts.spawn,
+        ),
     )
 
 

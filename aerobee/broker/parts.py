@@ -21,6 +21,7 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
+from aerobee.broker.peer_brokers import PeerBrokers
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.queue_mappings import QueueMappings
@@ -66,6 +67,7 @@ class BrokerParts:
     identity: BrokerIdentity
     role: RoleState  # what this broker may do now
     client: RemotingClient  # towards nameservers and other brokers
+    brokers: PeerBrokers  # other brokers by their names
     clock: Clock
     disk: Disk
     config_file: Callable[[str], ConfigFile]  # by its name in the store's config directory

@@ -12,7 +12,7 @@ first of these as assertions, which its start scripts leave off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aerobee.broker.config_file import ConfigFile
@@ -50,6 +50,17 @@ class QueueMappings:
             if mapping != self.by_topic.get(wanted.topic):
                 await self._change({**self.by_topic, wanted.topic: mapping})
             return mapping
+
+    async def replace(self, known: QueueMapping, hosted: Mapping[int, Items]) -> bool:
+        """Leave of a mapping what `hosted` has; on disk on return. Returns False when it changed meanwhile, and does nothing.
+
+        Raises StoreError.
+        """
+        async with self._turn:
+            if self.by_topic.get(known.topic) is not known:
+                return False
+            await self._change({**self.by_topic, known.topic: known.with_hosted(hosted)})
+            return True
 
     async def delete(self, topic: str) -> bool:
         """Forget a topic's mapping. Returns whether there was one. Raises StoreError."""

@@ -35,6 +35,7 @@ from aerobee.broker.foundation import Foundation
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.parts import BrokerParts
+from aerobee.broker.peer_brokers import PeerBrokers
 from aerobee.broker.ports import Ports
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.registration import Registration
@@ -260,6 +261,12 @@ class Serving:
             identity=identity,
             role=self.role,
             client=base.client,
+            brokers=PeerBrokers(
+                client=base.client,
+                nameservers=lambda: self.registration.nameservers,
+                live=base.live,
+                clock=base.clock,
+            ),
             clock=base.clock,
             disk=base.disk,
             config_file=base.files.file,
@@ -282,7 +289,7 @@ class Serving:
             extra=self._runtime_extra,
         )
         calls: tuple[CallPart, ...] = (
-            *queue_calls(parts, self._pulls, self.registration),
+            *queue_calls(parts, self._pulls),
             *client_calls(parts, self.registration),
             *admin_calls(parts, self.registration, info, self._modes),
             *replication_calls(parts, self.replication),

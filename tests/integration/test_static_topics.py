@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import pytest
 
 from aerobee import Message, MessageQueue
+from aerobee.broker.static_topic.mapping_cleaning import MappingCleaning
 from aerobee.client import ConsumeFrom, ConsumerConfig, PullConsumerConfig
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
@@ -276,3 +277,61 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(tool: Tool) -> None
     assert await tool.route() == {tool.a: {0: 0}, tool.b: {1: 0}}
     forced = await tool.put(tool.a, {0: [item]}, epoch=999, queues=1, force=True)
     assert forced.code == 0
+
+
+def cleaning(tool: Tool, broker: str) -> MappingCleaning:
+    running = tool.cluster.broker(tool.cluster.broker_names.index(broker))
+    return next(feature for feature in running.features if isinstance(feature, MappingCleaning))
+
+
+async def hosted(tool: Tool, broker: str) -> dict[str, list[int]]:
+    """Logical queue -> the generations of its parts, as the broker has them."""
+    answer = await tool.call(broker, RequestCode.GET_TOPIC_CONFIG, {"topic": TOPIC, "lo": "true"})
+    table = fastjson.loads_object(answer.body, "config")["mappingDetail"]["hostedQueues"]
+    return {str(queue): [item["gen"] for item in items] for queue, items in table.items()}
+
+
+async def test_a_part_without_messages_leaves_the_mapping_and_offsets_stay(tool: Tool) -> None:
+    await tool.move_first_to_second()
+    assert await hosted(tool, tool.b) == {"0": [0, 1], "1": [0]}
+    await send(tool, "a0", "b0")
+    await cleaning(tool, tool.b).clean()
+    assert await hosted(tool, tool.b) == {"0": [1], "1": [0]}
+    assert await send(tool, "a1", "b1") == [(0, NEW_BEGIN + 1), (1, 1)]
+    async with tool.cluster.admin() as admin:
+        minimum = await tool.call(tool.b, RequestCode.GET_MIN_OFFSET, {"topic": TOPIC, "queueId": "0"})
+        assert minimum.integer("offset") == NEW_BEGIN
+        assert TOPIC in await admin.topics()
+
+
+async def test_a_part_that_holds_a_message_stays(tool: Tool) -> None:
+    await send(tool, "a0", "b0")
+    await tool.move_first_to_second()
+    await cleaning(tool, tool.b).clean()
+    assert await hosted(tool, tool.b) == {"0": [0, 1], "1": [0]}
+
+
+async def test_a_broker_that_cannot_be_asked_is_no_reason_to_forget(tool: Tool) -> None:
+    await tool.move_first_to_second()
+    await tool.cluster.stop_broker(0)
+    await cleaning(tool, tool.b).clean()
+    assert await hosted(tool, tool.b) == {"0": [0, 1], "1": [0]}
+
+
+async def test_a_list_of_a_queue_that_moved_on_is_forgotten_where_it_began(tool: Tool) -> None:
+    await tool.move_first_to_second()
+    assert await hosted(tool, tool.a) == {"0": [0, 1]}
+    await cleaning(tool, tool.a).clean()
+    assert await hosted(tool, tool.a) == {"0": [0, 1]}, "its leader is who the list says"
+    # And back: the second broker's list says that the first one leads, which it does.
+    back = [
+        QueueMappingItem(0, 0, tool.a, 0),
+        QueueMappingItem(1, 1, tool.b, NEW_BEGIN),
+        QueueMappingItem(2, 1, tool.a, 2 * NEW_BEGIN),
+    ]
+    own = [QueueMappingItem(0, 0, tool.b, 0)]
+    await tool.accepted(tool.put(tool.a, {0: back}, epoch=3_000, queues=2))
+    await tool.accepted(tool.put(tool.b, {0: back, 1: own}, epoch=3_000, queues=2))
+    await tool.routed({0: tool.a, 1: tool.b})
+    await cleaning(tool, tool.b).clean()
+    assert await hosted(tool, tool.b) == {"0": [0, 1, 2], "1": [0]}

@@ -115,11 +115,30 @@ def test_what_a_group_committed_is_found_at_the_new_leader(mix: Mix, driver: Dri
         producer.send(batch(topic, "m", 2))
     with driver.push(mix.namesrv, topic, group=group) as consumer:
         consumer.received(8)
+        # What a member has received and not committed comes again, rightly so.
+        wait_for("the commits", lambda: committed(mix, topic, group) == [2] * QUEUES)
     move(driver, mix, topic, "broker-b")
     with driver.producer(mix.namesrv) as producer:
         producer.send(batch(topic, "n", 1))
     with driver.push(mix.namesrv, topic, group=group) as consumer:
         assert bodies(consumer.received(QUEUES)) == sorted(f"n{queue}-0" for queue in range(QUEUES))
+
+
+def committed(mix: Mix, topic: str, group: str) -> list[int]:
+    """The offset that the leader of each logical queue has of a group; -1 where it has none."""
+    offsets = []
+    for queue, leader in sorted(leaders(mix, topic).items()):
+        address = next(broker.address for broker in mix.brokers if broker.broker_name == leader)
+        asked = {
+            "topic": topic,
+            "queueId": str(queue),
+            "consumerGroup": group,
+            "lo": "true",
+            "bname": LOGICAL,
+        }
+        header, _ = call(address, 14, asked)
+        offsets.append(int(header["extFields"]["offset"]) if header["code"] == 0 else -1)
+    return offsets
 
 
 def test_the_tools_show_logical_queues(mix: Mix, driver: Driver, topic: str) -> None:
@@ -164,7 +183,15 @@ def test_our_client_and_java_share_the_queues_of_one_group(mix: Mix, driver: Dri
                 config=config,
             ) as consumer,
         ):
-            await wait_until(lambda: len(consumer.owned) == 2 and len(java.queues(topic)) == 2)
+
+            def shared() -> bool:
+                own = [queue for queue in consumer.owned if queue.topic == topic]
+                return len(own) == 2 and len(java.queues(topic)) == 2
+
+            try:
+                await wait_until(shared, "two queues each")
+            except AssertionError as e:
+                raise AssertionError(f"{consumer.owned} {java.queues(topic)}") from e
             for queue in await producer.queues(topic):
                 assert queue.broker_name == LOGICAL
                 for n in range(3):

@@ -10,10 +10,18 @@ import pytest
 
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.queue_mappings import QueueMappings, merged
+from aerobee.broker.static_topic.mapping_cleaning import (
+    given_away,
+    holders_of_oldest,
+    without_expired,
+    without_moved_on,
+)
 from aerobee.broker.static_topic.pull_translation import PullTranslation
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError, UsageError
+from aerobee.message import MessageQueue
 from aerobee.remoting.body.queue_mapping import QueueMapping, QueueMappingItem
+from aerobee.remoting.body.topic_stats import TopicOffset, TopicStatsTable
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.simulated_disk import SimulatedDisk
@@ -21,6 +29,7 @@ from aerobee.testing.simulated_disk import SimulatedDisk
 A = QueueMappingItem(0, 0, "a", 0)
 B = QueueMappingItem(1, 3, "b", 10_000)
 C = QueueMappingItem(2, 1, "a", 30_000)
+B0 = replace(B, queue_id=0)
 KNOWN = QueueMapping("t", 1, "a", 1_000, hosted={0: (A,)})
 
 
@@ -189,3 +198,76 @@ def test_a_refusal_passes_unchanged() -> None:
     translation, _ = pull((A, B), 5)
     refusal = RemotingCommand(int(ResponseCode.TOPIC_NOT_EXIST), {}, remark="no")
     assert translation.reply(refusal) == RemotingCommand(int(ResponseCode.TOPIC_NOT_EXIST), {}, remark="no")
+
+
+# --- cleaning
+
+
+def ends(**offsets: tuple[int, int]) -> dict[str, TopicStatsTable]:
+    """Broker -> the begin and end of its queue 0."""
+    return {
+        broker: TopicStatsTable({MessageQueue("t", broker, 0): TopicOffset(*each)})
+        for broker, each in offsets.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("stats", "left"),
+    [
+        (ends(b=(0, 0)), (C,)),
+        (ends(b=(70, 70)), (C,)),
+        (ends(b=(69, 70)), (B0, C)),
+        (ends(b=(0, -1)), (B0, C)),  # its broker could not say
+        (ends(c=(0, 0)), (B0, C)),
+        ({}, (B0, C)),
+        ({"b": TopicStatsTable()}, (B0, C)),
+    ],
+)
+def test_the_oldest_part_goes_when_it_holds_no_message(
+    stats: dict[str, TopicStatsTable], left: tuple[QueueMappingItem, ...]
+) -> None:
+    mapping = items_of(B0, C)
+    assert holders_of_oldest(mapping) == {"b"}
+    assert without_expired(mapping, stats) == {0: left}
+
+
+def test_the_last_part_never_goes_and_neither_do_those_of_a_queue_that_another_leads() -> None:
+    assert without_expired(items_of(C), ends(a=(0, 0))) == {0: (C,)}
+    away = items_of(replace(A, queue_id=0), B)
+    assert holders_of_oldest(away) == set()
+    assert without_expired(away, ends(a=(0, 0))) == {0: away.hosted[0]}
+
+
+ELSEWHERE = replace(C, broker_name="c")
+OF_C = QueueMapping("t", 1, "c", 2_000, hosted={0: (A, B, ELSEWHERE)})
+
+
+@pytest.mark.parametrize(
+    ("leader", "theirs", "is_left"),
+    [
+        ("c", {"c": OF_C}, False),
+        ("b", {"b": OF_C}, True),  # who the list says leads, leads
+        ("c", {}, True),
+        ("c", {"c": replace(OF_C, epoch=3_000)}, True),
+        ("c", {"c": replace(OF_C, total_queues=2)}, True),
+        ("c", {"c": OF_C.with_hosted({})}, True),
+        ("c", {"c": OF_C.with_hosted({0: (A, B)})}, True),  # it does not say so itself
+        ("__syslo__none__", {}, True),
+    ],
+)
+def test_a_list_goes_when_the_queue_has_another_leader_than_it_says(
+    leader: str, theirs: dict[str, QueueMapping], is_left: bool
+) -> None:
+    mapping = items_of(A, B)
+    assert given_away(mapping) == {0: "b"}
+    assert without_moved_on(mapping, {0: leader}, theirs) == ({0: (A, B)} if is_left else {})
+
+
+async def test_a_mapping_that_changed_meanwhile_is_not_replaced() -> None:
+    table = QueueMappings(file=None, clock=ManualClock())
+    known = await table.put(KNOWN)
+    newer = await table.put(items_of(A, B))
+    assert not await table.replace(known, {})
+    assert table.get("t") is newer
+    assert await table.replace(newer, {0: (B,)})
+    assert table.by_topic["t"].hosted == {0: (B,)}

@@ -13,6 +13,8 @@ from aerobee.broker.config import LiveConfig
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, TransportError
 from aerobee.remoting.body.cluster_info import ClusterInfo
+from aerobee.remoting.body.queue_mapping import logical_queues
+from aerobee.remoting.body.route import TopicRouteData
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -59,6 +61,22 @@ class PeerBrokers:
                 ResponseCode.SYSTEM_ERROR,
                 f"a part of this queue lies at broker {broker_name}, which does not answer: {error}",
             ) from error
+
+    async def leaders(self, topic: str) -> dict[int, str]:
+        """Which broker leads each logical queue of a static topic, by the first nameserver that knows; {} by none."""
+        request = RemotingCommand(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        )
+        for nameserver in self._nameservers():
+            try:
+                answer = await self._client.invoke(nameserver, request, timeout_s=ASK_TIMEOUT_S)
+                if answer.code == ResponseCode.SUCCESS:
+                    infos = TopicRouteData.decode(answer.body).queue_mappings()
+                    queues = logical_queues(topic, infos)
+                    return {queue.queue_id: leader for queue, leader in queues.items()}
+            except AerobeeError as error:
+                log.warning("nameserver %s does not tell who leads %s: %s", nameserver, topic, error)
+        return {}
 
     async def _address_of(self, broker_name: str) -> str | None:
         now = self._clock.monotonic()
