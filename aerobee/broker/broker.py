@@ -231,7 +231,10 @@ class Broker:
         nameservers = self.config.nameservers if has_id else ()
         await serving.registration.start(nameservers, wait_s=FIRST_REGISTRATION_WAIT_S)
         if self.exporter is not None:
-            self.exporter.serve(serving.parts, serving.registration)
+            agent = None if serving.controllers is None else serving.controllers.agent
+            self.exporter.serve(
+                serving.parts, serving.registration, None if agent is None else agent.out_of_sync
+            )
         log.info(
             "broker %s of %s serves at %s (%s fast path: %s)",
             self.identity.name,

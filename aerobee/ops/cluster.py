@@ -12,12 +12,16 @@ from aerobee.client.results import BrokerInfo
 from aerobee.errors import AerobeeError
 from aerobee.ops.ack_level import ack_sentence_of
 from aerobee.ops.clients import open_admin
+from aerobee.ops.drain import drain
 from aerobee.ops.failure import explain
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 
-app = typer.Typer(name="cluster", help="Clusters and their brokers: list, describe.", no_args_is_help=True)
+app = typer.Typer(
+    name="cluster", help="Clusters and their brokers: list, describe, drain.", no_args_is_help=True
+)
+app.command("drain")(drain)
 
 
 @app.command("list")

@@ -16,7 +16,14 @@ OTHERS = (
     "AEROBEE_CLIENT_CODEC",
     "AEROBEE_CONTROLLER_ADDR",
 )
-KNOWN = frozenset({*VARIABLES, *OTHERS})
+OF_CONTAINERS = (  # container.py; the image's health check
+    "AEROBEE_CONFIG",
+    "AEROBEE_ADVERTISED",
+    "AEROBEE_ADVERTISED_FILE",
+    "AEROBEE_ADVERTISED_INTERNAL",
+    "AEROBEE_HEALTH_PORT",
+)
+KNOWN = frozenset({*VARIABLES, *OTHERS, *OF_CONTAINERS})
 # Read by the tests, benches and scripts of the repository: no command obeys them, and none calls them misspelt.
 OF_THE_REPOSITORY = frozenset(
     {
@@ -26,6 +33,7 @@ OF_THE_REPOSITORY = frozenset(
         "AEROBEE_DELAYED_BURSTS",
         "AEROBEE_DELAYED_SEED",
         "AEROBEE_DELIVERY_SEEDS",
+        "AEROBEE_DEPLOY_DIR",
         "AEROBEE_EXAMPLES",
         "AEROBEE_FAILOVER_KILLS",
         "AEROBEE_FAST_PATH_BURSTS",

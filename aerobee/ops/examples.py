@@ -70,8 +70,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "transaction check": ("aerobee transaction check 7F0000010A3C18B4AAC2000000000000",),
     "cluster list": ("aerobee cluster list", "aerobee cluster list --watch 5s"),
     "cluster describe": ("aerobee cluster describe",),
+    "cluster drain": (
+        "aerobee cluster drain broker-b",
+        "aerobee cluster drain --all-but broker-a --cluster DefaultCluster --timeout 10m --yes",
+    ),
     "ha status": ("aerobee ha status -a 127.0.0.1:9878",),
     "ha elect": ("aerobee ha elect broker-a 2 -a 127.0.0.1:9878",),
+    "ha step-down": ("aerobee ha step-down broker-a 10.0.0.5:10911 -a 127.0.0.1:9878",),
     "ha forget": ("aerobee ha forget broker-a 3 -a 127.0.0.1:9878",),
     "ha add-controller": ("aerobee ha add-controller n3=127.0.0.1:9898 -a 127.0.0.1:9878",),
     "ha promote-controller": ("aerobee ha promote-controller n3 -a 127.0.0.1:9878",),

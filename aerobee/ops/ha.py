@@ -5,7 +5,7 @@ Each command asks the controllers that it is given for their leader, then asks t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -109,6 +109,63 @@ def elect(
         )
 
     run(command)
+
+
+@app.command("step-down")
+def step_down(
+    name: GroupName,
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="The broker, as the controllers know it.")
+    ],
+    controllers: Controllers = CONTROLLER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Have another broker that is in sync lead, before this one is stopped. Done at once when it is not the master."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with opened(controllers) as quorum:
+            seen = await quorum.status()
+            heir = heir_of(seen["brokerGroups"], name, address)
+            if heir is None:
+                out.document({"brokerName": name, "steppedDown": False}, f"{address} is not master of {name}")
+                return
+            answer = await quorum.call(
+                RequestCode.CONTROLLER_ELECT_MASTER,
+                {"clusterName": "", "brokerName": name, "brokerId": str(heir), "designateElect": "true"},
+            )
+        ext = answer.ext or {}
+        out.document(
+            {"brokerName": name, "steppedDown": True, **ext},
+            f"broker {ext.get('masterBrokerId')} at {ext.get('masterAddress')} is master of {name}, "
+            f"epoch {ext.get('masterEpoch')}",
+        )
+
+    run(command)
+
+
+def heir_of(groups: Iterable[Mapping[str, Any]], name: str, address: str) -> int | None:
+    """Who should lead a group when the broker at `address` goes: of those in sync, the one with most of the log.
+
+    None when that broker does not lead. Raises UsageError when nobody else can.
+    """
+    for group in groups:
+        if group["brokerName"] != name:
+            continue
+        brokers = group["brokers"]
+        if address not in [each["address"] for each in brokers if each["brokerId"] == group["masterId"]]:
+            return None
+        others = [
+            each
+            for each in brokers
+            if each["isAlive"] and each["isInSync"] and each["isDiskSound"] and each["address"] != address
+        ]
+        if not others:
+            raise UsageError(
+                f"nobody can lead {name} but {address}: no other broker of it lives and is in sync; `aerobee ha status` shows them"
+            )
+        return int(max(others, key=lambda each: (each["maxOffset"], -each["brokerId"]))["brokerId"])
+    return None
 
 
 @app.command("forget")

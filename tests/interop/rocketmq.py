@@ -413,12 +413,14 @@ class DriverError(Exception):
 class Driver:
     """Calls to java/Driver.java. Thread-safe; `call` waits for its own answer only."""
 
-    def __init__(self, root: pathlib.Path, *jvm_options: str) -> None:
+    def __init__(self, root: pathlib.Path, *jvm_options: str, within: Sequence[str] = ()) -> None:
+        """`within` is a command that runs the JVM elsewhere: in a network namespace, in a container."""
         root.mkdir(parents=True, exist_ok=True)
         self.log = root / "driver.log"
         self._errors = self.log.open("wb")
+        java = [os.path.realpath(shutil.which("java") or "java"), *JAVA[1:]]
         self._process = subprocess.Popen(
-            [*JAVA, "-Xmx640m", f"-Duser.home={root}", f"-Drocketmq.home.dir={root}",
+            [*within, *java, "-Xmx640m", f"-Duser.home={root}", f"-Drocketmq.home.dir={root}",
              f"-Drocketmq.client.localOffsetStoreDir={root / 'offsets'}", *jvm_options, "-cp", CLASS_PATH, "Driver"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=root,
             env={**os.environ, "HOME": str(root), "ROCKETMQ_HOME": str(root)},

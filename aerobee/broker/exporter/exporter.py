@@ -40,8 +40,13 @@ class Exporter:
         """Listen: alive, not started, without numbers. Raises OSError when the address is taken."""
         await self._server.start()
 
-    def serve(self, parts: BrokerParts, registration: Registration) -> None:
-        """The broker has started: show its numbers, measure lag, be ready when nothing speaks against it."""
+    def serve(
+        self, parts: BrokerParts, registration: Registration, out_of_sync: Callable[[], str] | None = None
+    ) -> None:
+        """The broker has started: show its numbers, measure lag, be ready when nothing speaks against it.
+
+        `out_of_sync` is there in controller mode: why this broker is not in sync with its group.
+        """
         self._parts = parts
         self._lags = LagSampler(
             store=parts.store,
@@ -54,6 +59,8 @@ class Exporter:
         )
         for name, check in broker_checks(parts.store, parts.role, registration):
             self.health.check(name, check)
+        if out_of_sync is not None:
+            self.health.check("sync", out_of_sync)
         self.health.is_started = True
         self._lags.start()
 

@@ -111,6 +111,24 @@ class ControllerAgent:
         """Something may have changed: ask the controllers."""
         self._hint.set()
 
+    def out_of_sync(self) -> str:
+        """Why this broker is none of its group's sync state set, as the controllers last said, or takes no messages though it is
+        its master; empty when all is well. Asked by those who restart brokers one after the other."""
+        name, group = self._identity.name, self._group
+        if not self.broker_id:
+            return f"the controllers have given no id yet: {self._trouble or 'no answer'}"
+        if not group.master_id:
+            return f"{name} has no master"
+        if group.master_id == self.broker_id:
+            if not self._is_master:
+                return f"the controllers name this broker master of {name} by a mastership that it gave up"
+            if self._clock.monotonic() >= self.mode.lease_until_s:
+                return f"this broker is master of {name} without a lease"
+            return ""
+        if self.broker_id not in group.members and not self._store.config.async_learner:
+            return f"broker {self.broker_id} is not in the sync state set of {name}: {sorted(group.members)}"
+        return ""
+
     def nameserver_says(self, master_address: str, ha_address: str) -> None:
         """A NameServer's answer to a slave's registration."""
         if ha_address and (master_address, ha_address) != self._ha_of:
@@ -136,7 +154,7 @@ class ControllerAgent:
 
     async def _pause(self, is_known: bool) -> None:
         period_s = self._live.value.sync_controller_metadata_period / 1000
-        if not is_known or not self._group.master_id:
+        if not is_known or not self._group.master_id or self.out_of_sync():
             period_s = min(period_s, RETRY_S)
         timer = self._clock.call_later(period_s, self._hint.set)
         try:

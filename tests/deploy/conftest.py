@@ -1,0 +1,25 @@
+"""A dockerd of this checkout's own for the tests of images and compose, with the image in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.deploy.docker import DAEMON, IMAGE, ROOT, docker, run
+from tests.interop.rocketmq import missing_pieces
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[None]:
+    """dockerd in a network namespace of its own, with the image built from this checkout."""
+    missing = missing_pieces()
+    if missing:
+        pytest.fail(f"run scripts/setup-interop first, it makes: {', '.join(missing)}")
+    run(ROOT / "scripts" / "make-image", IMAGE, timeout_s=3600)
+    run(DAEMON, "start")
+    assert docker("image", "inspect", "-f", "{{.Id}}", IMAGE)
+    try:
+        yield
+    finally:
+        run(DAEMON, "stop")

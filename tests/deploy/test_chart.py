@@ -1,0 +1,197 @@
+"""The Helm chart without a cluster: every profile is linted, rendered and held against Kubernetes' schemas; what it writes into
+servers' files is what servers take."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from aerobee.config import parse_properties
+from aerobee.ops.container import role_flags
+from aerobee.ops.settings import BrokerSettings, NameServerSettings, broker_settings, nameserver_settings
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "aerobee"
+TOOLS = pathlib.Path(os.environ.get("AEROBEE_DEPLOY_DIR", ROOT / ".deploy")) / "helm"
+HELM = TOOLS / "bin" / "helm"
+KUBERNETES = "1.34"
+NATIVE_GROUPS = (
+    "v1",
+    "apps/v1",
+    "batch/v1",
+    "policy/v1",
+    "networking.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1",
+)
+OPERATORS = {"PodMonitor", "PrometheusRule", "Certificate"}  # of Prometheus' operator and cert-manager
+COMBINATIONS: dict[str, tuple[str, ...]] = {
+    **{path.stem: ("-f", str(path)) for path in sorted((CHART / "profiles").glob("*.yaml"))},
+    "defaults": (),
+    "ha by nodes' addresses": ("-f", str(CHART / "profiles/ha.yaml"), "-f", str(CHART / "profiles/nodeport.yaml")),
+    "ha by load balancers": ("-f", str(CHART / "profiles/ha.yaml"), "-f", str(CHART / "profiles/loadbalancer.yaml")),
+    "large numbers": ("--set", "config.broker.mappedFileSizeCommitLog=16777216,config.broker.slaveReadEnable=true"),
+    "certificates": ("--set", "tls.certManager.enabled=true,tls.certManager.issuerRef.name=ca,networkPolicy.enabled=true"),
+    "a mirror": ("--set", "global.imageRegistry=r.example.org,global.imagePullSecrets={a,b},image.digest=sha256:" + "0" * 64),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tools() -> None:
+    done = subprocess.run([ROOT / "scripts" / "setup-helm"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if str(TOOLS / "site") not in sys.path:
+        sys.path.append(str(TOOLS / "site"))
+
+
+def helm(*arguments: str) -> str:
+    done = subprocess.run([HELM, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rendered(*values: str) -> list[dict[str, Any]]:
+    """All manifests of a release "mq" in the namespace "messages"."""
+    text = helm("template", "mq", str(CHART), "-n", "messages", *values)
+    return [each for each in import_module("yaml").safe_load_all(text) if each]
+
+
+def pods(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for each in manifests:
+        if each["kind"] in ("StatefulSet", "Job"):
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+        elif each["kind"] == "Pod":
+            yield each["metadata"]["name"], each["spec"]
+
+
+def sets(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "StatefulSet"}
+
+
+def settings_in(manifests: list[dict[str, Any]]) -> tuple[BrokerSettings, NameServerSettings]:
+    """What the first broker and the first NameServer start with: the file, the variables, the container's defaults."""
+    (files,) = (
+        each["data"] for each in manifests if each["kind"] == "ConfigMap" and "broker.conf" in each["data"]
+    )
+    found: list[Any] = []
+    for role, name, read in (
+        ("broker", "mq-aerobee-broker-0", broker_settings),
+        ("nameserver", "mq-aerobee-nameserver", nameserver_settings),
+    ):
+        container = sets(manifests)[name]["template"]["spec"]["containers"][0]
+        pod = f"{name}-0"
+        environ = {
+            each["name"]: each["value"].replace("$(POD_NAME)", pod)
+            for each in container["env"]
+            if "value" in each and each["name"] != "AEROBEE_ADVERTISED_FILE"
+        }
+        if any(each["name"] == "AEROBEE_ADVERTISED_FILE" for each in container["env"]):
+            environ["AEROBEE_ADVERTISED"] = "192.0.2.1:30911"
+        written = [
+            f"{key}={value.value}" for key, value in parse_properties(files[f"{role}.conf"], role).items()
+        ]
+        flags = [flag for flag in role_flags(role, environ, pod) if "=" in flag]
+        found.append(read(assignments=[*flags, *written], environ=environ))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_it_lints_renders_and_fits_kubernetes_schemas(name: str) -> None:
+    values = COMBINATIONS[name]
+    helm("lint", "--strict", str(CHART), *values)
+    validate = import_module("kubernetes_validate").validate
+    for each in rendered(*values):
+        if each["apiVersion"] in NATIVE_GROUPS:
+            validate(each, KUBERNETES, strict=True)
+        else:
+            assert each["kind"] in OPERATORS
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_servers_take_what_it_writes(name: str) -> None:
+    values = COMBINATIONS[name]
+    if name == "certificates":
+        return  # its files are mounted by Kubernetes
+    broker, nameserver = settings_in(rendered(*values))
+    assert broker.broker.broker_name == "broker-0"
+    assert all(":9876" in each for each in broker.broker.nameservers)
+    assert broker.broker.metrics_exporter_type == nameserver.server.metrics_exporter_type == "PROM"
+    if name == "large numbers":
+        assert broker.store.mapped_file_size_commit_log == 16_777_216
+    if broker.broker.enable_controller_mode:
+        assert nameserver.controller is not None
+        assert nameserver.controller.controller_d_leger_self_id == "n0"
+        assert list(nameserver.controller.peers.values()) == broker.broker.controller_addr.split(";")
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_no_pod_has_more_rights_than_it_needs(name: str) -> None:
+    for pod, spec in pods(rendered(*COMBINATIONS[name])):
+        assert spec["automountServiceAccountToken"] is False, pod
+        assert spec["enableServiceLinks"] is False, (
+            pod
+        )  # variables named after Services would look like settings
+        assert spec["securityContext"]["runAsNonRoot"] is True, pod
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            rights = container["securityContext"]
+            assert rights["readOnlyRootFilesystem"] is True
+            assert rights["allowPrivilegeEscalation"] is False
+            assert rights["capabilities"] == {"drop": ["ALL"]}
+            mounted = [each["mountPath"] for each in container.get("volumeMounts", ())]
+            if any("serviceaccount" in path for path in mounted):
+                assert container["name"] == "find-address"
+
+
+def test_ha_has_a_budget_probes_and_a_hand_over_for_each_group() -> None:
+    manifests = rendered("-f", str(CHART / "profiles/ha.yaml"))
+    assert set(sets(manifests)) == {"mq-aerobee-nameserver", "mq-aerobee-broker-0", "mq-aerobee-broker-1"}
+    budgets = {
+        each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "PodDisruptionBudget"
+    }
+    assert {name: each["maxUnavailable"] for name, each in budgets.items()} == dict.fromkeys(
+        sets(manifests), 1
+    )
+    for name, spec in sets(manifests).items():
+        container = spec["template"]["spec"]["containers"][0]
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+        if "broker" in name:
+            assert "step-down" in " ".join(container["lifecycle"]["preStop"]["exec"]["command"])
+
+
+def test_each_broker_outside_has_a_service_and_a_port_of_its_own() -> None:
+    manifests = rendered(*COMBINATIONS["ha by nodes' addresses"])
+    ports = {
+        each["metadata"]["name"]: each["spec"]["ports"][0]["nodePort"]
+        for each in manifests
+        if each["kind"] == "Service" and each["spec"].get("type") == "NodePort"
+    }
+    assert ports["mq-aerobee-nameserver-external"] == 30_876
+    assert ports["mq-aerobee-broker-1-2"] == 30_923
+    assert len(set(ports.values())) == len(ports) == 7
+
+
+@pytest.mark.parametrize(
+    "values",
+    ["nameserver.replicas=2,broker.replicas=3", "broker.replica=3", "external.mode=hostPort", "image.digest=latest",
+     "tls.mode=enforcing,broker.replicas=3,nameserver.replicas=3"],
+)  # fmt: skip
+def test_values_that_cannot_work_are_refused(values: str) -> None:
+    done = subprocess.run(
+        [HELM, "template", "mq", str(CHART), "--set", values], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "values" in done.stderr
+
+
+def test_each_value_is_documented_behind_itself() -> None:
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    top = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+    schema = import_module("json").loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    assert {line.partition(":")[0] for line in top} == set(schema["properties"])

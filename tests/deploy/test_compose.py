@@ -1,0 +1,131 @@
+"""deploy/compose.yaml on a dockerd without anything: RocketMQ's Java client from the host and from a container at once; three
+brokers a group with a killed master."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.deploy.docker import (
+    DAEMON,
+    compose,
+    docker,
+    driver_in_the_network,
+    driver_on_the_host,
+    run,
+)
+from tests.interop.rocketmq import Driver, wait_for
+
+pytestmark = pytest.mark.usefixtures("daemon")
+NETWORK = "aerobee_default"
+WAIT = ("up", "-d", "--wait", "--wait-timeout", "240")
+SENT_BEFORE, SENT_AFTER = 100, 200  # around the kill of a master
+
+
+@pytest.fixture
+def single() -> Iterator[None]:
+    compose(*WAIT)
+    yield
+    compose("down", "-v", "-t", "10")
+
+
+@pytest.fixture
+def groups() -> Iterator[None]:
+    names = [
+        line
+        for line in compose("config", "--services", profiles=("ha",)).split()
+        if line not in ("nameserver", "broker")
+    ]
+    compose(*WAIT, *names, profiles=("ha",))
+    yield
+    compose("down", "-v", "-t", "10", profiles=("ha",))
+
+
+@pytest.fixture
+def host(daemon: None, tmp_path: pathlib.Path) -> Iterator[Driver]:
+    driver = driver_on_the_host(tmp_path / "host")
+    yield driver
+    driver.stop()
+
+
+def test_clients_on_the_host_and_in_the_network_send_and_receive_at_once(
+    single: None, host: Driver, tmp_path: pathlib.Path
+) -> None:
+    inside = driver_in_the_network(tmp_path / "inside", NETWORK)
+    sides = {"host": (host, "localhost:9876"), "container": (inside, "nameserver:9876")}
+    try:
+        for name, (driver, namesrv) in sides.items():
+            with driver.producer(namesrv) as producer:
+                for number in range(10):
+                    (result,) = producer.send([{"topic": "orders", "body": f"{name}-{number}"}])
+                    assert result["status"] == "SEND_OK"
+        wanted = sorted(f"{name}-{number}" for name in sides for number in range(10))
+        for name, (driver, namesrv) in sides.items():
+            with driver.push(namesrv, "orders", group=f"readers-{name}") as consumer:
+                assert sorted(each["body"] for each in consumer.received(20, 60)) == wanted
+        # The addresses that each side is told are such that it reaches.
+        route_outside = host.admin("localhost:9876", "topicRoute", "-t", "orders")
+        route_inside = inside.admin("nameserver:9876", "topicRoute", "-t", "orders")
+        assert "localhost:10911" in route_outside
+        assert "broker:10911" in route_inside
+    finally:
+        inside.stop()
+    report = json.loads(
+        docker(
+            "exec", "aerobee-broker-1", "aerobee", "doctor", "-n", "nameserver:9876", "--json", check=False
+        )
+    )
+    assert "broker-a" in json.dumps(report)
+
+
+def test_a_killed_master_loses_nothing(groups: None, host: Driver, tmp_path: pathlib.Path) -> None:
+    namesrv = "localhost:9886;localhost:9896"
+    made = host.admin(namesrv, "updateTopic", "-c", "ha", "-t", "orders", "-r", "4", "-w", "4")
+    assert "success" in made
+    acknowledged: list[str] = []
+    failed: list[str] = []
+
+    def send(first: int, count: int, producer: Any) -> None:
+        for number in range(first, first + count):
+            body = f"m{number}"
+            for _ in range(60):
+                try:
+                    (result,) = producer.send([{"topic": "orders", "body": body}])
+                except Exception as error:
+                    failed.append(f"{body}: {error}")
+                    continue
+                if result["status"] == "SEND_OK":
+                    acknowledged.append(body)
+                    break
+
+    with host.producer(namesrv) as producer:
+        send(0, SENT_BEFORE, producer)
+        victim = master_of("group-a")
+        sender = threading.Thread(target=send, args=(SENT_BEFORE, SENT_AFTER, producer))
+        sender.start()
+        docker("kill", "-s", "KILL", victim)
+        sender.join(240)
+        assert not sender.is_alive()
+    wait_for("another master", lambda: master_of("group-a") not in ("", victim), 60)
+    assert len(acknowledged) == SENT_BEFORE + SENT_AFTER, failed[-3:]
+    with host.push(namesrv, "orders") as consumer:
+        wait_for("every message", lambda: set(acknowledged) <= {m["body"] for m in consumer.received(0)}, 120)
+
+
+def master_of(group: str) -> str:
+    """The container that is master of a group as the controllers say; empty while there is none."""
+    text = run(
+        DAEMON, "docker", "exec", "aerobee-nameserver-a-1", "aerobee", "ha", "status", "-a",
+        "nameserver-a:9878;nameserver-b:9878;controller-c:9878", "--json", check=False,
+    )  # fmt: skip
+    for each in json.loads(text or "{}").get("brokerGroups", ()):
+        if each["brokerName"] == group:
+            for broker in each["brokers"]:
+                if broker["brokerId"] == each["masterId"]:
+                    return f"aerobee-{broker['address'].partition(':')[0]}-1"
+    return ""
