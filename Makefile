@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit native simulation interop wheel bench bench-kinds bench-quick clean
+.PHONY: help up test check style types unit native simulation interop wheel chart compose kubernetes bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -62,6 +62,22 @@ interop:
 wheel:
 	@scripts/make-venv dev
 	$(BIN)/python scripts/check-wheel
+
+# The Helm chart: linted, rendered with each profile, held against Kubernetes' schemas and against what servers take.
+chart:
+	@scripts/make-venv dev
+	$(PYTEST) -q tests/deploy/test_chart.py
+
+# The image and deploy/compose.yaml on a dockerd of this checkout's own, with RocketMQ's Java client inside and outside (root).
+compose: native
+	scripts/setup-interop
+	$(PYTEST) -q tests/deploy/test_image.py tests/deploy/test_compose.py
+
+# The chart in a real Kubernetes of one node, made of package registries' programs; 20 CPU minutes of builds the first time (root).
+kubernetes: native
+	scripts/setup-interop
+	scripts/setup-kubernetes install
+	$(PYTEST) -q -s tests/deploy/test_kubernetes.py
 
 # Beside RocketMQ, Redis and NATS on this machine; see bench/README.md. Nothing else should run meanwhile.
 BENCH := $(BIN)/python bench

@@ -132,6 +132,14 @@ tls.test.mode.enable=false
 {{- end }}
 {{- end }}
 
+{{- /* What an administrator's commands sign with. */}}
+{{- define "aerobee.credentials" -}}
+{{- with .Values.access.existingSecret }}
+- {name: AEROBEE_ACCESS_KEY, valueFrom: {secretKeyRef: {name: {{ . }}, key: accessKey}}}
+- {name: AEROBEE_SECRET_KEY, valueFrom: {secretKeyRef: {name: {{ . }}, key: secretKey}}}
+{{- end }}
+{{- end }}
+
 {{- /* A number as it was written: Helm reads 16777216 as a float and would write 1.6777216e+07. */}}
 {{- define "aerobee.value" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
