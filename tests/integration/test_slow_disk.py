@@ -17,6 +17,7 @@ import pytest
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
+from aerobee.broker.send import send_calls
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
@@ -24,6 +25,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import RealDisk
+from tests.waiting import wait_until
 
 WAIT_S = 20.0
 
@@ -132,6 +134,25 @@ async def test_a_topic_that_a_send_makes_keeps_nobody_else_waiting(world: World)
     assert [reply.ext["queueOffset"] for reply in replies if reply.ext] == ["0", "1", "2"]
     assert "fresh" in world.names("topics.json", "topicConfigTable")
     assert world.disk.writes_in_loop == []
+
+
+async def test_no_more_sends_wait_for_a_topic_than_the_broker_holds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_calls, "WAITING_SENDS_MAX", 3)
+    for _ in range(2):  # who waited has left the count again, served or refused
+        world.disk.hold("topics.json")
+        topic = f"fresh{world.broker.store.log.end}"
+        first = asyncio.create_task(world.send(topic))
+        await begun(world.disk)
+        others = [asyncio.create_task(world.send(topic)) for _ in range(2)]
+        await wait_until(lambda: world.broker.topics._changes.queued_count == 2)
+        busy = await world.send(topic)
+        assert (busy.code, "3 sends wait" in (busy.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+        assert (await world.send("TBW102")).code == 0, "a topic that is there is open to all"
+        world.disk.release()
+        assert [reply.code for reply in await asyncio.gather(first, *others)] == [0, 0, 0]
+        assert (await world.send(topic)).code == 0
 
 
 async def test_sends_to_a_new_topic_keep_their_order(world: World) -> None:

@@ -23,6 +23,10 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
 
+# Sends that wait for topics that are being made, of all connections: each is some 3 KB, and they are all served in one turn when
+# the file is written. RocketMQ's thread pool for sends holds 10,000 requests (sendThreadPoolQueueCapacity).
+WAITING_SENDS_MAX = 2_000
+
 
 class SendCalls:
     """Handlers of the send family. Plain calls but for new topics; AckPolicy says when a reply may leave."""
@@ -42,6 +46,7 @@ class SendCalls:
         self._store = store
         self._live = live
         self._ack = ack
+        self._waiting_count = 0  # sends whose topic is being made
         self._store_host_hex = identity.store_host.hex().upper()
 
     def handlers(self) -> dict[int, Handler]:
@@ -65,9 +70,16 @@ class SendCalls:
         missing = self._service.topic_to_make(header)
         if missing is None:
             return self._serve(peer, request, header, rewrite)
+        if self._waiting_count >= WAITING_SENDS_MAX:
+            busy = (
+                f"[OVERLOAD] {self._waiting_count} sends wait for topics that are being made: try again later"
+            )
+            return self._unmade(request, RemoteError(ResponseCode.SYSTEM_BUSY, busy))
         waiting = _Waiting()
+        self._waiting_count += 1
 
         def serve(error: AerobeeError | None) -> None:
+            self._waiting_count -= 1
             # Here, not in a task that is woken later: a send that comes next finds the topic and must not overtake.
             waiting.end(
                 lambda: (
