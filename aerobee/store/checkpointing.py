@@ -11,7 +11,7 @@ from aerobee.errors import StoreError
 from aerobee.store.checkpoint import Checkpoint, next_checkpoint
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk
-from aerobee.store.flush import Watermark
+from aerobee.store.durability import Durability
 from aerobee.store.log_appender import LogAppender
 from aerobee.store.queue_bounds import BoundsKeeper
 from aerobee.store.store_files import StoreFiles
@@ -26,7 +26,7 @@ class Checkpointing:
         config: StoreConfig,
         files: StoreFiles,
         appender: LogAppender,
-        flushed: Watermark,
+        durability: Durability,
         writability: Writability,
         *,
         disk: Disk,
@@ -36,7 +36,8 @@ class Checkpointing:
         self._root = config.store_path_root_dir
         self._files = files
         self._appender = appender
-        self._flushed = flushed
+        self._flushed = durability.flushed
+        self._durability = durability
         self._writability = writability
         self._record_time = record_time
         self._bounds = BoundsKeeper(boot_id=disk.boot_id, file_sizes=config.file_sizes)
@@ -47,6 +48,7 @@ class Checkpointing:
         return next_checkpoint(
             files.checkpoints.current,
             log_flushed=self._flushed.value,
+            confirm_offset=self._durability.confirmed,
             log_end=files.log.end,
             queues_bound=queues_bound,
             last_record=(appender.last_record_offset, appender.last_store_timestamp),

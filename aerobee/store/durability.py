@@ -99,7 +99,22 @@ class Durability:
         """The log was cut there."""
         self.flushed.cut(offset)
         self._confirmed = min(self._confirmed, offset)
-        self._appender.forget_unseen(offset)
+        self._hold_back()
+
+    def recovered(self, confirmed: int) -> None:
+        """The log was opened. `confirmed`: up to where it was, as far as that was noted; in controller mode what is behind may
+        be nowhere else, and consumers see it when this broker's master, or the controllers' word that it is one, says so."""
+        self._confirmed = min(confirmed, self._log.end)
+        self._hold_back()
+
+    @property
+    def confirmed(self) -> int:
+        """Enough replicas have the log below it, as far as this broker was told."""
+        return min(self._confirmed, self._log.end)
+
+    def _hold_back(self) -> None:
+        if self._needs_confirmation or self._is_sync:
+            self._appender.hold_back(self.readable_offset)
 
     def wait(self, offset: int, callback: Callable[[bool], None]) -> None:
         """With sync flush call back when the log is durable up to `offset`; with async flush at once.
@@ -125,8 +140,6 @@ class Durability:
 
     def start(self) -> None:
         """Begin to flush in the running event loop."""
-        # What is there at the start can be seen: this broker aligns its log with a master's before it takes more.
-        self._confirmed = max(self._confirmed, self._log.end)
         self._flusher.start()
         if self.unflushed_bytes:
             self._flusher.want()

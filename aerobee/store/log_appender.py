@@ -570,10 +570,27 @@ class LogAppender:
         queue.readable_max = next_offset
         self.arrivals.tell(queue.topic, queue.queue_id, next_offset, tags_code)
 
-    def forget_unseen(self, bound: int) -> None:
-        """The log was cut at `bound`: what lay behind it will never be seen."""
-        while self._unseen and self._unseen[-1][0] > bound:
-            self._unseen.pop()
+    def hold_back(self, bound: int) -> None:
+        """Where records are held: consumers see those that end at or before `bound` and no others, whatever was shown before.
+
+        What a queue has behind it is shown all at once. Walks the entries behind the bound.
+        """
+        unseen: list[tuple[int, AnyQueue, int, int]] = []
+        for queue in self._queues.queues.values():
+            offset, last = queue.max_offset, None
+            if bound <= self.log.min_offset and offset > queue.min_offset:
+                offset, last = queue.min_offset, queue.entry(offset - 1)
+            while offset > queue.min_offset:
+                entry = queue.entry(offset - 1)
+                if entry is not None:
+                    if entry[0] + entry[1] <= bound:
+                        break
+                    last = last or entry
+                offset -= 1
+            queue.readable_max = offset
+            if last is not None:
+                unseen.append((last[0] + last[1], queue, queue.max_offset, last[2]))
+        self._unseen = deque(sorted(unseen, key=lambda each: each[0]))
 
     def show_safe(self, bound: int) -> None:
         """Where records are held: those that end at or before `bound` may be seen. Never raises."""

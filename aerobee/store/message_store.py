@@ -102,7 +102,7 @@ class MessageStore:
             config,
             files,
             self.appender,
-            self.durability.flushed,
+            self.durability,
             self.writability,
             disk=disk,
             record_time=self.reader.record_time,
@@ -172,6 +172,7 @@ class MessageStore:
             report = self._files.recover()
             self.appender.follow(report.last_store_timestamp, report.last_record_offset)
             self.flushed.reset(self.log.end)
+            self.durability.recovered(self._files.checkpoints.current.confirm_offset)
             self._checkpointing.sync_all()
         except OSError as error:
             self._close_files()

@@ -29,7 +29,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads
-from tests.integration.broker_calls import make_broker, send_request
+from tests.integration.broker_calls import make_broker, records_of, send_request
 from tests.integration.test_controller import configs, leader_of
 from tests.integration.test_replication import log_bytes
 from tests.waiting import wait_until
@@ -577,3 +577,27 @@ async def test_consumers_see_what_is_confirmed_and_nothing_else(group: Group) ->
     del stopped._report  # type: ignore[method-assign]
     await wait_until(lambda: a.store.max_offset("t", 0) == 2, timeout_s=60)
     await sending
+
+
+async def test_what_was_not_confirmed_before_a_restart_is_not_seen_until_it_is(group: Group) -> None:
+    """Only this broker may have it: who reads it and then follows another master has read what never was."""
+    await group.begin(1)
+    a, b = await group.start("a", store=SYNC), await group.start("b", store=SYNC)
+    await group.sent(a, [b"1"])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    await wait_until(lambda: a.store.max_offset("t", 0) == 1, timeout_s=60)
+    a.store._checkpointing.sync_all()
+    assert b.controllers is not None
+    stopped = b.controllers.agent.mode._follower
+    stopped._report = lambda connection: None  # type: ignore[method-assign]  # it copies, and tells nobody
+    sending = asyncio.create_task(group.send(a, b"2"))
+    await wait_until(lambda: a.store.next_offset("t", 0) == 2, timeout_s=60)
+    await a.kill()
+    await asyncio.gather(sending, return_exceptions=True)
+    for controller in group.controllers:
+        await controller.stop()
+    again = await group.start("a", store=SYNC)
+    assert again.store.next_offset("t", 0) == 2
+    assert again.store.max_offset("t", 0) == 1
+    pulled = again.store.get_messages("t", 0, 0, count_max=9)
+    assert len(records_of(RemotingCommand(0, body=bytes(pulled.body)))) == 1

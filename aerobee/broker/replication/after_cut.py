@@ -34,12 +34,12 @@ class AfterCut:
         An offset behind its queue's end would make its group pass over the messages that come there next.
         """
         store = self._store
-        for topic, group, queue_id in self._offsets.limit_to_ends():
+        for topic, group, queue_id in self._offsets.limit_to_ends(store.next_offset):
             log.warning(
                 "group %s on %s queue %d goes back to the end of what was not cut", group, topic, queue_id
             )
         levels = {
-            level: min(offset, store.max_offset(SCHEDULE_TOPIC, level - 1))
+            level: min(offset, store.next_offset(SCHEDULE_TOPIC, level - 1))
             for level, offset in self._schedule.offsets.items()
         }
         self._schedule.copy_from(levels, log_offset)

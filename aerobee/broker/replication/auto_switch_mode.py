@@ -102,6 +102,10 @@ class AutoSwitchMode:
         )
         self._end_slaves("another epoch begins")
         self._acks.restart(0)
+        if self._set.members == {self._broker_id()}:
+            # Whoever comes next is of the set, and nobody enters it without all of this log. What only a master does begins
+            # now, and has to find all of it: an open transaction that was not seen yet would be asked about by nobody.
+            self._store.durability.confirm(log_end)
         self._confirm()
 
     def become_slave(self) -> None:
