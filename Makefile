@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit native simulation interop wheel chart compose kubernetes bench bench-kinds bench-quick clean
+.PHONY: help up test check style types unit native simulation interop spark wheel chart compose kubernetes bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -57,6 +57,12 @@ interop:
 	@scripts/make-venv dev
 	scripts/setup-interop
 	$(PYTEST) -q tests/interop
+
+# The source and the sink in a Spark of this machine. pyspark is a download of 450 MB, so this is not part of `make test`: it has
+# an environment of its own, .venv-spark, for a job of its own. Needs Java 17.
+spark: native
+	@scripts/setup-spark
+	.venv-spark/bin/python -m pytest -q tests/spark
 
 # The wheel in an empty environment away from the repository, with the README's first example.
 wheel:

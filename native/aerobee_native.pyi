@@ -201,4 +201,24 @@ class SendReplies:
     ) -> None: ...
     def __call__(self, connection: object, data: bytes | bytearray, position: int) -> int: ...
 
+@final
+class ArrowRows:
+    count: int
+    size_bytes: int
+    def __init__(self, topic: bytes, mask: int, wanted_tags: list[bytes]) -> None: ...
+    def take(self, data: bytes, at: int, begin: int, end: int, offset_delta: int) -> int: ...
+    def add(
+        self,
+        value: bytes,
+        key: bytes | None,
+        tags: bytes | None,
+        msg_id: bytes,
+        queue_offset: int,
+        born_ts: int,
+        store_ts: int,
+        reconsume_times: int,
+        properties: list[tuple[bytes, bytes]],
+    ) -> None: ...
+    def finish(self) -> list[Any]: ...
+
 def take_records(*arguments: Any) -> Any: ...

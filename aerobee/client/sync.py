@@ -83,7 +83,7 @@ class OtherLoop:
         """Nothing: the loop goes on."""
 
 
-class _LoopThread(OtherLoop):
+class LoopThread(OtherLoop):
     """One thread that runs an event loop from start() to stop()."""
 
     def __init__(self, name: str) -> None:
@@ -123,7 +123,7 @@ class _Sync(Generic[ClientT]):
     def __enter__(self) -> Self:
         if self._thread is not None:
             raise UsageError("this client is started already; use one object for each `with`")
-        self._thread = self._host or _LoopThread(f"aerobee-{type(self._client).__name__.lower()}")
+        self._thread = self._host or LoopThread(f"aerobee-{type(self._client).__name__.lower()}")
         try:
             self._call(self._client.start())
         except BaseException:

@@ -48,6 +48,9 @@ mod client;
 mod client_record;
 mod client_reply;
 
+// Spark's source.
+mod arrow_rows;
+
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
@@ -64,6 +67,7 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::UniqueIds>()?;
     module.add_class::<client_reply::SendReplies>()?;
     module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
+    module.add_class::<arrow_rows::ArrowRows>()?;
     module.add_class::<filter::RecordFilter>()?;
     module.add_class::<results::DeliveryResult>()?;
     #[cfg(target_os = "linux")]

@@ -11,7 +11,7 @@ import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
 from aerobee.client.consumer.push_consumer import PushConsumer
-from aerobee.client.sync import SyncProducer, _LoopThread
+from aerobee.client.sync import LoopThread, SyncProducer
 from aerobee.testing import ThreadedCluster
 from tests.cli import Run, make_run
 
@@ -38,7 +38,7 @@ def run(
 
 def test_a_reply_is_waited_for_and_printed(run: Run, cluster: ThreadedCluster) -> None:
     run("topic", "create", "questions", "--queues", "1")
-    thread = _LoopThread("replier")
+    thread = LoopThread("replier")
     with SyncProducer(cluster.nameserver_address) as producer:
 
         def answer(message: ReceivedMessage) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from aerobee.client.consumer.simple_consumer import SimpleConsumer
-from aerobee.client.sync import _LoopThread
+from aerobee.client.sync import LoopThread
 from aerobee.testing import ThreadedCluster
 from tests.cli import Run, make_run
 
@@ -54,7 +54,7 @@ def test_pop_says_what_it_needs(run: Run) -> None:
 
 def test_what_is_invisible_is_listed_with_its_holder(run: Run, cluster: ThreadedCluster) -> None:
     run("send", "hidden", "x", "--queue", "broker-a/1")
-    thread = _LoopThread("popper")
+    thread = LoopThread("popper")
     consumer = SimpleConsumer(cluster.nameserver_address, "holders", subscriptions={"hidden": "*"})
     thread.call(consumer.start())
     try:

@@ -39,6 +39,7 @@ FLOORS: dict[str, int] = {
     "broker": 3,
     "nameserver": 3,
     "ops": 4,
+    "spark": 4,
     "testing": 4,
     "simulation": 4,
 }

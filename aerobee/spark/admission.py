@@ -1,0 +1,53 @@
+"""How much one micro-batch of a stream takes. Core.
+
+`maxOffsetsPerTrigger` is shared out in proportion to what waits in each queue; `minOffsetsPerTrigger` lets a batch wait until
+so much is there, but not longer than `maxTriggerDelay` after the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aerobee.message import MessageQueue
+from aerobee.spark.offsets import Offsets
+
+
+def limited(begin: Mapping[MessageQueue, int], end: Offsets, count_max: int) -> Offsets:
+    """Ends that take `count_max` offsets at most, in proportion to what waits in each queue.
+
+    Each queue with anything gets one at least, when the limit has so many, so that none starves beside large ones. The sum
+    is exactly `count_max` when more than that waits.
+    """
+    waiting = {queue: max(0, end[queue] - begin.get(queue, end[queue])) for queue in sorted(end)}
+    if sum(waiting.values()) <= count_max:
+        return dict(end)
+    busy = sorted((queue for queue in waiting if waiting[queue]), key=lambda queue: (-waiting[queue], queue))
+    shares = dict.fromkeys(busy[:count_max], 1)
+    rest = {queue: waiting[queue] - 1 for queue in shares}
+    to_share, total = count_max - len(shares), sum(rest.values())
+    for queue, size in rest.items():
+        shares[queue] += size * to_share // max(1, total)
+    # What rounding leaves is below one offset a queue; the longest, which stand first, have room for it.
+    for queue in busy[: count_max - sum(shares.values())]:
+        shares[queue] += 1
+    return {queue: end[queue] - waiting[queue] + shares.get(queue, 0) for queue in end}
+
+
+class Admission:
+    """Decides when a batch has enough. One for the life of a query; times are monotonic seconds."""
+
+    def __init__(self, *, count_min: int | None, delay_max_ms: int) -> None:
+        self._count_min = count_min
+        self._delay_max_s = delay_max_ms / 1000
+        self._batch_at: float | None = None
+
+    def waits(self, waiting_count: int, now_s: float, *, count_min: int | None = None) -> bool:
+        """Whether the next batch is put off. `count_min`: instead of the option, when Spark names one."""
+        least = self._count_min if count_min is None else count_min
+        if self._batch_at is None:
+            self._batch_at = now_s  # the delay counts from the start of the query
+        if least is None or waiting_count >= least or now_s - self._batch_at >= self._delay_max_s:
+            if waiting_count:
+                self._batch_at = now_s
+            return False
+        return True

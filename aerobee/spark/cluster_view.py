@@ -1,0 +1,188 @@
+"""What a driver asks of a cluster: topics, queues, what they hold, offsets by time; and the progress that it reports.
+
+Calls block; they run in a thread with an event loop of its own, so that a driver may have one itself. A view may be made
+anywhere, connects with its first call, and is not pickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from aerobee.client.admin.admin import Admin
+from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, end_offset, offset_for_time
+from aerobee.client.publish_route import subscribe_queues
+from aerobee.client.sync import LoopThread
+from aerobee.errors import AerobeeError, SubscriptionGroupNotExist, TopicNotExist, TransportError, UsageError
+from aerobee.message import MessageQueue
+from aerobee.spark.boundaries import Bounds
+from aerobee.spark.data_loss import NO_QUEUE
+from aerobee.spark.offsets import Offsets
+from aerobee.spark.options import SourceOptions
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CALLS_AT_ONCE = 64  # of one view; a cluster of 10,000 queues is asked in 160 rounds
+
+
+class QueueAdmin(Admin):
+    """An admin client that also asks for queues one by one."""
+
+    async def bounds(self, queue: MessageQueue) -> Bounds:
+        """What a queue holds now."""
+        begin = await begin_offset(self._session, queue)
+        return Bounds(begin, max(begin, await end_offset(self._session, queue)))
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the end when there is none."""
+        return await offset_for_time(self._session, queue, timestamp_ms)
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Set a group's offset."""
+        await commit_offset(self._session, group, queue, offset, oneway=False)
+
+
+class ClusterView:
+    """One reader's view of its topics."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._admin: QueueAdmin | None = None
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the cluster. A later call connects again."""
+        thread, admin = self._thread, self._admin
+        self._thread = self._admin = None
+        if thread is not None and admin is not None:
+            try:
+                thread.call(admin.close())
+            finally:
+                thread.stop()
+
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """The queues that the options name, as the nameserver has them now, sorted.
+
+        Queues of a broker that is not registered are not among them. Raises UsageError when a subscribed topic does not
+        exist, or an assigned queue, where its topic has brokers.
+        """
+        return self._run(self._queues)
+
+    def bounds(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
+        """What each queue holds now. Raises TransportError when a broker gives no answer after all retries."""
+        return self._each(queues, lambda admin, queue: admin.bounds(queue))
+
+    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Offsets:
+        """The first offset of each queue stored at or after a time; its end when there is none."""
+        return self._each(times_ms, lambda admin, queue: admin.offset_at(queue, times_ms[queue]))
+
+    def missing_cause(self, queue: MessageQueue) -> str:
+        """Why a queue that was read is not among queues(): NO_QUEUE, or "" while its broker is not there."""
+
+        async def ask(admin: QueueAdmin) -> str:
+            info = await admin.cluster_info()
+            return NO_QUEUE if queue.broker_name in info.broker_addr_table else ""
+
+        return self._run(ask)
+
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Report the group's progress. A failure is logged: it is for people to look at, Spark has its own offsets."""
+        group = self._options.group
+
+        async def report(admin: QueueAdmin, queue: MessageQueue) -> None:
+            try:
+                try:
+                    await admin.commit(group, queue, offsets[queue])
+                except SubscriptionGroupNotExist:  # a broker that the group has read nothing of yet
+                    await admin.create_group(group, broker=queue.broker_name)
+                    await admin.commit(group, queue, offsets[queue])
+            except AerobeeError as error:
+                log.warning("progress of group %s in %s is not reported: %s", group, queue, error)
+
+        self._each(offsets, report)
+
+    # inside the other thread
+
+    def _run(self, work: Callable[[QueueAdmin], Awaitable[T]]) -> T:
+        """Do this in the other thread, again after a failure to reach somebody, as often as the options say."""
+        if self._thread is None or self._admin is None:
+            thread = LoopThread("aerobee-spark-view")
+            admin = QueueAdmin(self._options.nameservers, client=self._options.client)
+            try:
+                thread.call(admin.start())
+            except BaseException:
+                thread.stop()
+                raise
+            self._thread, self._admin = thread, admin
+        return self._thread.call(self._with_retries(self._admin, work))
+
+    async def _with_retries(self, admin: QueueAdmin, work: Callable[[QueueAdmin], Awaitable[T]]) -> T:
+        for _ in range(self._options.retry_count):
+            try:
+                return await work(admin)
+            except TransportError as error:
+                log.info("asked again after %s", error)
+                await asyncio.sleep(self._options.retry_interval_ms / 1000)
+        return await work(admin)
+
+    def _each(
+        self, queues: Iterable[MessageQueue], ask: Callable[[QueueAdmin, MessageQueue], Awaitable[T]]
+    ) -> dict[MessageQueue, T]:
+        wanted = list(queues)
+
+        async def all_of(admin: QueueAdmin) -> dict[MessageQueue, T]:
+            gate = asyncio.Semaphore(CALLS_AT_ONCE)
+
+            async def one(queue: MessageQueue) -> Any:
+                async with gate:
+                    return await ask(admin, queue)
+
+            answers = await asyncio.gather(*map(one, wanted))
+            return dict(zip(wanted, answers, strict=True))
+
+        return self._run(all_of)
+
+    async def _queues(self, admin: QueueAdmin) -> tuple[MessageQueue, ...]:
+        options = self._options
+        topics: Iterable[str] = options.topics
+        if options.queues:
+            topics = dict.fromkeys(queue.topic for queue in options.queues)
+        elif options.pattern:
+            wanted = re.compile(options.pattern)
+            known = await admin.topics()
+            hidden = set(await admin.system_topics())
+            topics = [topic for topic in known if wanted.fullmatch(topic) and topic not in hidden]
+        found: list[MessageQueue] = []
+        for topic in topics:
+            try:
+                found.extend(subscribe_queues(await admin.topic_route(topic)))
+            except TopicNotExist as error:
+                if not options.pattern:
+                    raise UsageError(
+                        f"topic {topic} does not exist at {options.nameservers}: create it, or correct the option "
+                        f"{'assign' if options.queues else 'subscribe'}"
+                    ) from error
+        if options.queues:
+            there = set(found)
+            gone = [queue for queue in options.queues if queue not in there]
+            brokers = {queue.broker_name for queue in there}
+            wrong = [queue for queue in gone if queue.broker_name in brokers]
+            if wrong:
+                raise UsageError(
+                    f"assign: topic {wrong[0].topic} has no queue {wrong[0].broker_name}:{wrong[0].queue_id}"
+                )
+            found = [queue for queue in options.queues if queue in there]
+        return tuple(sorted(found))

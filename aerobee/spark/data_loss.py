@@ -1,0 +1,77 @@
+"""Messages that a read wanted and that are no longer there: which, and why. Core.
+
+What a queue holds is all that can be seen. A topic that was deleted and made again, and holds as many messages as before,
+looks as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from aerobee.errors import AerobeeError
+from aerobee.message import MessageQueue
+from aerobee.spark.boundaries import Bounds
+from aerobee.spark.offsets import Offsets, queue_name
+
+log = logging.getLogger(__name__)
+
+RETENTION = "they were deleted, by retention or by an operator, before they were read"
+SHORTER = "the queue ends before them: the topic was deleted and made again, or its broker's log lost its end"
+NO_QUEUE = "the topic has no such queue any more: its queues were reduced, or it was deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Offsets of a queue from `begin` to before `end` that are gone, and why."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    cause: str
+
+    def __str__(self) -> str:
+        count = self.end - self.begin
+        what = (
+            f"offsets {self.begin} to {self.end - 1} ({count} messages)"
+            if count > 0
+            else f"offset {self.begin} and all after"
+        )
+        return f"{self.queue.topic} {queue_name(self.queue)} has lost {what}: {self.cause}"
+
+
+class DataLost(AerobeeError):
+    """Messages are gone that the read was to return, and failOnDataLoss is true."""
+
+
+def losses(start: Offsets, bounds: dict[MessageQueue, Bounds]) -> list[Loss]:
+    """What is gone of queues that are to be read from `start` on. Queues without bounds are not judged."""
+    found = []
+    for queue in sorted(start):
+        has, begin = bounds.get(queue), start[queue]
+        if has is None:
+            continue
+        if begin < has.begin:
+            found.append(Loss(queue, begin, has.begin, RETENTION))
+        elif begin > has.end:
+            found.append(Loss(queue, has.end, begin, SHORTER))
+    return found
+
+
+def go_on_at(begin: int, has: Bounds) -> int:
+    """Where reading goes on after a loss: at the first message there is, also of a queue that begins anew."""
+    return has.begin if begin < has.begin or begin > has.end else begin
+
+
+def report(found: list[Loss], *, fail: bool) -> None:
+    """Raise DataLost for the losses, or log each as a warning."""
+    if not found:
+        return
+    if fail:
+        texts = "; ".join(str(loss) for loss in found[:8])
+        more = f"; and {len(found) - 8} more queues" if len(found) > 8 else ""
+        raise DataLost(
+            f"{texts}{more}. Set failOnDataLoss=false to go on with what is there, or begin with a new checkpoint"
+        )
+    for loss in found:
+        log.warning("%s; going on without them (failOnDataLoss=false)", loss)

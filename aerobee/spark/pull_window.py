@@ -1,0 +1,77 @@
+"""Which pulls of a range are on their way, and in which order their answers are handed on. Core.
+
+Both ends of the range are known, so that several pulls can be asked at once: the range is cut into cells, each of which is
+pulled in turn to its end, for a broker answers with fewer messages than it was asked for as it likes. What comes of a later
+cell waits until the earlier ones are through; while more than `waiting_bytes_max` waits only the first cell is pulled.
+With a filter the broker decides how far a pull gets, so that the range is one cell.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Cell:
+    """Offsets from `next_offset` to before `end` are still to come. `bodies`: answers that are not handed on yet."""
+
+    end: int
+    next_offset: int
+    is_asked: bool = False
+    bodies: list[tuple[bytes, int]] = field(default_factory=list)
+
+
+class PullWindow:
+    """The pulls of one range."""
+
+    def __init__(
+        self, begin: int, end: int, *, cell_size: int, in_flight_max: int, waiting_bytes_max: int
+    ) -> None:
+        self.end = end
+        self._planned = begin
+        self._cell_size = cell_size
+        self._in_flight_max = in_flight_max
+        self._waiting_bytes_max = waiting_bytes_max
+        self._waiting_bytes = 0
+        self._cells: deque[Cell] = deque()
+
+    @property
+    def is_done(self) -> bool:
+        """True when everything was asked for, answered and handed on."""
+        return not self._cells and self._planned >= self.end
+
+    def asks(self) -> list[Cell]:
+        """The cells to be pulled now, from their `next_offset` on. Each has to be followed by answered()."""
+        while len(self._cells) < self._in_flight_max and self._planned < self.end:
+            end = min(self.end, self._planned + self._cell_size)
+            self._cells.append(Cell(end, self._planned))
+            self._planned = end
+        asks = []
+        for number, cell in enumerate(self._cells):
+            may_wait = number == 0 or self._waiting_bytes < self._waiting_bytes_max
+            if not cell.is_asked and cell.next_offset < cell.end and may_wait:
+                cell.is_asked = True
+                asks.append(cell)
+        return asks
+
+    def answered(self, cell: Cell, next_offset: int, body: bytes = b"", offset_delta: int = 0) -> None:
+        """The cell goes on at `next_offset`. `offset_delta`: what is added to the offsets in the records of `body`."""
+        cell.is_asked = False
+        cell.next_offset = min(max(cell.next_offset, next_offset), cell.end)
+        if body:
+            cell.bodies.append((body, offset_delta))
+            self._waiting_bytes += len(body)
+
+    def take(self) -> list[tuple[bytes, int]]:
+        """Answers whose turn it is, in the order of offsets, each with its offset_delta."""
+        taken: list[tuple[bytes, int]] = []
+        while self._cells:
+            first = self._cells[0]
+            taken.extend(first.bodies)
+            first.bodies.clear()
+            if first.is_asked or first.next_offset < first.end:
+                break
+            self._cells.popleft()
+        self._waiting_bytes -= sum(len(body) for body, _ in taken)
+        return taken

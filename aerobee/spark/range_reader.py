@@ -1,0 +1,237 @@
+"""Reads one range of a queue, batch by batch, by the client's pulls. What an executor runs.
+
+What comes out depends on queue, begin and end alone, as long as the messages are there. Pulls carry the subscription and
+commit nothing. A pull that gets no answer is repeated, at the master; ranges that are not in the master's memory are read
+where it suggests. Between two batches nothing runs here, but pulls are on their way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from aerobee.client.consumer.queue_pull import FLAG_SUBSCRIPTION
+from aerobee.client.consumer.subscription import SQL_PREFIX, subscribe
+from aerobee.client.session import Session
+from aerobee.errors import AerobeeError, RemoteSystemError, RouteError, SystemBusy, remote_error
+from aerobee.remoting.body.route import MASTER_ID
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.spark.data_loss import RETENTION, SHORTER, Loss, report
+from aerobee.spark.options import SourceOptions
+from aerobee.spark.pull_window import Cell, PullWindow
+from aerobee.spark.ranges import QueueRange
+from aerobee.spark.row_codec import choose_rows
+from aerobee.spark.rows import LaidOut
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+X = TypeVar("X")
+
+BATCH_ROWS_MAX = 65_536  # rows of one batch, however small they are
+BUSY_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What a task needs to know beside its range. `tags`: pushed down; None: the options' expression counts."""
+
+    options: SourceOptions
+    columns: tuple[str, ...]
+    tags: frozenset[str] | None = None
+
+    @property
+    def expression(self) -> str:
+        """The expression as subscribe() takes it."""
+        if self.tags is not None:
+            return " || ".join(sorted(self.tags))
+        is_sql = self.options.expression_type != "TAG"
+        return f"{SQL_PREFIX}{self.options.expression}" if is_sql else self.options.expression
+
+
+def read_range(plan: ReadPlan, wanted: QueueRange) -> Iterator[LaidOut]:
+    """The rows of a range in the order of their offsets, in batches of `batch_bytes` or BATCH_ROWS_MAX rows.
+
+    Raises DataLost when messages are gone and the options say to fail, TransportError when brokers stay away for
+    `pollTimeoutMs`, RemoteError when they refuse.
+    """
+    with asyncio.Runner() as runner:
+        reader = RangeReader(plan, wanted)
+        runner.run(reader.start())
+        try:
+            while (batch := runner.run(reader.next_batch())) is not None:
+                yield batch
+        finally:
+            runner.run(reader.close())
+
+
+class RangeReader:
+    """The pulls of one range."""
+
+    def __init__(self, plan: ReadPlan, wanted: QueueRange) -> None:
+        options = plan.options
+        self._options = options
+        self._range = wanted
+        self._queue = wanted.queue
+        self._subscription = subscribe(self._queue.topic, plan.expression, 0)
+        self._is_filtered = self._subscription.expression != "*"
+        self._session = Session(options.nameservers, config=options.client)
+        self._rows = choose_rows(self._queue, plan.columns, self._subscription.tags)
+        self._window = PullWindow(
+            wanted.begin,
+            wanted.end,
+            cell_size=wanted.size if self._is_filtered else options.pull_count,
+            in_flight_max=1 if self._is_filtered else options.pulls_in_flight,
+            waiting_bytes_max=options.batch_bytes,
+        )
+        self._broker_id = MASTER_ID
+        self._pulls: dict[asyncio.Task[None], Cell] = {}
+        self._bodies: deque[tuple[bytes, int]] = deque()  # taken from the window, not yet laid out
+        self._has_answer = asyncio.Event()
+
+    async def start(self) -> None:
+        """Find the broker. Raises RouteError, SystemBusy, TransportError."""
+        await self._session.start()
+        await self._retried(self._session.routes.refresh, self._queue.topic)
+
+    async def close(self) -> None:
+        """End the pulls that are on their way, and leave."""
+        for task in self._pulls:
+            task.cancel()
+        await asyncio.gather(*self._pulls, return_exceptions=True)
+        await self._session.close()
+
+    async def next_batch(self) -> LaidOut | None:
+        """The next rows; None when all are handed out."""
+        rows, options = self._rows, self._options
+        while self._bodies or not self._window.is_done:
+            self._has_answer.clear()
+            for cell in self._window.asks():
+                task = asyncio.create_task(self._pull(cell), name=f"pull-{cell.next_offset}")
+                self._pulls[task] = cell
+                task.add_done_callback(self._pulled)
+            self._bodies.extend(self._window.take())
+            found = bool(self._bodies)
+            while self._bodies:
+                body, offset_delta = self._bodies.popleft()
+                rows.take(body, self._range.begin, self._range.end, offset_delta)
+                if rows.size_bytes >= options.batch_bytes or rows.count >= BATCH_ROWS_MAX:
+                    return rows.finish()
+            # With answers taken there may be room for pulls that were not asked for yet.
+            if not found and not self._window.is_done:
+                await self._has_answer.wait()
+            self._raise_failures()
+        return rows.finish() if rows.count else None
+
+    def _pulled(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            self._pulls.pop(task, None)
+        self._has_answer.set()
+
+    def _raise_failures(self) -> None:
+        for task in self._pulls:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def _pull(self, cell: Cell) -> None:
+        """One pull of a cell and what follows from its answer."""
+        offset = cell.next_offset
+        answer = await self._retried(self._ask, cell)
+        code = answer.code
+        next_offset = answer.integer("nextBeginOffset")
+        delta = answer.integer("offsetDelta", 0)
+        broker_id = self._broker_id
+        self._broker_id = answer.integer("suggestWhichBrokerId", MASTER_ID)
+        least = answer.integer("minOffset")
+        gone_to = (
+            least if least > offset else next_offset if code == ResponseCode.PULL_OFFSET_MOVED else offset
+        )
+        if code == ResponseCode.SUCCESS:
+            if not self._is_filtered and gone_to > offset:
+                self._lost(offset, min(gone_to, cell.end), RETENTION)
+            self._window.answered(cell, max(next_offset, offset + 1), answer.body, delta)
+        elif gone_to > offset:
+            self._lost(offset, min(gone_to, cell.end), RETENTION)
+            self._window.answered(cell, gone_to)
+        elif next_offset > offset:
+            if not self._is_filtered:
+                self._lost(offset, min(next_offset, cell.end), RETENTION)
+            self._window.answered(cell, next_offset)
+        elif broker_id != MASTER_ID:
+            self._broker_id = MASTER_ID  # a slave that does not have it yet
+            self._window.answered(cell, offset)
+        else:
+            self._lost(min(offset, cell.end), cell.end, SHORTER)
+            self._window.answered(cell, cell.end)
+
+    def _lost(self, begin: int, end: int, cause: str) -> None:
+        report([Loss(self._queue, begin, end, cause)], fail=self._options.fail_on_data_loss)
+
+    async def _ask(self, cell: Cell) -> RemotingCommand:
+        """One pull. Raises TransportError and RemoteError for codes that are no outcome of a pull."""
+        address = self._address()
+        queue, options = self._queue, self._options
+        fields = {
+            "consumerGroup": options.group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(cell.next_offset),
+            "maxMsgNums": str(min(options.pull_count, cell.end - cell.next_offset)),
+            "sysFlag": str(FLAG_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subVersion": "0",
+            "subscription": self._subscription.expression,
+            "expressionType": self._subscription.expression_type,
+            "bname": queue.broker_name,
+        }
+        command = RemotingCommand(RequestCode.PULL_MESSAGE.value, fields)
+        answer = await self._session.remoting.invoke(
+            address, command, timeout_s=options.client.request_timeout_s
+        )
+        if answer.code in (
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
+            return answer
+        if answer.code == ResponseCode.FLOW_CONTROL:
+            raise SystemBusy(answer.code, answer.remark, address=address, request="PULL_MESSAGE")
+        raise remote_error(
+            answer.code, answer.remark, address=address, request="PULL_MESSAGE", opaque=answer.opaque
+        )
+
+    def _address(self) -> str:
+        routes, name = self._session.routes, self._session.routes.leader_of(self._queue)
+        address = routes.address_of(name, self._broker_id) or routes.any_address_of(name)
+        if address is None:
+            raise RouteError(self._queue.topic, f"broker {name} is not registered at any nameserver now")
+        return address
+
+    async def _retried(self, call: Callable[[X], Awaitable[T]], argument: X) -> T:
+        """`call(argument)`, repeated for `pollTimeoutMs` while brokers cannot be reached or ask for patience."""
+        clock = self._session.clock
+        deadline = clock.monotonic() + self._options.poll_timeout_ms / 1000
+        while True:
+            try:
+                return await call(argument)
+            except AerobeeError as error:
+                passes = error.retriable and not isinstance(error, RemoteSystemError)
+                if not passes or clock.monotonic() >= deadline:
+                    raise
+                log.info("%s: asked again after %s", self._queue, error)
+                self._broker_id = MASTER_ID
+                await clock.sleep(BUSY_PAUSE_S)
+                if error.route_stale:
+                    await self._refresh_route()
+
+    async def _refresh_route(self) -> None:
+        try:
+            await self._session.routes.refresh(self._queue.topic)
+        except AerobeeError as error:
+            log.info("route of topic %s: %s", self._queue.topic, error)

@@ -1,0 +1,58 @@
+"""Ranges of offsets, and how they are shared out to tasks. Core.
+
+A queue's range is one task, unless `minPartitions` asks for more, which large ranges are split for in proportion, or
+`maxRecordsPerPartition` for smaller ones. Tasks of one queue stay in the order of its offsets.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from aerobee.message import MessageQueue
+from aerobee.spark.offsets import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Offsets of a queue from `begin` to before `end`."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+def ranges_between(begin: Mapping[MessageQueue, int], end: Offsets) -> list[QueueRange]:
+    """The ranges that hold anything, sorted by queue. A queue without a begin has nothing to read."""
+    return [
+        QueueRange(queue, begin[queue], end[queue])
+        for queue in sorted(end)
+        if queue in begin and begin[queue] < end[queue]
+    ]
+
+
+def split_ranges(
+    ranges: Sequence[QueueRange], *, partitions_min: int | None = None, records_max: int | None = None
+) -> list[QueueRange]:
+    """The ranges of the tasks, in order. Together they are what came in."""
+    parts = list(ranges)
+    if records_max is not None:
+        parts = [part for each in parts for part in _cut(each, -(-each.size // records_max))]
+    if partitions_min is None or len(parts) >= partitions_min:
+        return parts
+    # As many more as are missing, each where a part is largest for its share.
+    total = sum(part.size for part in parts)
+    wanted = [max(1, round(part.size / total * partitions_min)) for part in parts]
+    return [piece for part, count in zip(parts, wanted, strict=True) for piece in _cut(part, count)]
+
+
+def _cut(part: QueueRange, count: int) -> list[QueueRange]:
+    """`count` pieces whose sizes differ by one at most; none of them empty."""
+    count = max(1, min(count, part.size))
+    edges = [part.begin + part.size * number // count for number in range(count + 1)]
+    return [replace(part, begin=begin, end=end) for begin, end in itertools.pairwise(edges)]

@@ -1,0 +1,135 @@
+"""df.write and df.writeStream: Arrow batches in, messages out. docs/spark.md says what is promised.
+
+At least once: a task that Spark runs again sends its rows again. With dedup=true each row has a key, and a broker with a
+window (dedupWindowMillis) stores a key once. What a failed batch has sent stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from aerobee.client.sync import SyncAdmin
+from aerobee.errors import ConfigError
+from aerobee.spark.row_sender import RowSender, Sent
+from aerobee.spark.sink_options import SinkOptions, check_columns
+from aerobee.spark.sink_rows import outgoing_row
+
+log = logging.getLogger(__name__)
+
+QUERY_ID, BATCH_ID = (
+    "sql.streaming.queryId",
+    "streaming.sql.batchId",
+)  # local properties that Spark gives its tasks
+
+
+class TaskSent(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    def __init__(self, sent: Sent) -> None:
+        self.row_count = sent.row_count
+        self.duplicate_count = sent.duplicate_count
+
+
+def check_write(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
+    """Raise ConfigError for rows that cannot be sent, and for dedup at brokers that do not remember keys."""
+    check_columns([(each.name, each.dataType.simpleString()) for each in schema.fields], options)
+    if overwrite:
+        raise ConfigError('a topic is never overwritten: use .mode("append")')
+    if options.dedup:
+        with SyncAdmin(options.nameservers, client=options.client) as admin:
+            _check_windows(admin)
+
+
+def _check_windows(admin: Any) -> None:
+    for info in admin.brokers():
+        if info.broker_id == 0 and int(admin.broker_config(info.address).get("dedupWindowMillis", "0")) <= 0:
+            raise ConfigError(
+                f"dedup=true: broker {info.broker_name} at {info.address} remembers no keys: set its dedupWindowMillis to "
+                "longer than a re-run may come later (RocketMQ's own brokers have no such window)"
+            )
+
+
+class _Writing:
+    """What both writers do in a task."""
+
+    _options: SinkOptions
+    _scope: str
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send all rows; returns when brokers have stored them. Raises SinkError with row and cause."""
+        return asyncio.run(self._write(iterator))
+
+    async def _write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        prefix = self._dedup_prefix() if self._options.dedup else None
+        number = 0
+        async with RowSender(self._options) as sender:
+            for batch in iterator:
+                rows = batch.to_pylist()
+                await sender.add(
+                    outgoing_row(number + place, dict(row), topic=self._options.topic, dedup_prefix=prefix)
+                    for place, row in enumerate(rows)
+                )
+                number += len(rows)
+            return TaskSent(await sender.finish())
+
+    def _dedup_prefix(self) -> str:
+        """(query id, batch id, partition) of this task, the same when it is run again."""
+        context = TaskContext.get()
+        if context is None:
+            raise ConfigError("the sink runs in Spark's tasks only")
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        scope = self._options.dedup_scope or query or self._scope
+        return f"{scope}/{batch or '-'}/{context.partitionId()}"
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    """df.write. `scope` names this write, in the dedup keys of tasks that are tried again."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._scope = uuid.uuid4().hex
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is stored already."""
+        log_sent(messages, "the write")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was sent stays."""
+        log_aborted(messages, "the write")
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """df.writeStream."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._scope = uuid.uuid4().hex
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Everything is stored already."""
+        log_sent(messages, f"batch {batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was sent stays."""
+        log_aborted(messages, f"batch {batchId}")
+
+
+def log_sent(messages: list[WriterCommitMessage | None], what: str) -> None:
+    """Say how many rows were sent and how many of them brokers knew already."""
+    done = [message for message in messages if isinstance(message, TaskSent)]
+    rows, known = sum(each.row_count for each in done), sum(each.duplicate_count for each in done)
+    log.info("%s: %d rows are stored, %d of them were before", what, rows, known)
+
+
+def log_aborted(messages: list[WriterCommitMessage | None], what: str) -> None:
+    """Say that rows were sent though the write failed."""
+    rows = sum(message.row_count for message in messages if isinstance(message, TaskSent))
+    log.warning("%s failed; %d rows of its finished tasks are stored and stay", what, rows)

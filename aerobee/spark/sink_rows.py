@@ -1,0 +1,84 @@
+"""A row of a DataFrame as a message, and the key by which a broker knows it again. Core."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.errors import AerobeeError, UsageError
+from aerobee.message import Message
+
+DEDUP_KEY = "DEDUP_KEY"
+
+
+class SinkError(AerobeeError):
+    """A row could not be sent. The text has the row's place in its task, its topic, and the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRow:
+    """A row to send. `number` counts rows of the task from 0. Empty keys: none."""
+
+    number: int
+    message: Message
+    sharding_key: str
+    dedup_key: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it may travel in one request with others."""
+        message = self.message
+        return not self.sharding_key and not self.dedup_key and message.deliver_at is None
+
+
+def outgoing_row(
+    number: int, row: Mapping[str, Any], *, topic: str, dedup_prefix: str | None = None
+) -> OutgoingRow:
+    """Check a row and make its message. `topic`: of the options, goes before the column's.
+
+    `dedup_prefix`: what stands before the row in the dedup key of rows that have none of their own; None: without dedup.
+    Raises SinkError.
+    """
+    name = topic or row.get("topic") or ""
+    try:
+        if not name:
+            raise UsageError("its topic is null, and the option topic is not set")
+        value = row.get("value")
+        if value is None:
+            raise UsageError("its value is null: RocketMQ has no empty message; leave such rows out")
+        body = value.encode() if isinstance(value, str) else bytes(value)
+        properties = dict(row.get("properties") or ())
+        sharding_key, dedup_key = row.get("sharding_key") or "", row.get("dedup_key") or ""
+        if dedup_prefix is not None and not dedup_key:
+            dedup_key = f"{dedup_prefix}/{number}/{_digest(name, body, row)}"
+        if dedup_key:
+            properties[DEDUP_KEY] = dedup_key
+        key = row.get("key")
+        message = Message(
+            name,
+            body,
+            tag=row.get("tags") or None,
+            keys=tuple(key.split()) if key else (),
+            properties=properties,
+            deliver_at=row.get("deliver_at"),
+        )
+    except UsageError as error:
+        raise SinkError(f"row {number} of the task, for topic {name or 'unknown'}: {error}") from error
+    return OutgoingRow(number, message, sharding_key, dedup_key)
+
+
+def _digest(topic: str, body: bytes, row: Mapping[str, Any]) -> str:
+    """Sixteen hex digits of what is sent: rows in another order after a re-run are sent again rather than lost."""
+    content = hashlib.blake2b(body, digest_size=8)
+    rest = (
+        topic,
+        row.get("key"),
+        row.get("tags"),
+        row.get("properties"),
+        row.get("deliver_at"),
+        row.get("sharding_key"),
+    )
+    content.update(repr(rest).encode())
+    return content.hexdigest()
