@@ -233,7 +233,12 @@ class Broker:
         if self.exporter is not None:
             agent = None if serving.controllers is None else serving.controllers.agent
             self.exporter.serve(
-                serving.parts, serving.registration, None if agent is None else agent.out_of_sync
+                serving.parts,
+                serving.registration,
+                replication=serving.replication.state,
+                features=serving.features,
+                watch=self.ports.watch,
+                out_of_sync=None if agent is None else agent.out_of_sync,
             )
         log.info(
             "broker %s of %s serves at %s (%s fast path: %s)",

@@ -1,19 +1,18 @@
 """Numbers as a page of the Prometheus text format, version 0.0.4. Core.
 
-A broker of 5,000 topics and 20 groups has half a million lines. So labels are made into text once for all families that
-share them (`label_text`), and `render` gives pieces of some lines each, between which its caller lets others run.
+Labels are made into text once for all families that share them (`label_text`). A family of many samples comes in slices, which
+page.py keeps from page to page.
 
 Source: Exposition formats (Prometheus documentation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LINES_A_PIECE = 256
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 _VALUE_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -30,9 +29,20 @@ class Histogram:
     sum: float
 
 
+Value = float | Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some samples of a family. Those of two slices with equal tokens at the same place are the same."""
+
+    token: Hashable
+    samples: Callable[[], Iterable[tuple[str, Value]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One name with all that it has values for. `samples` may be an iterator: it is read once, piece by piece.
+    """One name with all that it has values for: samples, and slices of them. Each may be an iterator: it is read once.
 
     The text of a sample's labels comes from label_text(). A histogram's value is a Histogram. A number that is not known
     is left out by whoever makes the samples: absent is not zero.
@@ -41,7 +51,8 @@ class Family:
     name: str
     kind: str
     help: str
-    samples: Iterable[tuple[str, float | Histogram]]
+    samples: Iterable[tuple[str, Value]] = ()
+    slices: Iterable[Slice] = ()
 
 
 def label_text(labels: Mapping[str, str]) -> str:
@@ -54,23 +65,18 @@ def joined(*texts: str) -> str:
     return ",".join(text for text in texts if text)
 
 
-def render(families: Iterable[Family]) -> Iterator[str]:
-    """The page, in pieces of at most LINES_A_PIECE lines. A family without samples is left out."""
-    lines: list[str] = []
-    for family in families:
-        heading = f"# HELP {family.name} {family.help.translate(_HELP_ESCAPES)}\n# TYPE {family.name} {family.kind}\n"
-        for labels, value in family.samples:
-            if heading:
-                lines.append(heading)
-                heading = ""
-            if isinstance(value, Histogram):
-                lines.extend(_histogram_lines(family.name, labels, value))
-            else:
-                lines.append(f"{family.name}{{{labels}}} {number_text(value)}\n")
-            if len(lines) >= LINES_A_PIECE:
-                yield "".join(lines)
-                lines.clear()
-    yield "".join(lines)
+def heading(family: Family) -> str:
+    """The two lines before a family's samples."""
+    return (
+        f"# HELP {family.name} {family.help.translate(_HELP_ESCAPES)}\n# TYPE {family.name} {family.kind}\n"
+    )
+
+
+def sample_lines(name: str, labels: str, value: Value) -> Iterable[str]:
+    """One sample; several lines of a histogram."""
+    if isinstance(value, Histogram):
+        return _histogram_lines(name, labels, value)
+    return (f"{name}{{{labels}}} {number_text(value)}\n",)
 
 
 def number_text(value: float) -> str:

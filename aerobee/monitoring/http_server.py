@@ -1,7 +1,8 @@
 """The HTTP port of a role: /metrics for Prometheus, /livez, /readyz and /startupz for whoever watches the process.
 
-A page is made in slices between which the event loop serves others. Those who ask while one is being made get the same
-one: a hundred scrapers cost what one costs.
+A page is made in steps of a millisecond between which the event loop serves others. Those who ask while one is being made get
+the same one: a hundred scrapers cost what one costs. A page that took more than AHEAD_S of work is made ahead from then on, again
+and again with pauses, and whoever asks gets the last one at once.
 
 No part of it takes anything from a request but its path; a peer that sends a body is not listened to.
 """
@@ -12,14 +13,14 @@ import asyncio
 import importlib
 import json
 import logging
-import zlib
 from collections.abc import Callable, Iterable
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 
 from aerobee.errors import ConfigError
-from aerobee.monitoring.exposition import CONTENT_TYPE, Family, render
+from aerobee.monitoring.exposition import CONTENT_TYPE, GAUGE, Family
 from aerobee.monitoring.health import Health
+from aerobee.monitoring.page import Page, PageMaker
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLICE_S = 0.001  # so long a page is worked on before others get their turn
+AHEAD_S = 0.1  # of work: a page that costs more is made before it is asked for
+PAUSE_STEPS = 19  # a step of a page that nobody waits for, then a pause of so many: 5 % of a core
+AHEAD_PAUSE_S = 5.0  # between two pages that nobody waits for, at least
+IDLE_S = 120.0  # when nobody asks for so long nothing is made ahead
 BODY_BYTES_MAX = 0
+WRITE_BYTES = 262_144
 CLOSE_TIMEOUT_S = 1.0
-_GZIP_WINDOW = 31
 
 
 class HttpServer:
@@ -46,7 +51,11 @@ class HttpServer:
         self._host, self._port = host, port
         self._health = health
         self._families = families
-        self._page: asyncio.Task[bytes] | None = None
+        self._maker = PageMaker()
+        self._page: asyncio.Task[Page] | None = None
+        self._ahead: asyncio.Task[None] | None = None
+        self._last: Page | None = None  # made ahead
+        self._made_at = self._asked_at = 0.0
         self._runner: web.AppRunner | None = None
         self.address: tuple[str, int] = (host, port)  # where it listens, after start()
         self.page_s = 0.0  # how long the last page took, from the first line to the last
@@ -76,45 +85,92 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Close the listener and what is open on it."""
-        if self._page is not None:
-            self._page.cancel()
-            self._page = None
+        for task in (self._page, self._ahead):
+            if task is not None:
+                task.cancel()
+        self._page = self._ahead = None
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        if self._page is None:
-            self._page = asyncio.create_task(self._make_page(), name="metrics-page")
-            self._page.add_done_callback(self._page_done)
-        # Shielded: that one of those who wait goes away stops nothing for the others.
-        page = await asyncio.shield(self._page)
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        self._asked_at = perf_counter()
+        page = self._last
+        if page is None:
+            if self._page is None:
+                self._page = asyncio.create_task(self._make_page(), name="metrics-page")
+                self._page.add_done_callback(self._page_done)
+            # Shielded: that one of those who wait goes away stops nothing for the others.
+            page = await asyncio.shield(self._page)
         headers = {"Content-Type": CONTENT_TYPE}
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             headers["Content-Encoding"] = "gzip"
-            page = await asyncio.to_thread(_gzip, page)
-        return self._response(body=page, headers=headers)
+            return self._response(body=page.gzip(), headers=headers)
+        response: web.StreamResponse = self._web.StreamResponse(headers=headers)
+        response.content_length = page.length
+        await response.prepare(request)
+        waiting, length = [], 0
+        for text in page.texts():
+            waiting.append(text)
+            length += len(text)
+            if length >= WRITE_BYTES:
+                await response.write(b"".join(waiting))
+                waiting, length = [], 0
+        await response.write(b"".join(waiting))
+        return response
 
-    def _page_done(self, task: asyncio.Task[bytes]) -> None:
+    def _page_done(self, task: asyncio.Task[Page]) -> None:
         self._page = None
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled():
+            return
+        if task.exception() is not None:
             log.error("the page of metrics could not be made", exc_info=task.exception())
+        elif self.page_cpu_s > AHEAD_S and self._ahead is None:
+            self._last = task.result()
+            self._ahead = asyncio.create_task(self._make_ahead(), name="metrics-ahead")
 
-    async def _make_page(self) -> bytes:
+    async def _make_ahead(self) -> None:
+        """Pages that nobody waits for, until nobody asks any more or they cost little."""
+        try:
+            while perf_counter() - self._asked_at < IDLE_S:
+                await asyncio.sleep(AHEAD_PAUSE_S)
+                self._last = await self._make_page(pause_steps=PAUSE_STEPS)
+                if self.page_cpu_s < AHEAD_S / 2:
+                    return
+        except Exception:
+            log.exception("the page of metrics could not be made")
+        finally:
+            self._last = self._ahead = None
+
+    async def _make_page(self, *, pause_steps: int = 0) -> Page:
         began = turn = perf_counter()
-        pieces: list[bytes] = []
-        worked_s = 0.0
-        for piece in render(self._families()):
-            pieces.append(piece.encode())
+        worked_s, turn_cpu = 0.0, thread_time()
+        page: Page | None = None
+        for made in self._maker.make(self._all_families()):
+            page = made
             now = perf_counter()
             if now - turn >= SLICE_S:
-                worked_s += now - turn
-                await asyncio.sleep(0)
-                turn = perf_counter()
-        page = b"".join(pieces)
-        ended = perf_counter()
-        self.page_s, self.page_cpu_s = ended - began, worked_s + ended - turn
+                worked_s += thread_time() - turn_cpu
+                await asyncio.sleep((now - turn) * pause_steps)
+                turn, turn_cpu = perf_counter(), thread_time()
+        assert page is not None
+        ended = self._made_at = perf_counter()
+        self.page_s, self.page_cpu_s = ended - began, worked_s + thread_time() - turn_cpu
         return page
+
+    def _all_families(self) -> Iterable[Family]:
+        yield from self._families()
+        if self._made_at:
+            # Of the page before this one: what is made ahead is as old as that when it is asked for.
+            for name, meaning, value in (
+                ("aerobee_page_work_seconds", "What the page before this one took", self.page_cpu_s),
+                (
+                    "aerobee_page_made_ahead",
+                    "1: this page was made before it was asked for",
+                    self._last is not None,
+                ),
+            ):
+                yield Family(name, GAUGE, meaning, (("", float(value)),))
 
     async def _live(self, request: web.Request) -> web.Response:
         return self._answer({"role": self._health.role, "live": True}, 200)
@@ -148,8 +204,3 @@ def _load_web() -> Any:
         raise ConfigError(
             "metricsExporterType=PROM needs a package that is not installed: pip install 'aerobee[metrics]'"
         ) from missing
-
-
-def _gzip(page: bytes) -> bytes:
-    packer = zlib.compressobj(1, zlib.DEFLATED, _GZIP_WINDOW)
-    return packer.compress(page) + packer.flush()

@@ -29,6 +29,7 @@ class LoopWatch:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
         self.held_count = 0
+        self.held_s = 0.0  # all together
         self.longest_s = 0.0
         self.longest = ""  # request and peer
         self.stalled_s = 0.0  # what single requests that are no sends have held, all together (overload.py)
@@ -52,6 +53,7 @@ class LoopWatch:
 
     def _held(self, what: str, address: str, held_s: float) -> None:
         self.held_count += 1
+        self.held_s += held_s
         if held_s > self.longest_s:
             self.longest_s, self.longest = held_s, f"{what} of {address}"
         self._throttle.warn(what, "%s of %s held the event loop for %.0f ms", what, address, held_s * 1000)

@@ -9,17 +9,16 @@ filters, `wantedDiff` (ours; RocketMQ shows it as a metric) is how much of the l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
-from aerobee.broker.admin.accumulation import estimated
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.queue_position import queue_position
+from aerobee.broker.consumer.wanted_messages import WantedMessages, wanted_count
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.stats import GROUP_GET_NUMS, BrokerStats
@@ -64,8 +63,9 @@ class ConsumeStatsCalls:
         self._consumers = consumers
         self._stats = stats
         self._store = store
-        self._expressions = expressions
-        self._live = live
+        self._wanted = WantedMessages(
+            store=store, topics=topics, consumers=consumers, expressions=expressions, live=live
+        )
         self._identity = identity
         self._clock = clock
 
@@ -173,61 +173,23 @@ class ConsumeStatsCalls:
         """Stats of each queue. Reading store times may touch the disk, so others get their turn in between."""
         config = self._topics.get(topic)
         table: dict[MessageQueue, QueueStats] = {}
-        takes = self._filter(group, topic)
+        takes = self._wanted.filter_of(group, topic)
+        # Of a static topic's queue the reader must know that nothing was committed: it looks in the part before.
+        nothing = -1 if self._mappings.get(topic) is not None else 0
         for queue_id in range(config.read_queue_nums if config is not None else 0):
-            committed = self._offsets.query(group, topic, queue_id)
-            # Of a static topic's queue the reader must know that nothing was committed: it looks in the part before.
-            nothing = -1 if self._mappings.get(topic) is not None else 0
-            consumed = nothing if committed is None else max(0, committed)
-            pulled = self._offsets.query_pulled(group, topic, queue_id) or 0
+            position = queue_position(self._store, self._offsets, group, topic, queue_id)
+            consumed = nothing if position.committed is None else position.committed
             last_ms = self._store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
             stats = table[MessageQueue(topic, self._identity.name, queue_id)] = {
-                "brokerOffset": max(0, self._store.max_offset(topic, queue_id)),
+                "brokerOffset": position.max_offset,
                 "consumerOffset": consumed,
                 "lastTimestamp": max(0, last_ms),
-                "pullOffset": max(consumed, pulled),
+                "pullOffset": max(consumed, position.pulled or 0),
             }
-            if takes is not None and stats["brokerOffset"] > consumed:
-                begin = max(consumed, self._store.min_offset(topic, queue_id), 0)
-                stats["wantedDiff"] = estimated(begin, stats["brokerOffset"], partial(takes, topic, queue_id))
+            if takes is not None and position.max_offset > consumed:
+                stats["wantedDiff"] = wanted_count(position, queue_id, takes)
                 await asyncio.sleep(0)
             if queue_id % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
         return table
-
-    def _filter(self, group: str, topic: str) -> Callable[[str, int, int], bool] | None:
-        """Whether the group takes the message at (topic, queue, offset); None when it takes all, or nobody knows."""
-        subscription = self._consumers.subscription(group, topic)
-        config = self._topics.get(topic)
-        if (
-            not self._live.value.estimate_accumulation
-            or subscription is None
-            or config is None
-            or config.is_batch
-        ):
-            return None
-        record_test: Callable[[bytes], bool] | None = None
-        if subscription.is_tag_filter:
-            codes = subscription.tag_codes
-        else:
-            try:
-                expression = self._expressions.get(subscription.sub_string)
-            except FilterSyntaxError:
-                return None  # its pulls are refused, with the reason
-            codes, record_test = expression.tag_codes, expression.test.record
-        if codes is None and record_test is None:
-            return None
-        store = self._store
-
-        def takes(topic: str, queue_id: int, offset: int) -> bool:
-            queue = store.queues.get((topic, queue_id))
-            entry = None if queue is None else queue.entry(offset)
-            if entry is None or (codes is not None and entry[2] not in codes):
-                return False
-            if record_test is None:
-                return True
-            record = store.read_record(entry[0])
-            return record is not None and record_test(record)
-
-        return takes

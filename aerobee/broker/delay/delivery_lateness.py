@@ -66,6 +66,13 @@ class DeliveryLateness:
                 return min(bound, self.max_ms)
         return self.max_ms
 
+    def quantiles_s(self) -> list[tuple[tuple[str, ...], float]]:
+        """Median, 99th percentile and maximum with their names, in seconds; empty when nothing was delivered."""
+        if not any(self._now) and not any(self._before):
+            return []
+        shares = (("0.5", self.percentile_ms(0.5)), ("0.99", self.percentile_ms(0.99)), ("1", self.max_ms))
+        return [((name,), late_ms / 1000) for name, late_ms in shares]
+
     @property
     def max_ms(self) -> int:
         """The latest one of the present and the last period, ms."""

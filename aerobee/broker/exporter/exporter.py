@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.exporter.families import broker_families
+from aerobee.broker.consumer.wanted_messages import WantedMessages
+from aerobee.broker.exporter.families import BrokerFamilies
 from aerobee.broker.exporter.lag_sampler import LagSampler
+from aerobee.broker.exporter.replication_families import follow_trouble
+from aerobee.broker.feature import Feature
 from aerobee.broker.parts import BrokerParts
+from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.registration import Registration
+from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.role import Role, RoleState
 from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.http_server import HttpServer
+from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.store.message_store import MessageStore
 
 
@@ -22,7 +28,7 @@ class Exporter:
     def __init__(self, config: BrokerConfig) -> None:
         """Raises ConfigError when the extra `metrics` is not installed."""
         self.health = Health("broker")
-        self._parts: BrokerParts | None = None
+        self._shown: BrokerFamilies | None = None
         self._lags: LagSampler | None = None
         self._server = HttpServer(
             host=config.metrics_prom_exporter_host,
@@ -41,23 +47,41 @@ class Exporter:
         await self._server.start()
 
     def serve(
-        self, parts: BrokerParts, registration: Registration, out_of_sync: Callable[[], str] | None = None
+        self,
+        parts: BrokerParts,
+        registration: Registration,
+        *,
+        replication: Callable[[], ReplicationState],
+        features: Iterable[Feature],
+        watch: LoopWatch,
+        out_of_sync: Callable[[], str] | None = None,
     ) -> None:
         """The broker has started: show its numbers, measure lag, be ready when nothing speaks against it.
 
         `out_of_sync` is there in controller mode: why this broker is not in sync with its group.
         """
-        self._parts = parts
+        pops = [feature.engine.in_flight for feature in features if isinstance(feature, Pop)]
         self._lags = LagSampler(
             store=parts.store,
             offsets=parts.offsets,
             topics=parts.topics,
             groups=parts.groups,
             consumers=parts.consumers,
+            locks=parts.locks,
+            wanted=WantedMessages(
+                store=parts.store,
+                topics=parts.topics,
+                consumers=parts.consumers,
+                expressions=parts.expressions,
+                live=parts.live,
+            ),
+            popped=lambda: [entry for table in pops for entry in table.entries()],
+            decides=lambda: parts.role.role in (Role.MASTER, Role.ACTING),
             clock=parts.clock,
             interval_s=lambda: parts.live.value.metrics_lag_interval_millis / 1000,
         )
-        for name, check in broker_checks(parts.store, parts.role, registration):
+        self._shown = BrokerFamilies(parts, self._lags, replication=replication, watch=watch)
+        for name, check in broker_checks(parts.store, parts.role, registration, replication):
             self.health.check(name, check)
         if out_of_sync is not None:
             self.health.check("sync", out_of_sync)
@@ -71,13 +95,14 @@ class Exporter:
         await self._server.stop()
 
     def _families(self) -> Iterator[Family]:
-        if self._parts is None or self._lags is None:
-            return iter(())
-        return broker_families(self._parts, self._lags)
+        return self._shown.families() if self._shown is not None else iter(())
 
 
 def broker_checks(
-    store: MessageStore, role: RoleState, registration: Registration
+    store: MessageStore,
+    role: RoleState,
+    registration: Registration,
+    replication: Callable[[], ReplicationState],
 ) -> tuple[tuple[str, Callable[[], str]], ...]:
     """Why a broker should get no work now."""
 
@@ -93,4 +118,7 @@ def broker_checks(
         failures = "; ".join(f"{name}: {why}" for name, why in registration.failures.items())
         return f"registered at no NameServer{': ' + failures if failures else ''}"
 
-    return (("store", writable), ("role", fenced), ("registration", registered))
+    def follows() -> str:
+        return follow_trouble(replication(), store.config.ha_max_gap_not_in_sync)
+
+    return (("store", writable), ("role", fenced), ("registration", registered), ("replication", follows))

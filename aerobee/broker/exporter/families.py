@@ -10,17 +10,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 
 from aerobee.broker.config import parse_labels
 from aerobee.broker.consumer.group_table import is_system_group
-from aerobee.broker.exporter.lag_sampler import Lag, LagSampler
+from aerobee.broker.exporter.lag_families import OTHER, group_families, lag_families
+from aerobee.broker.exporter.lag_sampler import LagSampler
+from aerobee.broker.exporter.replication_families import replication_families
 from aerobee.broker.metrics import Kind, Labels, Latency, Metric, Value
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.producer_registry import ClientChannel
+from aerobee.broker.replication.replication import ReplicationState
+from aerobee.broker.role import Role
 from aerobee.broker.send.message_type import NORMAL, TYPE_ATTRIBUTE
+from aerobee.broker.topic_table import SCHEDULE_TOPIC
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.monitoring.exposition import COUNTER, GAUGE, HISTOGRAM, Family, Histogram, joined, label_text
+from aerobee.monitoring.exposition import (
+    COUNTER,
+    GAUGE,
+    HISTOGRAM,
+    Family,
+    Histogram,
+    Slice,
+    joined,
+    label_text,
+)
 from aerobee.remoting.json_header import LANGUAGE_NAMES
+from aerobee.remoting.loop_watch import LoopWatch
 
 # Our name -> RocketMQ's.
 ROCKETMQ_NAMES = {
@@ -32,8 +49,14 @@ ROCKETMQ_NAMES = {
     "timing_messages": "rocketmq_timing_messages",
     "timer_enqueue_lag": "rocketmq_timer_enqueue_lag",
     "timer_dequeue_latency": "rocketmq_timer_dequeue_latency",
+    # Without the labels `topic` and `queue_id` that RocketMQ gives these:
+    "timer_enqueued": "rocketmq_timer_enqueue_total",
+    "timer_dequeued": "rocketmq_timer_dequeue_total",
+    "transactions_committed": "rocketmq_commit_messages_total",
+    "transactions_rolled_back": "rocketmq_rollback_messages_total",
+    "pop_revive_behind": "rocketmq_pop_revive_lag",
 }
-OTHER = "other"  # the topic under which everything beyond metricsTopicsMax is summed
+SAMPLES_A_SLICE = 256
 _STORAGE = label_text({"storage_type": "local", "storage_medium": "disk"})
 _KINDS = {Kind.COUNTER: COUNTER, Kind.GAUGE: GAUGE, Kind.LATENCY: HISTOGRAM}
 _ENDINGS = {Kind.COUNTER: "_total", Kind.GAUGE: "", Kind.LATENCY: "_seconds"}
@@ -43,29 +66,117 @@ _ENDS_S = tuple(2.0**exponent for exponent in range(-17, 6))
 _Samples = Iterator[tuple[str, float | Histogram]]
 
 
-def broker_families(parts: BrokerParts, lags: LagSampler) -> Iterator[Family]:
-    """All families, each read when its turn comes: numbers of the last are a little later than those of the first."""
-    config, identity = parts.live.value, parts.identity
-    common = label_text(
-        {
+class BrokerFamilies:
+    """The families of one broker. What labels look like is kept from page to page."""
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        lags: LagSampler,
+        *,
+        replication: Callable[[], ReplicationState],
+        watch: LoopWatch,
+    ) -> None:
+        self._parts = parts
+        self._lags = lags
+        self._replication = replication
+        self._watch = watch
+        self._common = ""
+        self._texts: dict[tuple[str, Labels], str] = {}
+        self._shown: frozenset[str] = frozenset()
+        self._fresh: tuple[int, int, str] | None = None  # what the labels were made from
+        self._generation = 0  # of topics: their attributes are labels
+        parts.topics.on_change(self._topics_changed)
+
+    def _topics_changed(self, configs: object) -> None:
+        self._generation += 1
+
+    def families(self) -> Iterator[Family]:
+        """All of them, each read when its turn comes: numbers of the last are a little later than those of the first."""
+        parts = self._parts
+        config, identity = parts.live.value, parts.identity
+        labels = {
             "cluster": identity.cluster,
             "node_type": "broker",
             "node_id": identity.name,
             "broker_id": str(identity.broker_id),
             **parse_labels(config.metrics_label),
         }
-    )
-    yield from _broker(parts, common)
-    yield from _storage(parts, common)
-    yield from _connections(parts, common)
-    for metric in parts.stats.registry.metrics():
-        name = ROCKETMQ_NAMES.get(metric.name) or f"aerobee_{metric.name}{_ENDINGS[metric.kind]}"
-        samples = _samples(parts, metric, common, config.metrics_topics_max)
-        yield Family(name, _KINDS[metric.kind], metric.meaning, samples)
-    yield from _lag(parts, lags, common)
+        self._refresh(label_text(labels), config.metrics_topics_max)
+        common = self._common
+        yield from _broker(parts, self._watch, common)
+        yield from _storage(parts, common)
+        yield from _delays(parts, common)
+        yield from replication_families(parts, self._replication(), common)
+        yield from _connections(parts, common)
+        if parts.role.role in (Role.MASTER, Role.ACTING):  # a slave's copy would be counted twice
+            yield from _dead_letters(parts, common)
+        for metric in parts.stats.registry.metrics():
+            name = ROCKETMQ_NAMES.get(metric.name) or f"aerobee_{metric.name}{_ENDINGS[metric.kind]}"
+            yield Family(name, _KINDS[metric.kind], metric.meaning, slices=self._slices(metric))
+        yield from group_families(parts, common)
+        yield from lag_families(parts, self._lags.sample, common, self._shown)
+
+    def _refresh(self, common: str, topics_max: int) -> None:
+        """Which topics have series of their own: the oldest of the table, so that they stay the same ones."""
+        generation = (self._generation, topics_max, common)
+        if generation == self._fresh:
+            return
+        self._fresh = generation
+        self._common = common
+        self._texts.clear()
+        parts = self._parts
+        names = [name for name in parts.topics.topics if not parts.topics.is_system(name)]
+        retries = [name for name in names if name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+        own = [name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+        system = [name for name in parts.topics.topics if parts.topics.is_system(name)]
+        self._shown = frozenset((*own[:topics_max], *retries[:topics_max], *system))
+
+    def _slices(self, metric: Metric) -> Iterator[Slice]:
+        """What the registry says of one name. The numbers themselves are the token."""
+        values = iter(self._bounded(metric) if "topic" in metric.labels else metric.read())
+        while some := tuple(islice(values, SAMPLES_A_SLICE)):
+            token = (self._fresh, some) if metric.kind is not Kind.LATENCY else object()
+            yield Slice(token, partial(self._samples, metric, some))
+
+    def _samples(self, metric: Metric, values: tuple[tuple[Labels, Value], ...]) -> _Samples:
+        texts = self._texts
+        for labels, value in values:
+            text = texts.get((metric.name, labels))
+            if text is None:
+                text = texts[metric.name, labels] = self._text(metric, labels)
+            yield text, _histogram(value) if isinstance(value, Latency) else value
+
+    def _text(self, metric: Metric, labels: Labels) -> str:
+        topics, named = self._parts.topics, dict(zip(metric.labels, labels, strict=True))
+        topic = named.get("topic")
+        if topic is not None:
+            named["is_system"] = _boolean(topics.is_system(topic))
+            if metric.name in ("messages_in", "bytes_in"):
+                config = topics.get(topic)
+                kind = config.attributes.get(TYPE_ATTRIBUTE, NORMAL) if config is not None else NORMAL
+                named["message_type"] = kind.lower()
+        if "group" in named:
+            named["consumer_group"] = named.pop("group")
+        return joined(self._common, label_text(named))
+
+    def _bounded(self, metric: Metric) -> Iterable[tuple[Labels, Value]]:
+        """Topics that are shown by themselves, the rest summed under OTHER: a monitoring system pays for every series."""
+        place = metric.labels.index("topic")
+        rest: dict[Labels, int | float] = {}
+        for labels, value in metric.read():
+            topic = labels[place]
+            if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                continue  # a message that comes again is no further message
+            if isinstance(value, Latency) or topic in self._shown:
+                yield labels, value
+            else:
+                summed = (*labels[:place], OTHER, *labels[place + 1 :])
+                rest[summed] = rest.get(summed, 0) + value
+        yield from rest.items()
 
 
-def _broker(parts: BrokerParts, common: str) -> Iterator[Family]:
+def _broker(parts: BrokerParts, watch: LoopWatch, common: str) -> Iterator[Family]:
     role, overload = parts.role, parts.overload
     for name, meaning, value in (
         (
@@ -78,12 +189,56 @@ def _broker(parts: BrokerParts, common: str) -> Iterator[Family]:
         ("aerobee_writable", "1: the store takes messages", int(parts.store.is_writable)),
         ("aerobee_role_epoch", "In which the role began", role.epoch),
         ("aerobee_loop_wait_seconds", "How late the event loop runs now", overload.wait_ms / 1000),
+        ("aerobee_loop_wait_longest_seconds", "The longest since the start", overload.wait_max_ms / 1000),
+        ("aerobee_loop_held_longest_seconds", "By one request or burst since the start", watch.longest_s),
     ):
         yield Family(name, GAUGE, meaning, ((common, value),))
     label = joined(common, label_text({"role": role.role.value}))
     yield Family("aerobee_role", GAUGE, "1, with the role as a label", ((label, 1),))
-    refused = ((common, overload.refused_count),)
-    yield Family("aerobee_overload_refused_total", COUNTER, "Sends refused because of overload", refused)
+    for name, meaning, count in (
+        ("aerobee_overload_refused_total", "Sends refused because of overload", overload.refused_count),
+        ("aerobee_loop_held_total", "Requests and bursts that held the loop 50 ms or more", watch.held_count),
+        ("aerobee_loop_held_seconds_total", "For how long all together", watch.held_s),
+        ("aerobee_bounds_reached_total", "Requests refused at a bound", parts.bounds.reached_count),
+    ):
+        yield Family(name, COUNTER, meaning, ((common, count),))
+
+
+def _delays(parts: BrokerParts, common: str) -> Iterator[Family]:
+    """Messages of the delay levels; only a master delivers them."""
+    if not parts.role.takes_writes:
+        return
+    schedule, queues = parts.schedule, parts.store.queues
+    waiting = []
+    for level, offset in sorted(schedule.offsets.items()):
+        queue = queues.get((SCHEDULE_TOPIC, level - 1))
+        if queue is not None:
+            text = joined(common, label_text({"level": str(level)}))
+            waiting.append((text, max(0, queue.max_offset - offset)))
+    yield Family("aerobee_delay_level_messages", GAUGE, "Waiting for their time", waiting)
+    late = (
+        (joined(common, label_text({"quantile": name})), late_s)
+        for (name,), late_s in schedule.lateness.quantiles_s()
+    )
+    meaning = "Delivered so long after their time, of the last minutes; absent when none was"
+    yield Family("aerobee_delay_level_late_seconds", GAUGE, meaning, late)
+
+
+def _dead_letters(parts: BrokerParts, common: str) -> Iterator[Family]:
+    """Ever sent to a group's dead letters here, as the queues' offsets say: it survives restarts."""
+    name, meaning = "rocketmq_send_to_dlq_messages_total", "Given up after the last try"
+    sent, there = [], []
+    for topic, config in list(parts.topics.topics.items()):
+        if not topic.startswith(DLQ_PREFIX):
+            continue
+        labels = {"consumer_group": topic.removeprefix(DLQ_PREFIX), "topic": topic, "is_system": "false"}
+        text = joined(common, label_text(labels))
+        ends = [parts.store.max_offset(topic, queue_id) for queue_id in range(config.write_queue_nums)]
+        begins = [parts.store.min_offset(topic, queue_id) for queue_id in range(config.write_queue_nums)]
+        sent.append((text, sum(ends)))
+        there.append((text, sum(ends) - sum(begins)))
+    yield Family(name, COUNTER, meaning, sent)
+    yield Family("aerobee_dead_letters", GAUGE, "That are still stored", there)
 
 
 def _storage(parts: BrokerParts, common: str) -> Iterator[Family]:
@@ -130,82 +285,6 @@ def _counts(counts: Mapping[str, int], common: str) -> _Samples:
 def _client(channel: ClientChannel) -> dict[str, str]:
     language = LANGUAGE_NAMES.get(channel.language, "OTHER").lower()
     return {"language": language, "version": str(channel.version), "protocol_type": "remoting"}
-
-
-def _samples(parts: BrokerParts, metric: Metric, common: str, topics_max: int) -> _Samples:
-    values = _bounded(metric, topics_max) if "topic" in metric.labels else metric.read()
-    for labels, value in values:
-        named = dict(zip(metric.labels, labels, strict=True))
-        topic = named.get("topic")
-        if topic is not None:
-            if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-                continue  # a message that comes again is no further message
-            named["is_system"] = _boolean(parts.topics.is_system(topic))
-            if metric.name in ("messages_in", "bytes_in"):
-                config = parts.topics.get(topic)
-                kind = config.attributes.get(TYPE_ATTRIBUTE, NORMAL) if config is not None else NORMAL
-                named["message_type"] = kind.lower()
-        if "group" in named:
-            named["consumer_group"] = named.pop("group")
-        text = joined(common, label_text(named))
-        yield text, _histogram(value) if isinstance(value, Latency) else value
-
-
-def _bounded(metric: Metric, topics_max: int) -> Iterable[tuple[Labels, Value]]:
-    """So many topics by themselves, the rest summed under OTHER: a monitoring system pays for every series."""
-    place = metric.labels.index("topic")
-    alone: set[str] = set()
-    rest: dict[Labels, int | float] = {}
-    for labels, value in metric.read():
-        topic = labels[place]
-        if isinstance(value, Latency) or topic in alone or len(alone) < topics_max:
-            alone.add(topic)
-            yield labels, value
-        else:
-            summed = (*labels[:place], OTHER, *labels[place + 1 :])
-            rest[summed] = rest.get(summed, 0) + value
-    yield from rest.items()
-
-
-_LAG_FAMILIES: tuple[tuple[str, str, Callable[[Lag], float | None]], ...] = (
-    ("rocketmq_consumer_lag_messages", "Not consumed", lambda lag: lag.messages),
-    ("rocketmq_consumer_inflight_messages", "Handed out, not committed", lambda lag: lag.in_flight),
-    ("rocketmq_consumer_ready_messages", "Not handed out yet", lambda lag: lag.ready),
-    ("rocketmq_consumer_lag_latency", "Age of the first not consumed, ms", lambda lag: lag.latency_ms),
-    (
-        "rocketmq_consumer_queueing_latency",
-        "Age of the first not handed out, ms",
-        lambda lag: lag.queueing_ms,
-    ),
-    ("aerobee_consumer_unknown_queues", "Without a committed offset", lambda lag: lag.unknown_queues),
-    (
-        "aerobee_consumer_retention_left_seconds",
-        "Until the first message that is not consumed is as old as fileReservedTime",
-        lambda lag: None if lag.retention_ms is None else lag.retention_ms / 1000,
-    ),
-)
-
-
-def _lag(parts: BrokerParts, lags: LagSampler, common: str) -> Iterator[Family]:
-    sample = lags.sample
-    if sample.measured_at is not None:
-        age_s = max(0.0, parts.clock.monotonic() - sample.measured_at)
-        yield Family("aerobee_lag_sample_age_seconds", GAUGE, "Since lag was measured", ((common, age_s),))
-    for name, meaning, read in _LAG_FAMILIES:
-        yield Family(name, GAUGE, meaning, _lag_samples(sample.lags, common, read))
-    members = (
-        (joined(common, label_text({"consumer_group": name})), parts.consumers.size_of(name))
-        for name in list(parts.groups.groups)
-        if not is_system_group(name)
-    )
-    yield Family("aerobee_consumer_members", GAUGE, "Connected consumers of a group, 0 too", members)
-
-
-def _lag_samples(lags: Iterable[Lag], common: str, read: Callable[[Lag], float | None]) -> _Samples:
-    for lag in lags:
-        value = read(lag)
-        if value is not None:
-            yield f"{common},{lag.labels}", value
 
 
 def _histogram(latency: Latency) -> Histogram:

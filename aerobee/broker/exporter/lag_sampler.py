@@ -2,15 +2,19 @@
 
 What is known is said exactly, what is not is left out:
 
-    messages    from the committed offset, or the first message that is still there, to the end of the queue
+    messages    from the committed offset, or the first message that is still there, to the end of the queue, and what POP has
+                handed out and nobody acknowledged
+    filtered    how many of these the group's filter takes, where it has one: counted, or estimated when they are many
     time        now minus the store time of the first such message: read from its record, never guessed between two others
     retention   how long until that message is as old as fileReservedTime: what is unread then is lost
+    state       what two minutes of such measurements say (monitoring/lag_state.py)
 
 A queue that the group never committed an offset of is not counted: whether it will begin at the start or at the end is the
 consumers' affair. Groups without a connected consumer are measured too: theirs is the lag that nobody works off.
 
 Reading store times of 100,000 queues takes seconds. So it is done in slices, between which the event loop serves others, with
-pauses that keep it to a small part of a core; a store time is read once for each offset.
+pauses that keep it to a small part of a core; a store time is read once for each offset, and a pair of which nothing has moved
+keeps its numbers.
 
 Source: ConsumerLagCalculator (RocketMQ), which measures connected groups only.
 """
@@ -19,17 +23,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
-from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.consumer_registry import ConsumerGroup, ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable, is_system_group
+from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.consumer.queue_position import QueuePosition, queue_position
+from aerobee.broker.consumer.wanted_messages import Takes, WantedMessages, wanted_count
+from aerobee.broker.pop.in_flight import InFlight, State
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.message import RETRY_PREFIX
 from aerobee.monitoring.exposition import label_text
+from aerobee.monitoring.lag_state import LagState, Sample, Window, drain_s, extended, judge
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -38,25 +48,29 @@ SLICE_S = 0.001
 PAUSE_SLICES = 19  # a slice, then a pause of so many: 5 % of a core
 BROADCASTING = "BROADCASTING"  # offsets lie with the consumers, the broker knows nothing
 
-_StoreTimes = dict[tuple[str, int, int], int]  # topic, queue, offset -> ms
+# Of what POP has handed out to a group of one topic, by queue: how many messages, and the offset of the first of them.
+HandedOut = dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """One group on one topic, all queues of this broker together. Messages and ms."""
+    """One group on one topic, all queues of this broker together. Messages and ms; None is not known."""
 
     group: str
     topic: str
     labels: str  # both as text of a sample
     messages: int  # not consumed: handed out or not
+    wanted: int | None  # those that the group's filter takes; None without a filter
     in_flight: int  # handed out, not committed
     ready: int  # not handed out yet
-    latency_ms: int  # age of the first that is not consumed; 0 when there is none
-    queueing_ms: int  # age of the first that was not handed out; 0 when there is none
+    latency_ms: int | None  # age of the first that is not consumed; 0 when there is none
+    queueing_ms: int | None  # age of the first that was not handed out; 0 when there is none
     retention_ms: int | None  # until the first one is as old as the retention; None when there is none
     unknown_queues: (
         int  # with messages, of which the group never committed an offset; not in the numbers above
     )
+    drain_s: float | None  # until all is consumed, as things go
+    states: tuple[LagState, ...]  # of each queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,26 @@ class LagSample:
     lags: tuple[Lag, ...] = ()
     measured_at: float | None = None
     work_s: float = 0.0  # what the pass took of the event loop
+
+
+@dataclass(slots=True)
+class _Pair:
+    """What is kept of a group on a topic from pass to pass."""
+
+    lag: Lag | None = None
+    positions: tuple[QueuePosition, ...] = ()
+    windows: tuple[Window, ...] = ()
+    store_times: dict[tuple[int, int], int] = field(default_factory=dict)  # queue id, offset -> ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What holds for all topics of a group in one pass."""
+
+    name: str
+    is_attended: bool
+    conflicts: frozenset[str]  # topics that members differ on
+    locks: dict[tuple[str, int], int]  # topic, queue id -> for how long the same member has had it, ms
 
 
 class LagSampler:
@@ -79,17 +113,29 @@ class LagSampler:
         topics: TopicTable,
         groups: GroupTable,
         consumers: ConsumerRegistry,
+        locks: LockTable,
+        wanted: WantedMessages,
+        popped: Callable[[], list[InFlight]],
+        decides: Callable[[], bool],
         clock: Clock,
         interval_s: Callable[[], float],
     ) -> None:
+        """`popped`: what POP has handed out (InFlightTable.entries). `decides`: whether this broker keeps the offsets of its
+        group; a slave has a copy of them, and its figures would be counted twice.
+        """
         self._store = store
         self._offsets = offsets
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
+        self._locks = locks
+        self._wanted = wanted
+        self._popped = popped
+        self._decides = decides
+        self._handed_out: dict[tuple[str, str], HandedOut] = {}
         self._clock = clock
         self._interval_s = interval_s
-        self._store_times: _StoreTimes = {}
+        self._pairs: dict[tuple[str, str], _Pair] = {}
         self._task: asyncio.Task[None] | None = None
         self.sample = LagSample()
 
@@ -106,32 +152,56 @@ class LagSampler:
     async def _run(self) -> None:
         while True:
             try:
-                await self.measure()
+                if self._decides():
+                    await self.measure()
+                else:
+                    self._pairs, self.sample = {}, LagSample()
             except Exception:
                 log.exception("the lag of the groups could not be measured; the last measurement stands")
             await asyncio.sleep(self._interval_s())
 
     async def measure(self) -> LagSample:
         """One pass over every group and topic; `sample` is the new one then."""
+        self._handed_out = await self._look_at_pops()
         turn = perf_counter()
         worked_s = 0.0
         lags: list[Lag] = []
-        times: _StoreTimes = {}
-        for group, topic in self._pairs():
-            lag = await self._measure_pair(group, topic, times)
-            if lag is not None:
-                lags.append(lag)
+        pairs: dict[tuple[str, str], _Pair] = {}
+        for group, topic in self._all_pairs():
+            # Those that are gone are forgotten with the old table.
+            pair = pairs[group.name, topic] = self._pairs.get((group.name, topic)) or _Pair()
+            await self._measure_pair(group, topic, pair)
+            if pair.lag is not None:
+                lags.append(pair.lag)
             elapsed_s = perf_counter() - turn
             if elapsed_s >= SLICE_S:
                 worked_s += elapsed_s
                 await asyncio.sleep(elapsed_s * PAUSE_SLICES)
                 turn = perf_counter()
-        self._store_times = times  # of offsets where nobody stands any more nothing is kept
+        self._pairs = pairs
         worked_s += perf_counter() - turn
         self.sample = LagSample(tuple(lags), self._clock.monotonic(), worked_s)
         return self.sample
 
-    def _pairs(self) -> Iterator[tuple[str, str]]:
+    async def _look_at_pops(self) -> dict[tuple[str, str], HandedOut]:
+        """What is invisible now. Check points of unordered pops: ordered ones leave the committed offset where it was."""
+        found: dict[tuple[str, str], HandedOut] = {}
+        turn = perf_counter()
+        for entry in self._popped():
+            point = entry.point
+            if entry.state is not State.OUT:
+                continue
+            left = [offset for bit, offset in enumerate(point.offsets) if not point.bit_map >> bit & 1]
+            if left:
+                queues = found.setdefault((point.group, point.topic), {})
+                count, first = queues.get(point.queue_id, (0, left[0]))
+                queues[point.queue_id] = (count + len(left), min(first, left[0]))
+            if perf_counter() - turn >= SLICE_S:
+                await asyncio.sleep(SLICE_S * PAUSE_SLICES)
+                turn = perf_counter()
+        return found
+
+    def _all_pairs(self) -> Iterator[tuple[_Group, str]]:
         connected = {group.name: group for group in self._consumers.groups()}
         for name in sorted({*self._groups.groups, *connected}):
             group = connected.get(name)
@@ -141,65 +211,161 @@ class LagSampler:
             if group is not None and group.subscriptions:
                 # What a connected group left behind on topics that it subscribes to no more is no lag of it.
                 topics &= set(group.subscriptions)
+            facts = self._group_facts(name, group)
             for topic in sorted(topics):
-                yield name, topic
+                yield facts, topic
 
-    async def _measure_pair(self, group: str, topic: str, times: _StoreTimes) -> Lag | None:
-        config = self._topics.get(topic)
-        if config is None:
-            return None
-        store, offsets, now_ms = self._store, self._offsets, self._clock.now_ms()
-        messages = in_flight = ready = unknown = latency = queueing = 0
-        is_known = False
-        for queue_id in range(config.read_queue_nums):
-            end = store.max_offset(topic, queue_id)
-            committed = offsets.query(group, topic, queue_id)
-            if committed is None or committed < 0:
-                unknown += 1 if end > 0 else 0
-                continue
-            is_known = True
-            first = max(committed, store.min_offset(topic, queue_id))
-            if first >= end:
-                continue
-            pulled = min(max(first, offsets.query_pulled(group, topic, queue_id) or 0), end)
-            messages += end - first
-            in_flight += pulled - first
-            ready += end - pulled
-            latency = max(latency, await self._age_ms(topic, queue_id, first, now_ms, times))
-            if pulled < end:
-                queueing = max(queueing, await self._age_ms(topic, queue_id, pulled, now_ms, times))
-        if not is_known:
-            return None
-        kept_ms = store.config.file_reserved_time * 3_600_000
-        return Lag(
-            group=group,
-            topic=topic,
-            labels=label_text(
-                {
-                    "consumer_group": group,
-                    "topic": topic,
-                    "is_retry": "true" if topic.startswith(RETRY_PREFIX) else "false",
-                    "is_system": "false",
-                }
-            ),
-            messages=messages,
-            in_flight=in_flight,
-            ready=ready,
-            latency_ms=latency,
-            queueing_ms=queueing,
-            retention_ms=max(0, kept_ms - latency) if messages else None,
-            unknown_queues=unknown,
+    def _group_facts(self, name: str, group: ConsumerGroup | None) -> _Group:
+        now_ms = self._clock.now_ms()
+        return _Group(
+            name,
+            self._consumers.size_of(name) > 0,
+            frozenset(conflict.topic for conflict in group.conflicts) if group is not None else frozenset(),
+            {
+                (lock.queue.topic, lock.queue.queue_id): max(0, now_ms - lock.since_ms)
+                for lock in self._locks.infos(name)
+                if lock.age_ms <= lock.lease_ms
+            },
         )
 
-    async def _age_ms(self, topic: str, queue_id: int, offset: int, now_ms: int, times: _StoreTimes) -> int:
-        """How long ago the message at that offset was stored; 0 when its record cannot be read."""
-        key = (topic, queue_id, offset)
-        stored_ms = times.get(key) or self._store_times.get(key)
+    async def _measure_pair(self, group: _Group, topic: str, pair: _Pair) -> None:
+        """Look at all queues; `pair.lag` is None when the topic is gone or nothing is known."""
+        config = self._topics.get(topic)
+        if config is None:
+            pair.lag = None
+            return
+        positions = tuple(
+            queue_position(self._store, self._offsets, group.name, topic, queue_id)
+            for queue_id in range(config.read_queue_nums)
+        )
+        handed_out = self._handed_out.get((group.name, topic), {})
+        if (
+            positions == pair.positions
+            and pair.lag is not None
+            and not pair.lag.messages
+            and not handed_out
+            and topic not in group.conflicts
+            and LagState.MISMATCH not in pair.lag.states
+        ):
+            return  # nothing has moved and nothing waits: nothing becomes older
+        verdicts = self._judge(group, topic, pair, positions)
+        if all(position.committed is None for position in positions):
+            pair.positions, pair.lag = positions, None
+            return
+        pair.lag = await self._lag(group, topic, pair, positions, verdicts, handed_out)
+        pair.positions = positions
+
+    def _judge(
+        self, group: _Group, topic: str, pair: _Pair, positions: tuple[QueuePosition, ...]
+    ) -> tuple[LagState, ...]:
+        """The state of each queue; the windows of the pair are one measurement further then."""
+        now_ms = round(self._clock.monotonic() * 1000)
+        windows, states = [], []
+        before = pair.windows if len(pair.windows) == len(positions) else ((),) * len(positions)
+        for queue_id, (position, window) in enumerate(zip(positions, before, strict=True)):
+            sample = Sample(
+                now_ms, position.committed, position.max_offset, position.min_offset, group.is_attended
+            )
+            # Of a queue in which nothing waits the past tells nothing more.
+            window = extended(window, sample) if sample.lag or len(window) > 1 else (sample,)
+            windows.append(window)
+            verdict = judge(
+                window,
+                lock_held_ms=group.locks.get((topic, queue_id)),
+                subscriptions_differ=topic in group.conflicts,
+            )
+            states.append(verdict.state)
+        pair.windows = tuple(windows)
+        return tuple(states)
+
+    async def _lag(
+        self,
+        group: _Group,
+        topic: str,
+        pair: _Pair,
+        positions: tuple[QueuePosition, ...],
+        states: tuple[LagState, ...],
+        handed_out: HandedOut,
+    ) -> Lag:
+        now_ms = self._clock.now_ms()
+        messages = in_flight = ready = wanted = unknown = 0
+        ages: list[int | None] = [0]  # of the first of each queue that is not consumed
+        queueing: list[int | None] = [0]  # that was not handed out
+        times: dict[tuple[int, int], int] = {}
+        takes = self._wanted.filter_of(group.name, topic)
+        for queue_id, position in enumerate(positions):
+            first, unsent = position.first_unread, position.first_unsent
+            if first is None or unsent is None:
+                unknown += 1 if position.max_offset > 0 else 0
+                continue
+            popped, first_popped = handed_out.get(queue_id, (0, first))
+            messages += popped + position.max_offset - first
+            in_flight += popped + unsent - first
+            ready += position.max_offset - unsent
+            first = min(first, first_popped)
+            if first < position.max_offset:
+                ages.append(await self._age_ms(topic, queue_id, first, now_ms, pair, times))
+                wanted += popped + await self._wanted_of(position, queue_id, takes)
+            if unsent < position.max_offset:
+                queueing.append(await self._age_ms(topic, queue_id, unsent, now_ms, pair, times))
+        latency_ms, queueing_ms = _longest(ages), _longest(queueing)
+        pair.store_times = times  # of offsets where nobody stands any more nothing is kept
+        kept_ms = self._store.config.file_reserved_time * 3_600_000
+        return Lag(
+            group=group.name,
+            topic=topic,
+            labels=pair.lag.labels if pair.lag is not None else _labels(group.name, topic),
+            messages=messages,
+            wanted=wanted if takes is not None else None,
+            in_flight=in_flight,
+            ready=ready,
+            latency_ms=latency_ms,
+            queueing_ms=queueing_ms,
+            retention_ms=max(0, kept_ms - latency_ms) if messages and latency_ms is not None else None,
+            unknown_queues=unknown,
+            drain_s=drain_s(pair.windows),
+            states=states,
+        )
+
+    async def _wanted_of(self, position: QueuePosition, queue_id: int, takes: Takes | None) -> int:
+        if takes is None:
+            return 0
+        await asyncio.sleep(0)  # a sample of the queue takes some milliseconds
+        return wanted_count(position, queue_id, takes)
+
+    async def _age_ms(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        now_ms: int,
+        pair: _Pair,
+        times: dict[tuple[int, int], int],
+    ) -> int | None:
+        """How long ago the message at that offset was stored; None when its record cannot be read."""
+        key = (queue_id, offset)
+        stored_ms = times.get(key) or pair.store_times.get(key)
         if stored_ms is None:
             if self._store.is_cold(topic, queue_id, offset):
                 await self._store.get_messages_cold(topic, queue_id, offset, count_max=1)
             stored_ms = self._store.store_time(topic, queue_id, offset)
         if stored_ms < 0:
-            return 0
+            return None
         times[key] = stored_ms
         return max(0, now_ms - stored_ms)
+
+
+def state_counts(states: tuple[LagState, ...]) -> Counter[str]:
+    """How many queues are in each state."""
+    return Counter(state.value for state in states)
+
+
+def _longest(ages: list[int | None]) -> int | None:
+    """None when one of them is not known: it may be the longest."""
+    known = [age for age in ages if age is not None]
+    return max(known) if len(known) == len(ages) else None
+
+
+def _labels(group: str, topic: str) -> str:
+    is_retry = "true" if topic.startswith(RETRY_PREFIX) else "false"
+    return label_text({"consumer_group": group, "topic": topic, "is_retry": is_retry, "is_system": "false"})

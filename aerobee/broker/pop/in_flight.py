@@ -146,6 +146,10 @@ class InFlightTable:
         for item in kept:
             heapq.heappush(self._ends, item)
 
+    def entries(self) -> list[InFlight]:
+        """All that is remembered, in no order, also what is over: for who looks at them a piece at a time."""
+        return list(self._entries.values())
+
     def out(self, group: str | None = None, topic: str | None = None) -> list[InFlight]:
         """What is invisible, of one group or topic or all, in the order in which it comes back."""
         found = [

@@ -95,11 +95,25 @@ class Timers(Feature):
     def _register_numbers(self, registry: Registry, pending: PendingCounts) -> None:
         service = self._service
         registry.gauges("timing_messages", "Waiting for their time", pending.counts, labels=("topic",))
-        registry.gauge(
-            "timer_enqueue_lag", "Stored, not in the wheel yet", lambda: service.progress.behind_messages
+        registry.gauges(
+            "timer_enqueue_lag",
+            "Stored, not in the wheel yet",
+            lambda: [((), service.progress.behind_messages)] if self._has_run else [],
+            labels=(),
         )
-        registry.gauge(
-            "timer_dequeue_latency", "How late the wheel is, ms", lambda: service.behind_ms, unit="ms"
+        registry.gauges(
+            "timer_dequeue_latency",
+            "How late the wheel is, ms",
+            lambda: [((), service.behind_ms)] if self._has_run else [],
+            labels=(),
+            unit="ms",
+        )
+        registry.gauges(
+            "timer_delivery_late_seconds",
+            "Delivered so long after their time, of the last minutes; absent when none was",
+            service.progress.lateness.quantiles_s,
+            labels=("quantile",),
+            unit="s",
         )
         registry.counter("timer_enqueued", "Put into the wheel", lambda: [((), service.progress.enqueued)])
         registry.counter(

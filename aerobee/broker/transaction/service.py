@@ -127,10 +127,11 @@ class Transactions(Feature):
             lambda: [((topic,), count) for topic, count in list(self.transaction_store.table.counts.items())],
             labels=("topic",),
         )
-        registry.gauge(
+        registry.gauges(
             "oldest_half_message_seconds",
-            "Age of the oldest open one",
-            lambda: self._oldest_ms() / 1000,
+            "Age of the oldest open one; absent without one",
+            lambda: [((), self._oldest_ms() / 1000)] if transaction_store.table.by_key else [],
+            labels=(),
             unit="s",
         )
         registry.counter(

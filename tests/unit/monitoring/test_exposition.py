@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import random
+from functools import partial
 from math import inf
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,14 +13,14 @@ from aerobee.monitoring.exposition import (
     COUNTER,
     GAUGE,
     HISTOGRAM,
-    LINES_A_PIECE,
     Family,
     Histogram,
+    Slice,
     joined,
     label_text,
     number_text,
-    render,
 )
+from aerobee.monitoring.page import LINES_A_PIECE, Page, PageMaker
 
 
 def parsed(page: str) -> dict[str, list[tuple[str, dict[str, str], float]]]:
@@ -27,15 +30,27 @@ def parsed(page: str) -> dict[str, list[tuple[str, dict[str, str], float]]]:
     }
 
 
+def pages(families: list[Family], maker: PageMaker | None = None) -> Page:
+    page = list((maker or PageMaker()).make(families))[-1]
+    assert page is not None
+    return page
+
+
+def render(families: list[Family]) -> str:
+    page = pages(families)
+    text = b"".join(page.texts())
+    assert gzip.decompress(page.gzip()) == text
+    assert page.length == len(text)
+    return text.decode()
+
+
 def test_counters_and_gauges_are_read_as_they_were_meant() -> None:
     labels = label_text({"topic": "orders", "note": 'a "quoted" \\ word\nand a line'})
-    page = "".join(
-        render(
-            [
-                Family("messages_total", COUNTER, "Stored\nhere", [(labels, 3)]),
-                Family("age", GAUGE, "", [("", 0.25), (label_text({"topic": "ü"}), inf)]),
-            ]
-        )
+    page = render(
+        [
+            Family("messages_total", COUNTER, "Stored\nhere", [(labels, 3)]),
+            Family("age", GAUGE, "", [("", 0.25), (label_text({"topic": "ü"}), inf)]),
+        ]
     )
     found = parsed(page)
     assert found["messages"] == [
@@ -45,12 +60,12 @@ def test_counters_and_gauges_are_read_as_they_were_meant() -> None:
 
 
 def test_a_family_without_samples_is_not_there() -> None:
-    assert "".join(render([Family("nothing", GAUGE, "", iter(()))])) == ""
+    assert render([Family("nothing", GAUGE, "", iter(()))]) == ""
 
 
 def test_a_histogram_has_its_buckets_its_count_and_its_sum() -> None:
     value = Histogram(((0.5, 1), (1.0, 3)), 4, 7.5)
-    page = "".join(render([Family("took", HISTOGRAM, "", [(label_text({"a": "b"}), value)])]))
+    page = render([Family("took", HISTOGRAM, "", [(label_text({"a": "b"}), value)])])
     assert parsed(page)["took"] == [
         ("took_bucket", {"a": "b", "le": "0.5"}, 1.0),
         ("took_bucket", {"a": "b", "le": "1.0"}, 3.0),
@@ -61,10 +76,52 @@ def test_a_histogram_has_its_buckets_its_count_and_its_sum() -> None:
 
 
 def test_a_long_page_comes_in_pieces() -> None:
-    many = ((label_text({"n": str(n)}), n) for n in range(3 * LINES_A_PIECE))
-    pieces = list(render([Family("n", GAUGE, "", many)]))
-    assert len(pieces) >= 3
-    assert len(parsed("".join(pieces))["n"]) == 3 * LINES_A_PIECE
+    many = [(label_text({"n": str(n)}), n) for n in range(3 * LINES_A_PIECE)]
+    assert len(list(PageMaker().make([Family("n", GAUGE, "", many)]))) > 3
+    assert len(parsed(render([Family("n", GAUGE, "", many)]))["n"]) == 3 * LINES_A_PIECE
+
+
+def test_a_slice_is_made_again_only_when_its_token_changes() -> None:
+    values, made = [1, 2, 3], []
+
+    def family() -> Family:
+        def samples(place: int) -> list[tuple[str, float]]:
+            made.append(place)
+            return [(label_text({"place": str(place)}), values[place])] if values[place] else []
+
+        slices = [Slice(value, partial(samples, place)) for place, value in enumerate(values)]
+        return Family("value", GAUGE, "", slices=slices)
+
+    maker = PageMaker()
+
+    def shown() -> list[float]:
+        page = pages([family(), Family("after", GAUGE, "", [("", 7)])], maker)
+        text = gzip.decompress(page.gzip()).decode()
+        assert text.encode() == b"".join(page.texts())
+        return [value for _, _, value in parsed(text).get("value", [])]
+
+    assert shown() == [1, 2, 3]
+    assert made == [0, 1, 2]
+    values[1] = 20
+    assert shown() == [1, 20, 3]
+    assert made == [0, 1, 2, 1]
+    assert shown() == [1, 20, 3]
+    assert made == [0, 1, 2, 1]
+    values[0] = 0
+    assert shown() == [20, 3]
+    del values[:]
+    assert shown() == []
+
+
+def test_checksums_of_pieces_of_any_length_are_combined() -> None:
+    rng = random.Random(5)
+    for _ in range(30):
+        texts = [
+            "x" * rng.choice((1, 7, 300, 70_000)) + str(rng.random()) for _ in range(rng.randrange(1, 6))
+        ]
+        slices = [Slice(text, partial(lambda text: [(label_text({"t": text}), 1)], text)) for text in texts]
+        page = pages([Family("n", GAUGE, "", slices=slices)])
+        assert gzip.decompress(page.gzip()) == b"".join(page.texts())
 
 
 def test_numbers_and_labels_as_text() -> None:

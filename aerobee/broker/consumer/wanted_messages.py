@@ -1,0 +1,81 @@
+"""How many of the messages that wait for a group its filter takes (estimateAccumulation of RocketMQ)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.consumer.accumulation import estimated
+from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
+from aerobee.broker.consumer.queue_position import QueuePosition
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.sql92 import FilterSyntaxError
+from aerobee.broker.topic_table import TopicTable
+from aerobee.store.message_store import MessageStore
+
+Takes = Callable[[int, int], bool]  # queue id, offset -> whether the group takes that message
+
+
+class WantedMessages:
+    """Looks at queue entries, and for a SQL filter that tags do not settle at records."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        consumers: ConsumerRegistry,
+        expressions: Expressions,
+        live: LiveConfig,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._consumers = consumers
+        self._expressions = expressions
+        self._live = live
+
+    def filter_of(self, group: str, topic: str) -> Takes | None:
+        """None when the group takes all, when nobody knows what it takes, or when estimateAccumulation is off."""
+        subscription = self._consumers.subscription(group, topic)
+        config = self._topics.get(topic)
+        if (
+            not self._live.value.estimate_accumulation
+            or subscription is None
+            or config is None
+            or config.is_batch
+        ):
+            return None
+        record_test: Callable[[bytes], bool] | None = None
+        if subscription.is_tag_filter:
+            codes = subscription.tag_codes
+        else:
+            try:
+                expression = self._expressions.get(subscription.sub_string)
+            except FilterSyntaxError:
+                return None  # its pulls are refused, with the reason
+            codes, record_test = expression.tag_codes, expression.test.record
+        if codes is None and record_test is None:
+            return None
+        store = self._store
+
+        def takes(queue_id: int, offset: int) -> bool:
+            queue = store.queues.get((topic, queue_id))
+            entry = None if queue is None else queue.entry(offset)
+            if entry is None or (codes is not None and entry[2] not in codes):
+                return False
+            if record_test is None:
+                return True
+            record = store.read_record(entry[0])
+            return record is not None and record_test(record)
+
+        return takes
+
+
+def wanted_count(position: QueuePosition, queue_id: int, takes: Takes) -> int:
+    """How much of the lag the filter takes: counted when it is short, estimated from a sample when not.
+
+    Of a group that never committed all that is there counts.
+    """
+    first = position.first_unread
+    begin = position.min_offset if first is None else first
+    return estimated(begin, position.max_offset, lambda offset: takes(queue_id, offset))
