@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from aerobee.access.config import AccessConfig
 from aerobee.access.opening import RELOAD_S, Access, open_access, say_what_is_open
 from aerobee.clock import Clock, SystemClock, steady_ms
 from aerobee.errors import ConfigError
+from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.http_server import HttpServer
 from aerobee.nameserver.bounds import NameServerBounds
@@ -95,6 +96,7 @@ class NameServer:
             lambda: self._server.connections, limit_bytes=self._config.value.pending_reply_bytes_max
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._other_families: Callable[[], Iterable[Family]] = tuple
         self.health = Health("nameserver")
         self.http = self._make_http() if self.config.metrics_exporter_type == PROM else None
 
@@ -194,14 +196,20 @@ class NameServer:
             await self._clock.sleep(RELOAD_S)
             await asyncio.to_thread(self._access.reload)
 
+    def show_too(self, families: Callable[[], Iterable[Family]]) -> None:
+        """At /metrics, beside its own numbers, those of what else runs in this process."""
+        self._other_families = families
+
+    def _families(self) -> Iterator[Family]:
+        yield from nameserver_families(self.table, connections=self.connection_count, clock=self._clock)
+        yield from self._other_families()
+
     def _make_http(self) -> HttpServer:
         return HttpServer(
             host=self.config.metrics_prom_exporter_host,
             port=self.config.metrics_prom_exporter_port,
             health=self.health,
-            families=lambda: nameserver_families(
-                self.table, connections=self.connection_count, clock=self._clock
-            ),
+            families=self._families,
         )
 
     def _make_handlers(self) -> dict[int, Handler]:

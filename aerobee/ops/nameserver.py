@@ -83,6 +83,7 @@ class NameServerWithController:
     def __init__(self, server: NameServer, controller: Controller) -> None:
         self._server = server
         self._controller = controller
+        server.show_too(controller.families)
 
     @property
     def address(self) -> str:

@@ -21,8 +21,8 @@ from aerobee.config import (
     unknown_keys,
 )
 from aerobee.errors import ConfigError
+from aerobee.ha.quorum.config import DISABLE, ControllerConfig
 from aerobee.ha.quorum.config import IGNORED_KEYS as CONTROLLER_IGNORED_KEYS
-from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.ops.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
 from aerobee.remoting.tls import ClientAuth, ServerTls, TlsFiles, TlsMode
@@ -134,8 +134,10 @@ def nameserver_settings(
     access = build(AccessConfig, settings)
     if not server.enable_controller_in_namesrv:
         return NameServerSettings(server, tls, access)
-    # listenPort is the NameServer's; the controller listens where controllerDLegerPeers says.
-    return NameServerSettings(server, tls, access, build(ControllerConfig, settings, listen_port=0))
+    # listenPort is the NameServer's, the controller listens where controllerDLegerPeers says; so is the port of metrics, where
+    # the controller's numbers are shown, too.
+    controller = build(ControllerConfig, settings, listen_port=0, metrics_exporter_type=DISABLE)
+    return NameServerSettings(server, tls, access, controller)
 
 
 def controller_settings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,10 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
+from aerobee.ha.quorum.config import ControllerConfig
+from aerobee.ha.quorum.controller import Controller
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.route_table import BrokerIdentity, Registration
 from aerobee.nameserver.server import NameServer
 from aerobee.testing import LocalCluster
+from tests.integration.databases import free_port
 from tests.waiting import wait_until
 
 METRICS = {
@@ -229,3 +233,32 @@ async def test_a_nameserver_shows_who_is_registered() -> None:
     assert of(found, "aerobee_nameserver_brokers") == [1.0]
     assert of(found, "aerobee_nameserver_has_master", broker="broker-a", cluster="Cluster") == [1.0]
     assert 0 <= of(found, "aerobee_nameserver_broker_silent_seconds", address="127.0.0.1:10911")[0] < 60
+
+
+async def test_a_controller_shows_the_quorum_and_its_groups(tmp_path: Path) -> None:
+    config = ControllerConfig(
+        controller_d_leger_group="quorum",
+        controller_d_leger_peers=f"n0-127.0.0.1:{free_port()}",
+        controller_d_leger_self_id="n0",
+        controller_store_path=str(tmp_path),
+        bind_address="127.0.0.1",
+        metrics_exporter_type="PROM",
+        metrics_prom_exporter_host="127.0.0.1",
+        metrics_prom_exporter_port=0,
+    )
+    async with Controller(config) as controller:
+        assert controller.http is not None
+        await wait_until(lambda: controller.status.is_serving)
+        host, port = controller.http.address
+        async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
+            async with session.get("/readyz") as answer:
+                assert answer.status == 200
+            async with session.get("/metrics") as answer:
+                text = await answer.text()
+    found = [
+        (sample.name, sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert of(found, "aerobee_controller_is_leader", controller_group="quorum", controller_id="n0") == [1.0]
+    assert of(found, "aerobee_controller_voters") == [1.0]

@@ -24,13 +24,10 @@ IGNORED_KEYS = frozenset(
         "metricGrpcExporterIntervalInMills",
         "metricGrpcExporterTimeOutInMills",
         "metricLoggingExporterIntervalInMills",
-        "metricsExporterType",
         "metricsGrpcExporterHeader",
         "metricsGrpcExporterTarget",
         "metricsInDelta",
         "metricsLabel",
-        "metricsPromExporterHost",
-        "metricsPromExporterPort",
         "rocketmqHome",
         "serverAsyncSemaphoreValue",
         "serverCallbackExecutorThreads",
@@ -57,6 +54,7 @@ CHANGEABLE_KEYS = frozenset(
         "scanNotActiveBrokerInterval",
     }
 )
+DISABLE, PROM = "DISABLE", "PROM"  # how numbers are exported
 _PEER = re.compile(r"([A-Za-z0-9_.]{1,64})-(.+):(\d{1,5})")
 PEERS_MAX = 31
 MASTER_LEASE_MS_DEFAULT = 800
@@ -94,6 +92,9 @@ class ControllerConfig:
     server_channel_max_idle_time_seconds: int = 120
     server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
+    metrics_exporter_type: str = DISABLE  # or PROM: /metrics, /livez, /readyz, /startupz over HTTP
+    metrics_prom_exporter_host: str = ""  # empty: every address
+    metrics_prom_exporter_port: int = 5_559  # a broker's default is 5557, a NameServer's 5558
 
     def __post_init__(self) -> None:
         if self.controller_type.lower() != "dledger":
@@ -137,6 +138,14 @@ class ControllerConfig:
         ):
             if number < 0:
                 raise ConfigError(f"{key} is {number}, must not be negative")
+        if not 0 <= self.metrics_prom_exporter_port <= 65_535:
+            raise ConfigError(
+                f"metricsPromExporterPort is {self.metrics_prom_exporter_port}, must be 0 to 65535"
+            )
+        if self.metrics_exporter_type not in (DISABLE, PROM):
+            raise ConfigError(
+                f"metricsExporterType is {self.metrics_exporter_type!r}, must be {PROM} or {DISABLE}"
+            )
         _ = self.raft  # its own checks
 
     @property

@@ -9,20 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.ha.controller.state import ControllerState
 from aerobee.ha.quorum.calls import ControllerCalls
-from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
+from aerobee.ha.quorum.config import PROM, ControllerConfig, LiveControllerConfig
 from aerobee.ha.quorum.config_calls import ControllerConfigCalls
+from aerobee.ha.quorum.families import controller_families
 from aerobee.ha.quorum.masters import Masters
 from aerobee.ha.quorum.membership_calls import MembershipCalls
 from aerobee.ha.quorum.peer_links import PeerLinks
 from aerobee.ha.quorum.raft_service import RaftService, RaftStatus, Runner
 from aerobee.ha.raft.messages import decode_message
 from aerobee.ha.raft.node import RaftNode
+from aerobee.monitoring.exposition import Family
+from aerobee.monitoring.health import Health
+from aerobee.monitoring.http_server import HttpServer
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body_limits import limit_bodies
 from aerobee.remoting.client import RemotingClient
@@ -109,6 +113,9 @@ class Controller:
         )
         self._unread = UnreadReplies(lambda: self._server.connections, limit_bytes=PENDING_REPLY_BYTES_MAX)
         self._unread_task: asyncio.Task[None] | None = None
+        self.health = Health("controller")
+        self.health.check("leader", lambda: "" if self.status.leader else "no controller leads")
+        self.http = self._make_http() if config.metrics_exporter_type == PROM else None
 
     @property
     def config(self) -> ControllerConfig:
@@ -139,15 +146,21 @@ class Controller:
             listeners.append(Listener(EXTRA_LISTENER, config.bind_address, config.listen_port))
         try:
             await self._server.start(listeners)
+            if self.http is not None:
+                await self.http.start()
         except BaseException:
+            await self._server.stop(drain_s=0)
             await self._raft.stop()
             raise
+        self.health.is_started = True
         self._links.start()
         self._masters.start()
         self._unread_task = asyncio.create_task(self._look_for_unread(), name="controller-unread")
 
     async def stop(self) -> None:
         """Let another one lead, take no further part, close everything. What was agreed on is on the disk already."""
+        if self.http is not None:
+            await self.http.stop()
         await self._hand_over()
         await self._masters.stop()
         await self._raft.stop()
@@ -176,6 +189,26 @@ class Controller:
                     await asyncio.sleep(HAND_OVER_LOOK_S)
         except (AerobeeError, TimeoutError) as error:
             log.info("the leadership was not handed over: %s", error or "nobody took it in time")
+
+    def families(self) -> Iterator[Family]:
+        """Its numbers for /metrics."""
+        config = self.config
+        return controller_families(
+            quorum=config.controller_d_leger_group,
+            own_id=config.controller_d_leger_self_id,
+            status=self.status,
+            groups=list(self.state.groups.values()),
+            alive=self._masters.alive,
+            connections=len(self._server.connections),
+        )
+
+    def _make_http(self) -> HttpServer:
+        return HttpServer(
+            host=self.config.metrics_prom_exporter_host,
+            port=self.config.metrics_prom_exporter_port,
+            health=self.health,
+            families=self.families,
+        )
 
     def _make_handlers(self, disk: Disk) -> Mapping[int, Handler]:
         handlers: dict[int, Handler] = {
