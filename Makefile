@@ -35,6 +35,7 @@ types:
 	$(BIN)/mypy --config-file mypy_tests.ini tests
 
 unit: native
+	@scripts/setup-prometheus || echo "setup-prometheus: the tests of rules and dashboards are skipped" >&2
 	$(PYTEST) -q tests/unit tests/simulation tests/integration tests/abuse
 
 # Crashes, power losses and lost messages in every flow, SEEDS lives of each; the long run, an hour with 10,000.

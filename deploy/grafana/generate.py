@@ -1,0 +1,591 @@
+"""Writes dashboards/*.json: `python deploy/grafana/generate.py`. A test holds the files to what this writes.
+
+A panel is a title, a unit, what it is drawn as, and its queries, each with a legend. Times are over $__rate_interval; every
+dashboard has the variables datasource and cluster, some more.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+FOLDER = HERE / "dashboards"
+WIDTH = 24
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+C = 'cluster="$cluster"'
+B = C + ',node_id=~"$broker"'
+T = C + ',topic=~"$topic"'
+G = C + ',consumer_group=~"$group"'
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel; `queries` are (expression, legend). `kind`: timeseries, stat, table."""
+
+    title: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    kind: str = "timeseries"
+    note: str = ""
+    span: int = 8
+    height: int = 7
+
+
+@dataclass(frozen=True)
+class Board:
+    """One dashboard; `variables` are (name, label_values query)."""
+
+    uid: str
+    title: str
+    panels: tuple[Panel, ...]
+    variables: tuple[tuple[str, str], ...] = field(default=())
+
+
+def one(title: str, query: str, legend: str = "", **options: Any) -> Panel:
+    return Panel(title, ((query, legend),), **options)
+
+
+def rate(name: str, where: str, by: str) -> str:
+    return f"sum by ({by}) (rate({name}{{{where}}}[$__rate_interval]))"
+
+
+def percentile(share: float, name: str, where: str, by: str = "") -> str:
+    labels = f"{by}, le" if by else "le"
+    return (
+        f"histogram_quantile({share}, sum by ({labels}) (rate({name}_bucket{{{where}}}[$__rate_interval])))"
+    )
+
+
+STATES = 'sum by (consumer_group, topic, state) (aerobee_consumer_lag_state{%s,state!="OK"})'
+BROKERS = ("broker", 'label_values(rocketmq_topic_number{cluster="$cluster"}, node_id)')
+TOPICS = ("topic", 'label_values(rocketmq_messages_in_total{cluster="$cluster"}, topic)')
+GROUPS = ("group", 'label_values(aerobee_consumer_members{cluster="$cluster"}, consumer_group)')
+
+CLUSTER = Board(
+    "aerobee-cluster",
+    "Aerobee: cluster",
+    (
+        one(
+            "Messages in",
+            f"sum(rate(rocketmq_messages_in_total{{{C}}}[$__rate_interval]))",
+            "in",
+            unit="cps",
+            kind="stat",
+            span=4,
+            height=4,
+        ),
+        one(
+            "Messages out",
+            f"sum(rate(rocketmq_messages_out_total{{{C}}}[$__rate_interval]))",
+            "out",
+            unit="cps",
+            kind="stat",
+            span=4,
+            height=4,
+        ),
+        one(
+            "Not consumed",
+            f"sum(rocketmq_consumer_lag_messages{{{C}}})",
+            "messages",
+            kind="stat",
+            span=4,
+            height=4,
+        ),
+        one(
+            "Longest lag",
+            f"max(rocketmq_consumer_lag_latency{{{C}}}) / 1000",
+            "",
+            unit="s",
+            kind="stat",
+            span=4,
+            height=4,
+        ),
+        one("Brokers that answer", f"count(aerobee_writable{{{C}}})", "", kind="stat", span=4, height=4),
+        one("Dead letters", f"sum(aerobee_dead_letters{{{C}}})", "", kind="stat", span=4, height=4),
+        one(
+            "Messages in, by topic",
+            rate("rocketmq_messages_in_total", C + ',is_system="false"', "topic"),
+            "{{topic}}",
+            unit="cps",
+        ),
+        one(
+            "Messages out, by group",
+            rate("rocketmq_messages_out_total", C, "consumer_group"),
+            "{{consumer_group}}",
+            unit="cps",
+        ),
+        one(
+            "Bytes in, by broker",
+            rate("rocketmq_throughput_in_total", C, "node_id"),
+            "{{node_id}}",
+            unit="Bps",
+        ),
+        Panel(
+            "A send takes",
+            (
+                (percentile(0.5, "aerobee_put_latency_seconds", C), "median"),
+                (percentile(0.99, "aerobee_put_latency_seconds", C), "99 %"),
+            ),
+            unit="s",
+        ),
+        Panel(
+            "A pull takes",
+            (
+                (percentile(0.5, "aerobee_get_latency_seconds", C), "median"),
+                (percentile(0.99, "aerobee_get_latency_seconds", C), "99 %"),
+            ),
+            unit="s",
+        ),
+        one(
+            "Groups that are late",
+            f"topk(10, max by (consumer_group, topic) (rocketmq_consumer_lag_latency{{{C}}}) / 1000)",
+            "{{consumer_group}} {{topic}}",
+            unit="s",
+        ),
+        one(
+            "Groups that are not OK",
+            STATES % C,
+            "{{consumer_group}} {{topic}} {{state}}",
+            note="Queues in each state but OK",
+        ),
+        one("Disk used", f"aerobee_disk_used_ratio{{{C}}}", "{{node_id}}", unit="percentunit"),
+        one("Roles", f"aerobee_role{{{C}}}", "{{node_id}} {{role}} {{instance}}"),
+        one(
+            "Has a master, as NameServers say",
+            f"max by (broker) (aerobee_nameserver_has_master{{{C}}})",
+            "{{broker}}",
+        ),
+        one(
+            "Connections", f"sum by (node_id) (rocketmq_consumer_connections{{{C}}})", "{{node_id}} consumers"
+        ),
+        one("Topics", f"max(rocketmq_topic_number{{{C}}})", "topics"),
+    ),
+)
+BROKER = Board(
+    "aerobee-broker",
+    "Aerobee: broker",
+    (
+        one("Messages in", rate("rocketmq_messages_in_total", B, "node_id"), "{{node_id}}", unit="cps"),
+        one("Messages out", rate("rocketmq_messages_out_total", B, "node_id"), "{{node_id}}", unit="cps"),
+        one("Bytes", rate("rocketmq_throughput_out_total", B, "node_id"), "{{node_id}} out", unit="Bps"),
+        Panel(
+            "A send takes",
+            tuple(
+                (percentile(share, "aerobee_put_latency_seconds", B, "node_id"), "{{node_id}} " + name)
+                for share, name in ((0.5, "median"), (0.99, "99 %"), (0.999, "99.9 %"))
+            ),
+            unit="s",
+        ),
+        Panel(
+            "A pull takes",
+            tuple(
+                (percentile(share, "aerobee_get_latency_seconds", B, "node_id"), "{{node_id}} " + name)
+                for share, name in ((0.5, "median"), (0.99, "99 %"))
+            ),
+            unit="s",
+        ),
+        one(
+            "The event loop is late",
+            f"aerobee_loop_wait_seconds{{{B}}}",
+            "{{node_id}} {{instance}}",
+            unit="s",
+        ),
+        one(
+            "Held by single requests",
+            f"rate(aerobee_loop_held_seconds_total{{{B}}}[$__rate_interval])",
+            "{{node_id}}",
+            unit="percentunit",
+            note="Share of the time in which one request or burst of 50 ms or more held everybody else",
+        ),
+        one("Longest request", f"aerobee_loop_held_longest_seconds{{{B}}}", "{{node_id}}", unit="s"),
+        one(
+            "Refused because of overload",
+            f"rate(aerobee_overload_refused_total{{{B}}}[$__rate_interval])",
+            "{{node_id}}",
+            unit="cps",
+        ),
+        one(
+            "Refused at a bound",
+            f"rate(aerobee_bounds_reached_total{{{B}}}[$__rate_interval])",
+            "{{node_id}}",
+            unit="cps",
+        ),
+        one("Disk used", f"aerobee_disk_used_ratio{{{B}}}", "{{node_id}}", unit="percentunit"),
+        one("The log", f"rocketmq_storage_size{{{B}}}", "{{node_id}}", unit="bytes"),
+        one(
+            "Stored, not on the disk",
+            f"rocketmq_storage_flush_behind_bytes{{{B}}}",
+            "{{node_id}}",
+            unit="bytes",
+        ),
+        one(
+            "Oldest message", f"rocketmq_storage_message_reserve_time{{{B}}} / 1000", "{{node_id}}", unit="s"
+        ),
+        one("Takes messages", f"aerobee_writable{{{B}}}", "{{node_id}} {{instance}}"),
+        one(
+            "Producers",
+            f"sum by (node_id, language) (rocketmq_producer_connections{{{B}}})",
+            "{{node_id}} {{language}}",
+        ),
+        one(
+            "Consumers",
+            f"sum by (node_id, consumer_group) (rocketmq_consumer_connections{{{B}}})",
+            "{{consumer_group}}",
+        ),
+        one(
+            "Pulls that found nothing",
+            f"rate(aerobee_pulls_missed_total{{{B}}}[$__rate_interval])",
+            "{{node_id}}",
+            unit="cps",
+        ),
+        one("Age of the lag figures", f"aerobee_lag_sample_age_seconds{{{B}}}", "{{node_id}}", unit="s"),
+        one("What a page of metrics takes", "aerobee_page_work_seconds", "{{instance}}", unit="s"),
+    ),
+    (BROKERS,),
+)
+TOPIC = Board(
+    "aerobee-topic",
+    "Aerobee: topic",
+    (
+        one("Messages in", rate("rocketmq_messages_in_total", T, "topic"), "{{topic}}", unit="cps"),
+        one("Bytes in", rate("rocketmq_throughput_in_total", T, "topic"), "{{topic}}", unit="Bps"),
+        one(
+            "Bytes a message",
+            f"sum by (topic) (rate(rocketmq_throughput_in_total{{{T}}}[$__rate_interval])) / sum by (topic) (rate(rocketmq_messages_in_total{{{T}}}[$__rate_interval]))",
+            "{{topic}}",
+            unit="bytes",
+        ),
+        one(
+            "Messages out",
+            rate("rocketmq_messages_out_total", T, "topic, consumer_group"),
+            "{{topic}} {{consumer_group}}",
+            unit="cps",
+        ),
+        one(
+            "Bytes out",
+            rate("rocketmq_throughput_out_total", T, "topic, consumer_group"),
+            "{{topic}} {{consumer_group}}",
+            unit="Bps",
+        ),
+        one(
+            "Not consumed",
+            f"sum by (topic, consumer_group) (rocketmq_consumer_lag_messages{{{T}}})",
+            "{{topic}} {{consumer_group}}",
+        ),
+        one(
+            "Age of the first that is not consumed",
+            f"max by (topic, consumer_group) (rocketmq_consumer_lag_latency{{{T}}}) / 1000",
+            "{{topic}} {{consumer_group}}",
+            unit="s",
+        ),
+        one(
+            "By broker",
+            rate("rocketmq_messages_in_total", T, "topic, node_id"),
+            "{{topic}} {{node_id}}",
+            unit="cps",
+        ),
+    ),
+    (TOPICS,),
+)
+GROUP = Board(
+    "aerobee-group",
+    "Aerobee: group",
+    (
+        one(
+            "Not consumed",
+            f"sum by (consumer_group, topic) (rocketmq_consumer_lag_messages{{{G}}})",
+            "{{consumer_group}} {{topic}}",
+        ),
+        one(
+            "Of which the filter takes",
+            f"sum by (consumer_group, topic) (aerobee_consumer_lag_filtered_messages{{{G}}})",
+            "{{consumer_group}} {{topic}}",
+            note="Groups with a filter only",
+        ),
+        one(
+            "Age of the first that is not consumed",
+            f"max by (consumer_group, topic) (rocketmq_consumer_lag_latency{{{G}}}) / 1000",
+            "{{consumer_group}} {{topic}}",
+            unit="s",
+        ),
+        one("Queues that are not OK", STATES % G, "{{consumer_group}} {{topic}} {{state}}"),
+        one(
+            "Which queues",
+            f"aerobee_consumer_queue_lag_state{{{G}}}",
+            "{{topic}} {{queue_id}} at {{node_id}}: {{state}}",
+            kind="table",
+        ),
+        one(
+            "Worked off in",
+            f"max by (consumer_group, topic) (aerobee_consumer_drain_seconds{{{G}}})",
+            "{{consumer_group}} {{topic}}",
+            unit="s",
+            note="Absent when it never will be",
+        ),
+        one(
+            "Until retention takes an unread message",
+            f"min by (consumer_group, topic) (aerobee_consumer_retention_left_seconds{{{G}}})",
+            "{{consumer_group}} {{topic}}",
+            unit="s",
+        ),
+        one(
+            "Consumed",
+            rate("rocketmq_messages_out_total", G, "consumer_group, topic"),
+            "{{consumer_group}} {{topic}}",
+            unit="cps",
+        ),
+        one(
+            "Handed out, not committed",
+            f"sum by (consumer_group, topic) (rocketmq_consumer_inflight_messages{{{G}}})",
+            "{{consumer_group}} {{topic}}",
+        ),
+        one(
+            "Not handed out yet",
+            f"sum by (consumer_group, topic) (rocketmq_consumer_ready_messages{{{G}}})",
+            "{{consumer_group}} {{topic}}",
+        ),
+        one("Members", f"max by (consumer_group) (aerobee_consumer_members{{{G}}})", "{{consumer_group}}"),
+        one(
+            "Ordered queues: held for",
+            f"aerobee_consumer_lock_held_seconds{{{G}}}",
+            "{{topic}} {{queue_id}} {{client_id}}",
+            unit="s",
+        ),
+        one(
+            "Ordered queues: renewed",
+            f"aerobee_consumer_lock_age_seconds{{{G}}}",
+            "{{topic}} {{queue_id}} {{client_id}}",
+            unit="s",
+        ),
+        one(
+            "Dead letters, stored",
+            f"sum by (consumer_group) (aerobee_dead_letters{{{G}}})",
+            "{{consumer_group}}",
+        ),
+        one(
+            "Dead letters, new",
+            rate("rocketmq_send_to_dlq_messages_total", G, "consumer_group"),
+            "{{consumer_group}}",
+            unit="cps",
+        ),
+        one(
+            "Queues without an offset",
+            f"sum by (consumer_group, topic) (aerobee_consumer_unknown_queues{{{G}}})",
+            "{{consumer_group}} {{topic}}",
+        ),
+    ),
+    (GROUPS,),
+)
+LATER = Board(
+    "aerobee-later",
+    "Aerobee: transactions and timers",
+    (
+        one("Open transactions", f"sum by (topic) (rocketmq_half_messages{{{C}}})", "{{topic}}"),
+        one(
+            "Oldest open transaction",
+            f"max by (node_id) (aerobee_oldest_half_message_seconds{{{C}}})",
+            "{{node_id}}",
+            unit="s",
+        ),
+        Panel(
+            "Transactions",
+            (
+                (f"sum(rate(rocketmq_commit_messages_total{{{C}}}[$__rate_interval]))", "committed"),
+                (f"sum(rate(rocketmq_rollback_messages_total{{{C}}}[$__rate_interval]))", "rolled back"),
+                (f"sum(rate(aerobee_transactions_given_up_total{{{C}}}[$__rate_interval]))", "given up"),
+            ),
+            unit="cps",
+        ),
+        one("Wait for their time", f"sum by (topic) (rocketmq_timing_messages{{{C}}})", "{{topic}}"),
+        Panel(
+            "The timer",
+            (
+                (f"sum(rate(rocketmq_timer_enqueue_total{{{C}}}[$__rate_interval]))", "in"),
+                (f"sum(rate(rocketmq_timer_dequeue_total{{{C}}}[$__rate_interval]))", "out"),
+            ),
+            unit="cps",
+        ),
+        one(
+            "How late timers are",
+            f"max by (quantile) (aerobee_timer_delivery_late_seconds{{{C}}})",
+            "{{quantile}}",
+            unit="s",
+        ),
+        one(
+            "How late delay levels are",
+            f"max by (quantile) (aerobee_delay_level_late_seconds{{{C}}})",
+            "{{quantile}}",
+            unit="s",
+        ),
+        one(
+            "Wait in delay levels", f"sum by (level) (aerobee_delay_level_messages{{{C}}})", "level {{level}}"
+        ),
+        one("The wheel is behind", f"rocketmq_timer_dequeue_latency{{{C}}} / 1000", "{{node_id}}", unit="s"),
+        one("Not in the wheel yet", f"rocketmq_timer_enqueue_lag{{{C}}}", "{{node_id}}"),
+        one("Handed out by pops", f"aerobee_pop_invisible{{{C}}}", "{{node_id}}"),
+        one(
+            "Pops that come again",
+            f"rate(aerobee_pop_revived_total{{{C}}}[$__rate_interval])",
+            "{{node_id}}",
+            unit="cps",
+        ),
+    ),
+)
+REPLICATION = Board(
+    "aerobee-replication",
+    "Aerobee: replication",
+    (
+        one("Roles", f"aerobee_role{{{C}}}", "{{node_id}} {{role}} {{instance}}", kind="table"),
+        Panel(
+            "Copies in sync",
+            (
+                (f"aerobee_in_sync_replicas{{{C}}}", "{{node_id}}"),
+                (f"aerobee_in_sync_replicas_min{{{C}}}", "{{node_id}} needs"),
+            ),
+        ),
+        one(
+            "Slaves: bytes behind",
+            f"aerobee_replica_behind_bytes{{{C}}}",
+            "{{node_id}} {{replica}}",
+            unit="bytes",
+        ),
+        one(
+            "Slaves: seconds behind",
+            f"aerobee_replica_behind_seconds{{{C}}}",
+            "{{node_id}} {{replica}}",
+            unit="s",
+        ),
+        one("Slaves that are in sync", f"aerobee_replica_in_sync{{{C}}}", "{{node_id}} {{replica}}"),
+        one("Follow a master", f"aerobee_replication_connected{{{C}}}", "{{node_id}} {{instance}}"),
+        one(
+            "As slaves see it: bytes behind",
+            f"aerobee_replication_behind_bytes{{{C}}}",
+            "{{node_id}} {{instance}}",
+            unit="bytes",
+        ),
+        one(
+            "Since the master said something",
+            f"aerobee_replication_silent_seconds{{{C}}}",
+            "{{node_id}} {{instance}}",
+            unit="s",
+        ),
+        one("Epoch of the role", f"aerobee_role_epoch{{{C}}}", "{{node_id}} {{instance}}"),
+        one(
+            "Controllers: who leads", "aerobee_controller_is_leader", "{{controller_group}} {{controller_id}}"
+        ),
+        one(
+            "Controllers: term", "max by (controller_group) (aerobee_controller_term)", "{{controller_group}}"
+        ),
+        one("Registered replicas", f"max by (broker) (aerobee_nameserver_replicas{{{C}}})", "{{broker}}"),
+        one(
+            "Silent brokers",
+            f"max by (address) (aerobee_nameserver_broker_silent_seconds{{{C}}})",
+            "{{address}}",
+            unit="s",
+        ),
+    ),
+)
+BOARDS = (CLUSTER, BROKER, TOPIC, GROUP, LATER, REPLICATION)
+
+
+def dashboard(board: Board) -> dict[str, Any]:
+    """The JSON that Grafana provisions (schema 39, Grafana 10 and later)."""
+    panels, x, y, row = [], 0, 0, 0
+    for number, panel in enumerate(board.panels, start=1):
+        if x + panel.span > WIDTH:
+            x, y, row = 0, y + row, 0
+        panels.append(_panel(number, panel, x, y))
+        x, row = x + panel.span, max(row, panel.height)
+    variables: list[dict[str, Any]] = [
+        {
+            "name": "datasource",
+            "label": "Data source",
+            "type": "datasource",
+            "query": "prometheus",
+            "current": {},
+            "hide": 0,
+        },
+        _variable("cluster", "label_values(rocketmq_topic_number, cluster)", is_many=False),
+        *(_variable(name, query, is_many=True) for name, query in board.variables),
+    ]
+    return {
+        "uid": board.uid,
+        "title": board.title,
+        "tags": ["aerobee"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "15s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "browser",
+        "templating": {"list": variables},
+        "annotations": {"list": []},
+        "links": [
+            {
+                "title": "Aerobee",
+                "type": "dashboards",
+                "tags": ["aerobee"],
+                "asDropdown": True,
+                "includeVars": True,
+                "keepTime": True,
+            }
+        ],
+        "panels": panels,
+    }
+
+
+def _variable(name: str, query: str, *, is_many: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "label": name.capitalize(),
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 1,
+        "multi": is_many,
+        "includeAll": is_many,
+        "allValue": ".*" if is_many else None,
+        "current": {"text": "All", "value": "$__all"} if is_many else {},
+        "hide": 0,
+    }
+
+
+def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:
+    targets = [
+        {
+            "refId": chr(ord("A") + place),
+            "datasource": DATASOURCE,
+            "expr": query,
+            "legendFormat": legend or "__auto",
+            "editorMode": "code",
+            "range": panel.kind == "timeseries",
+            "instant": panel.kind != "timeseries",
+            **({"format": "table"} if panel.kind == "table" else {}),
+        }
+        for place, (query, legend) in enumerate(panel.queries)
+    ]
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.note,
+        "datasource": DATASOURCE,
+        "gridPos": {"h": panel.height, "w": panel.span, "x": x, "y": y},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "options": {},
+        "targets": targets,
+    }
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for board in BOARDS:
+        (FOLDER / f"{board.uid}.json").write_text(json.dumps(dashboard(board), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""deploy/grafana: the files are what generate.py writes, they have what Grafana's schema asks for, and each panel's query returns
+data from a real Prometheus that scrapes a cluster at work. With them the alerts: a rule on a name that nobody exports never fires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import runpy
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.integration.prometheus import asked, names_in, prometheus, world
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+FOLDER = DEPLOY / "grafana" / "dashboards"
+FILES = sorted(FOLDER.glob("*.json"))
+# Of what does not happen in a healthy cluster there is no series.
+ABSENT = {
+    "aerobee_timer_delivery_late_seconds",
+    "aerobee_consumer_drain_seconds",
+    "aerobee_controller_group_has_master",  # no broker here asks controllers; tests/unit/ha/test_controller_families.py
+}
+WAIT_S = 120.0
+# An existing dashboard for RocketMQ 5 asks for these.
+ROCKETMQ = [
+    "rocketmq_broker_permission",
+    "rocketmq_topic_number",
+    "rocketmq_consumer_group_number",
+    "rocketmq_messages_in_total",
+    "rocketmq_messages_out_total",
+    "rocketmq_throughput_in_total",
+    "rocketmq_throughput_out_total",
+    "rocketmq_producer_connections",
+    "rocketmq_consumer_connections",
+    "rocketmq_consumer_lag_messages",
+    "rocketmq_consumer_lag_latency",
+    "rocketmq_consumer_inflight_messages",
+    "rocketmq_consumer_queueing_latency",
+    "rocketmq_consumer_ready_messages",
+    "rocketmq_send_to_dlq_messages_total",
+    "rocketmq_commit_messages_total",
+    "rocketmq_rollback_messages_total",
+    "rocketmq_half_messages",
+    "rocketmq_storage_size",
+    "rocketmq_storage_flush_behind_bytes",
+    "rocketmq_storage_dispatch_behind_bytes",
+    "rocketmq_storage_message_reserve_time",
+    "rocketmq_timing_messages",
+    "rocketmq_timer_enqueue_lag",
+    "rocketmq_timer_dequeue_latency",
+    "rocketmq_timer_enqueue_total",
+    "rocketmq_timer_dequeue_total",
+    "rocketmq_pop_revive_lag",
+]
+
+
+def boards() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in FILES]
+
+
+def queries() -> list[tuple[str, str]]:
+    return [
+        (f"{board['title']}: {panel['title']}", target["expr"])
+        for board in boards()
+        for panel in board["panels"]
+        for target in panel["targets"]
+    ]
+
+
+def test_the_files_are_what_the_generator_writes() -> None:
+    generate = runpy.run_path(str(DEPLOY / "grafana" / "generate.py"))
+    written = {
+        f"{board.uid}.json": json.dumps(generate["dashboard"](board), indent=1) + "\n"
+        for board in generate["BOARDS"]
+    }
+    assert {path.name: path.read_text() for path in FILES} == written
+
+
+def test_dashboards_have_what_grafana_asks_for() -> None:
+    assert len({board["uid"] for board in boards()}) == len(FILES) >= 6
+    for board in boards():
+        assert {
+            "uid",
+            "title",
+            "schemaVersion",
+            "version",
+            "panels",
+            "templating",
+            "time",
+            "annotations",
+        } <= board.keys()
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", board["uid"])
+        variables = {variable["name"] for variable in board["templating"]["list"]}
+        assert {"datasource", "cluster"} <= variables
+        ids = [panel["id"] for panel in board["panels"]]
+        assert len(set(ids)) == len(ids)
+        taken: set[tuple[int, int]] = set()
+        for panel in board["panels"]:
+            assert {
+                "id",
+                "type",
+                "title",
+                "gridPos",
+                "datasource",
+                "targets",
+                "fieldConfig",
+                "options",
+            } <= panel.keys()
+            place = panel["gridPos"]
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            assert max(x for x, _ in cells) < 24
+            assert not cells & taken, f"{panel['title']} lies over another panel"
+            taken |= cells
+            for target in panel["targets"]:
+                assert {"refId", "expr", "datasource", "legendFormat"} <= target.keys()
+                used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
+                assert used <= variables, panel["title"]
+
+
+def test_the_example_for_keda_asks_for_the_lag_of_one_group() -> None:
+    document = yaml.safe_load((DEPLOY / "keda" / "scaledobject.yaml").read_text())
+    assert document["kind"] == "ScaledObject"
+    assert all("consumer_group=" in trigger["metadata"]["query"] for trigger in document["spec"]["triggers"])
+
+
+def filled(query: str) -> str:
+    query = query.replace("$__rate_interval", "10s").replace('"$cluster"', '"DefaultCluster"')
+    return re.sub(r'=~"\$\w+"', '=~".*"', query)
+
+
+async def test_every_panel_and_every_rule_finds_its_series() -> None:
+    rules = DEPLOY / "prometheus"
+    names: set[str] = set()
+    async with world() as running, prometheus(running.targets, rules) as address:
+        left = dict.fromkeys(queries())
+        deadline = time.monotonic() + WAIT_S
+        while left:
+            for title, query in list(left):
+                if await asked(address, filled(query)):
+                    del left[title, query]
+            names |= names_in(await running.pages())
+            missing = [
+                f"{title}: {query}" for title, query in left if not any(name in query for name in ABSENT)
+            ]
+            if not missing:
+                break
+            assert time.monotonic() < deadline, "without data:\n" + "\n".join(missing)
+            await asyncio.sleep(1)
+        assert await asked(address, 'ALERTS{alertname="AerobeeDeadLetters"}')
+        assert await asked(address, 'up{job=~"aerobee.*"} == 0') == []
+    assert set(ROCKETMQ) <= names
+    known = names | ABSENT
+    for file in ("recording.yml", "alerts.yml"):
+        for group in yaml.safe_load((rules / file).read_text())["groups"]:
+            for rule in group["rules"]:
+                used = set(re.findall(r"(?<![:\w])(?:aerobee|rocketmq)_\w+(?!\w*:)", rule["expr"]))
+                assert used <= known, rule
