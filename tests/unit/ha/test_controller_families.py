@@ -9,8 +9,8 @@ from aerobee.ha.quorum.raft_service import RaftStatus
 
 def shown(*, is_leader: bool) -> dict[str, list[float | object]]:
     groups = [
-        Group("c", "with", master_id=1, master_epoch=4, in_sync=frozenset({1, 2})),
-        Group("c", "without", master_epoch=2),
+        Group(cluster_name="c", broker_name="with", master_id=1, master_epoch=4, in_sync=frozenset({1, 2})),
+        Group(cluster_name="c", broker_name="without", master_epoch=2),
     ]
     status = RaftStatus(is_leader=is_leader, leader="n0", term=7, voters=("n0", "n1", "n2"))
     families = controller_families(
