@@ -15,7 +15,7 @@ def replication_families(parts: BrokerParts, state: ReplicationState, common: st
     config = parts.store.config
     if state.role is Role.MASTER:
         yield from _slaves(parts, state, common)
-        in_sync = 1 + sum(replica.is_in_sync for replica in state.replicas)
+        in_sync = len(state.members) or 1 + sum(replica.is_in_sync for replica in state.replicas)
         for name, meaning, value in (
             ("aerobee_in_sync_replicas", "Copies that have all of the log, the master's too", in_sync),
             ("aerobee_in_sync_replicas_wanted", "inSyncReplicas", config.in_sync_replicas),

@@ -12,7 +12,14 @@ GAP = 1_000
 
 def state(role: Role, following: FollowState | None, *, log_end: int = 5_000) -> ReplicationState:
     return ReplicationState(
-        role=role, epoch=1, log_end=log_end, confirmed=0, replicas=(), following=following
+        role=role,
+        epoch=1,
+        log_end=log_end,
+        confirmed=0,
+        replicas=(),
+        members=frozenset(),
+        reason="",
+        following=following,
     )
 
 
