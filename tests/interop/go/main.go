@@ -3,6 +3,7 @@
 //	first N      send N messages to a topic that need not exist, one line {"id", "queue"} each
 //	consume N    a push consumer from the first offset, one line {"body", "tag", "keys", "attempt"} a message, until N came;
 //	             a message "again" fails at its first attempt
+//	keys         one send signed with $ACCESS_KEY and $SECRET_KEY, unsigned without; one line {"send"}: "ok" or the error
 //	transact     one transaction committed, one rolled back, one that is committed when it is checked
 //
 // A failure is one line {"error"} and exit code 1.
@@ -52,6 +53,8 @@ func main() {
 		send(namesrv, topic, group, count)
 	case "consume":
 		consume(namesrv, topic, group, count)
+	case "keys":
+		sendWithKeys(namesrv, topic, group)
 	case "transact":
 		transact(namesrv, topic, group)
 	}
@@ -72,6 +75,24 @@ func send(namesrv []string, topic, group string, count int) {
 		check(err)
 		say(map[string]any{"id": result.MsgID, "queue": result.MessageQueue.QueueId, "status": int(result.Status)})
 	}
+	check(p.Shutdown())
+}
+
+func sendWithKeys(namesrv []string, topic, group string) {
+	options := []producer.Option{producer.WithNsResolver(primitive.NewPassthroughResolver(namesrv)),
+		producer.WithGroupName(group), producer.WithRetry(0), producer.WithSendMsgTimeout(20 * time.Second)}
+	if os.Getenv("ACCESS_KEY") != "" {
+		options = append(options, producer.WithCredentials(primitive.Credentials{
+			AccessKey: os.Getenv("ACCESS_KEY"), SecretKey: os.Getenv("SECRET_KEY")}))
+	}
+	p, err := rocketmq.NewProducer(options...)
+	check(err)
+	check(p.Start())
+	outcome := "ok"
+	if _, err := p.SendSync(context.Background(), primitive.NewMessage(topic, []byte("go"))); err != nil {
+		outcome = err.Error()
+	}
+	say(map[string]any{"send": outcome})
 	check(p.Shutdown())
 }
 
