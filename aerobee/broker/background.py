@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from aerobee.clock import Clock, Timer
+from aerobee.ordered_set import OrderedSet
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -19,7 +20,7 @@ class Background:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._timers: dict[str, Timer] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
 
     def every(self, name: str, interval_s: Callable[[], float], work: Callable[[], None]) -> None:
         """Do `work` again and again until stop(). The interval is asked each time; a failure is logged."""

@@ -36,6 +36,7 @@ from aerobee.broker.serving import Serving
 from aerobee.clock import Clock, SystemClock
 from aerobee.errors import UsageError
 from aerobee.network import AsyncioNetwork, Network
+from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.direct import DirectNetwork
 from aerobee.remoting.peer import Handler
@@ -176,7 +177,7 @@ class Broker:
         return self._serving.fast_path
 
     @property
-    def connections(self) -> set[Connection]:
+    def connections(self) -> OrderedSet[Connection]:
         """The open connections of clients."""
         return self.ports.connections
 

@@ -16,6 +16,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.clock import Clock
 from aerobee.message import pack_host
 from aerobee.network import Network
+from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
@@ -80,9 +81,9 @@ class Ports:
         self.main, self.vip = make(), make()
 
     @property
-    def connections(self) -> set[Connection]:
+    def connections(self) -> OrderedSet[Connection]:
         """The open connections of clients."""
-        return self.main.connections | self.vip.connections
+        return self.main.connections.union(self.vip.connections)
 
     async def open(self, ha_port: int = 0) -> BrokerIdentity:
         """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless it was asked for."""

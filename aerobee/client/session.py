@@ -225,7 +225,7 @@ class Session:
                 RemotingCommand(RequestCode.UNREGISTER_CLIENT.value, dict(ext)),
                 timeout_s=UNREGISTER_TIMEOUT_S,
             )
-            for address in self._known_by
+            for address in sorted(self._known_by)
             for ext in leaving
         ]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):

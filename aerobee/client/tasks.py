@@ -11,6 +11,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from aerobee.ordered_set import OrderedSet
+
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -19,7 +21,7 @@ class Tasks:
     """Tasks of one owner. After close() none of them runs."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: OrderedSet[asyncio.Task[Any]] = OrderedSet()
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str, *, awaited: bool = False) -> asyncio.Task[T]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from aerobee.errors import TransportError
 from aerobee.nameserver.config import LiveNameServerConfig
 from aerobee.nameserver.route_table import MinBrokerChange
+from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
@@ -29,7 +30,7 @@ class MinBrokerNotices:
     def __init__(self, *, client: RemotingClient, config: LiveNameServerConfig) -> None:
         self._client = client
         self._config = config
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
 
     def send(self, changes: Iterable[MinBrokerChange]) -> None:
         """Start sending, and return at once."""

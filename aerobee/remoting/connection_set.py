@@ -12,6 +12,7 @@ import asyncio
 import logging
 
 from aerobee.clock import Clock, Timer
+from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.progress import Progress
@@ -27,7 +28,7 @@ class ConnectionSet:
     """`connections` holds the open ones; `made` and `lost` are the callbacks of their Endpoint."""
 
     def __init__(self, clock: Clock, limits: ConnectionLimits) -> None:
-        self.connections: set[Connection] = set()
+        self.connections: OrderedSet[Connection] = OrderedSet()
         self.too_slow_count = 0
         self._limits = limits
         self._look_s = min(limits.handshake_s / 2, limits.frame_s / 2, LOOK_S_MAX)

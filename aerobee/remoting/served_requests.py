@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
 from aerobee.errors import AerobeeError, RemoteError
+from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.frame import encode_frame
@@ -45,7 +46,7 @@ class ServedRequests:
         self._watch = watch
         self._limits = limits
         self._go_on = go_on
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._task_bytes = 0
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from aerobee.clock import Timer
 from aerobee.testing.simulated_disk import SimulatedDisk
-from aerobee.testing.simulated_loop import SimulatedClock
+from aerobee.testing.simulated_loop import SimulatedClock, SimulatedTimer
 from aerobee.testing.simulated_network import Endpoint, SimulatedNetwork
 
 DRIFT_MAX = 0.01  # clocks run at most so much faster or slower than the simulation's
@@ -22,68 +22,66 @@ LATE_S = (
 )
 
 
-class _HostTimer:
-    __slots__ = ("args", "callback", "cancelled", "inner")
-
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self.callback = callback
-        self.args = args
-        self.cancelled = False
-        self.inner: Timer | None = None
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self.inner is not None:
-            self.inner.cancel()
-
-
 class HostClock:
     """One machine's clock, made of the simulation's."""
 
     def __init__(self, base: SimulatedClock, *, rate: float = 1.0, wall_offset_ms: int = 0) -> None:
         self._base = base
         self._rate = rate
+        self._base_then = self._then = 0.0  # when the rate was set: of the simulation, and of this clock
         self.wall_offset_ms = wall_offset_ms
-        self._held: list[_HostTimer] | None = None  # those that came due while the machine is paused
+        self.held: list[SimulatedTimer] | None = None  # those that came due while the machine is paused
 
     def now_ms(self) -> int:
         return self._base.now_ms() + self.wall_offset_ms
 
     def monotonic(self) -> float:
-        return self._base.monotonic() * self._rate
+        return self._then + (self._base.monotonic() - self._base_then) * self._rate
+
+    @property
+    def rate(self) -> float:
+        """So many seconds of this clock pass in a second of the simulation."""
+        return self._rate
+
+    def set_rate(self, rate: float) -> None:
+        """Run faster or slower from now on; timers that are set already stay where they are."""
+        self._then, self._base_then = self.monotonic(), self._base.monotonic()
+        self._rate = rate
 
     async def sleep(self, seconds: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.call_later(seconds, lambda: None if woken.done() else woken.set_result(None))
+        timer = self.call_later(seconds, _wake, woken)
         try:
             await woken
         finally:
             timer.cancel()
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
-        timer = _HostTimer(callback, args)
-        delay_s = max(0.0, seconds) / self._rate + LATE_S if seconds > 0 else 0.0
-        timer.inner = self._base.call_later(delay_s, self._due, timer)
+        timer = SimulatedTimer(callback, args, self)
+        base = self._base
+        self._base.push(base.monotonic() + (seconds / self._rate + LATE_S if seconds > 0 else 0.0), timer)
         return timer
 
     def pause(self) -> None:
         """No timer runs until resume()."""
-        if self._held is None:
-            self._held = []
+        if self.held is None:
+            self.held = []
 
     def resume(self) -> None:
         """Run what came due meanwhile, in order."""
-        held, self._held = self._held or [], None
+        held, self.held = self.held or [], None
         for timer in held:
-            self._due(timer)
+            if timer.cancelled:
+                continue
+            if self.held is not None:  # paused again by what a timer did
+                self.held.append(timer)
+            else:
+                timer.callback(*timer.args)
 
-    def _due(self, timer: _HostTimer) -> None:
-        if timer.cancelled:
-            return
-        if self._held is not None:
-            self._held.append(timer)
-        else:
-            timer.callback(*timer.args)
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 class Host:

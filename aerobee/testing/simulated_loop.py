@@ -1,8 +1,8 @@
 """An event loop whose time is a clock of the simulation: when nothing is left to do, time jumps to the next timer.
 
-The real shells (clients, brokers, nameservers) run on it unchanged: a simulated hour of a quiet cluster costs milliseconds,
+The real shells (clients, brokers, nameservers) run on it unchanged: a simulated hour of a quiet cluster costs seconds,
 and the same random numbers give the same run. Nothing may wait for the outside: sockets are SimulatedNetwork's, threads
-are replaced by InlineExecutor, the disk is SimulatedDisk.
+are replaced by InlineExecutor, the disk is SimulatedDisk. The loop's timers and the clock's stand in one heap.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import heapq
 import selectors
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from aerobee.clock import ManualClock
 from aerobee.errors import UsageError
@@ -21,14 +21,72 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class SimulatedClock(ManualClock):
-    """A ManualClock that tells when its next timer is due."""
+class Holder(Protocol):
+    """Whose timers wait while it is paused."""
 
-    def next_due(self) -> float | None:
-        """Monotonic time of the earliest timer that was not cancelled, None without any."""
-        while self._heap and self._heap[0][2].cancelled:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+    held: list[SimulatedTimer] | None  # those that came due meanwhile; None: it runs
+
+
+class SimulatedTimer:
+    """A callback that is due at a time. `owner` None: it always runs."""
+
+    __slots__ = ("args", "callback", "cancelled", "owner")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], owner: Holder | None = None
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.cancelled = False
+        self.owner = owner
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class SimulatedClock(ManualClock):
+    """A ManualClock that goes from one timer to the next."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        super().__init__(start_ms)
+        self._timers: list[tuple[float, int, SimulatedTimer]] = []
+        self._count = 0
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> SimulatedTimer:
+        timer = SimulatedTimer(callback, args)
+        self.push(self._elapsed + seconds if seconds > 0 else self._elapsed, timer)
+        return timer
+
+    def push(self, due: float, timer: SimulatedTimer) -> None:
+        """Have a timer run at `due`, by monotonic()."""
+        self._count += 1
+        heapq.heappush(self._timers, (due, self._count, timer))
+
+    def advance(self, seconds: float) -> None:
+        end = self._elapsed + seconds
+        while self._timers and self._timers[0][0] <= end:
+            self.step()
+        self._elapsed = end
+
+    def step(self) -> None:
+        """Let time pass until the next timer, and run all that are due then. Raises UsageError when there is none."""
+        timers, pop = self._timers, heapq.heappop
+        while timers and timers[0][2].cancelled:
+            pop(timers)
+        if not timers:
+            raise UsageError("the simulation stands still: something waits for what will never happen")
+        due = timers[0][0]
+        if due > self._elapsed:
+            self._elapsed = due
+        while timers and timers[0][0] <= due:
+            timer = pop(timers)[2]
+            if timer.cancelled:
+                continue
+            owner = timer.owner
+            if owner is not None and owner.held is not None:
+                owner.held.append(timer)
+            else:
+                timer.callback(*timer.args)
 
 
 class InlineExecutor(Executor):
@@ -43,11 +101,10 @@ class InlineExecutor(Executor):
         return future
 
 
-class _IdleSelector(selectors.BaseSelector):
-    """Says that no socket is ever ready; being asked to wait means that time may pass."""
+class _NoSelector(selectors.BaseSelector):
+    """Has no sockets; the loop never asks it."""
 
-    def __init__(self, clock: SimulatedClock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -64,16 +121,19 @@ class _IdleSelector(selectors.BaseSelector):
         return self._keys
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is not None and timeout <= 0:
-            return []
-        clock = self._clock
-        due = clock.next_due()
-        now = clock.monotonic()
-        waits = [wait for wait in (timeout, None if due is None else due - now) if wait is not None]
-        if not waits:
-            raise UsageError("the simulation stands still: something waits for what will never happen")
-        clock.advance(max(0.0, min(waits)))
         return []
+
+
+class _LoopTimer(asyncio.TimerHandle):
+    """A timer of the loop: in the clock's heap, it runs with the next turn as asyncio's do."""
+
+    __slots__ = ("entry",)
+
+    entry: SimulatedTimer
+
+    def cancel(self) -> None:
+        self.entry.cancelled = True
+        super().cancel()
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -81,12 +141,43 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, clock: SimulatedClock) -> None:
         self._simulated_clock = clock
-        super().__init__(_IdleSelector(clock))
-        # asyncio runs timers up to this much early, which on a clock that stands still would be never.
-        self._clock_resolution = 1e-9
+        super().__init__(_NoSelector())
+        self._turn = self._ready  # type: ignore[attr-defined]  # deque of handles, of asyncio's BaseEventLoop
 
     def time(self) -> float:
-        return self._simulated_clock.monotonic()
+        return self._simulated_clock._elapsed
+
+    # asyncio's own forms of these look into its heap of timers and ask its selector, with each turn.
+
+    def _run_once(self) -> None:
+        ready = self._turn
+        if not ready:
+            self._simulated_clock.step()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Any = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._turn.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = _LoopTimer(when, callback, args, self, context)
+        timer.entry = SimulatedTimer(self._turn.append, (timer,))
+        clock = self._simulated_clock
+        clock.push(max(when, clock._elapsed), timer.entry)
+        return timer
 
     def run_in_executor(
         self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+import zlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
@@ -84,6 +85,7 @@ class _Transport(asyncio.Transport):
     def receive(self, data: bytes) -> None:
         if self.closed:
             return
+        self._network.note(self.other.owner, self.owner)
         if self._paused:
             self._held.append(data)
         else:
@@ -150,10 +152,15 @@ class SimulatedNetwork:
         self.clock = clock
         self.delay_max_s = delay_max_s
         self.servers: dict[int, _Server] = {}
+        self.trace = 0  # a checksum of who received something of whom, and when: the same for the same run
         self._open: dict[_Transport, None] = {}
         self._isolated: set[str] = set()
         self._cut: set[tuple[str, str]] = set()
         self._next_port = FIRST_PORT
+
+    def note(self, one: str, other: str) -> None:
+        """Something of `one` reached `other`."""
+        self.trace = zlib.crc32(f"{self.clock.monotonic():.6f}{one}>{other}".encode(), self.trace)
 
     def endpoint(self, name: str) -> Endpoint:
         """The network as one party sees it."""

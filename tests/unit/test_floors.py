@@ -27,6 +27,7 @@ FLOORS: dict[str, int] = {
     "clock": 0,
     "message": 0,
     "network": 0,
+    "ordered_set": 0,
     "config": 0,
     "quick_init": 0,
     "log_throttle": 0,

@@ -21,6 +21,7 @@ from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, Repli
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.clock import Clock
 from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.ordered_set import OrderedSet
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -54,8 +55,8 @@ class AutoSwitchMode:
         self._broker_id = broker_id
         self._next: tuple[frozenset[int], int] = (frozenset(), 0)
         self._set: SyncStateSet | None = None  # while this broker is master
-        self._slaves: set[AutoSwitchSlave] = set()
-        self._unnamed: set[AutoSwitchSlave] = set()  # connected, and have not said who they are
+        self._slaves: OrderedSet[AutoSwitchSlave] = OrderedSet()
+        self._unnamed: OrderedSet[AutoSwitchSlave] = OrderedSet()  # connected, and have not said who they are
 
     # --- what the controllers say
 
@@ -261,7 +262,7 @@ class AutoSwitchMode:
         self._acks.advance(confirmed)
 
     def _end_slaves(self, reason: str) -> None:
-        for slave in list(self._slaves | self._unnamed):
+        for slave in [*self._slaves, *self._unnamed]:
             slave.end(reason)
         self._slaves.clear()
         self._unnamed.clear()

@@ -15,6 +15,7 @@ from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, Repli
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.broker.replication.slave_connection import SlaveConnection
 from aerobee.clock import Clock
+from aerobee.ordered_set import OrderedSet
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
@@ -41,7 +42,7 @@ class ClassicMode:
         self._follower = follower
         self._is_guarded = is_guarded
         self._is_master = False
-        self._slaves: set[SlaveConnection] = set()
+        self._slaves: OrderedSet[SlaveConnection] = OrderedSet()
 
     def become_master(self, epoch: int) -> None:
         self._is_master = True

@@ -27,6 +27,7 @@ from aerobee.ha.controller.state import ControllerState, Group, Outcome
 from aerobee.ha.quorum.bodies import master_fields, sync_state_set_body
 from aerobee.ha.quorum.config import LiveControllerConfig
 from aerobee.ha.quorum.raft_service import RaftService, RaftStatus
+from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
@@ -62,7 +63,7 @@ class Masters:
         self._by_peer: dict[Peer, set[tuple[str, int]]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._wanted: set[str] = set()  # groups whose master is being looked for
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
 
     def start(self) -> None:
         self._spawn(self._look_for_silent(), "controller-scan-brokers")

@@ -27,6 +27,7 @@ from aerobee.ha.raft.node import RaftNode
 from aerobee.ha.raft.replica import Outcome, Replica, StateMachine
 from aerobee.ha.raft.storage import RaftFiles
 from aerobee.log_throttle import LogThrottle
+from aerobee.ordered_set import OrderedSet
 from aerobee.store.disk import Disk
 
 INBOX_MAX = 4_096  # inputs that wait; above it messages are dropped, as a network may, and calls are refused
@@ -116,7 +117,7 @@ class RaftService:
         self._replica: Replica | None = None
         self._step = _Step()
         self._inbox: deque[Input] = deque()
-        self._waiting: set[_Asked] = set()
+        self._waiting: OrderedSet[_Asked] = OrderedSet()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
