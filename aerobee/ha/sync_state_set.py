@@ -56,6 +56,10 @@ class SyncStateSet:
         self._needs_all = needs_all
         self._catch_up_ms_max = catch_up_ms_max
 
+    def set_needs_all(self, needs_all: bool) -> None:
+        """Wait for every member from now on, or for none. What was confirmed stays confirmed."""
+        self._needs_all = needs_all
+
     @property
     def counted(self) -> frozenset[int]:
         """Whose reports the confirm offset waits for."""

@@ -66,6 +66,7 @@ class MessageStore:
         store. Blocking work runs in `executor`, else in threads of the store's own. `needs_confirmation`: consumers
         see what confirm() was told, and nothing that another master may not have."""
         self.config = config
+        self._on_reconfigured: list[Callable[[], None]] = []
         self._own_executor = None if executor is not None else ThreadPoolExecutor(4, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
         files = self._files = StoreFiles(config, disk)
@@ -413,3 +414,9 @@ class MessageStore:
             self._upkeep,
         ):
             part.reconfigure(config)
+        for callback in self._on_reconfigured:
+            callback()
+
+    def on_reconfigured(self, callback: Callable[[], None]) -> None:
+        """Call back when the settings are others, in force already."""
+        self._on_reconfigured.append(callback)

@@ -206,6 +206,33 @@ async def test_sync_replication_answers_when_the_slave_has_it(pair: Pair) -> Non
     assert unheld.code == 0
 
 
+async def test_how_many_replicas_are_waited_for_changes_at_once(pair: Pair) -> None:
+    sync = {"broker_role": "SYNC_MASTER", "total_replicas": 2, "slave_timeout": 60_000}
+    master = await pair.start("master", store=sync)
+
+    async def wait_for(copies: int) -> None:
+        request = RemotingCommand(
+            RequestCode.UPDATE_BROKER_CONFIG, body=f"inSyncReplicas={copies}\n".encode()
+        )
+        reply = await pair.client.invoke(master.address, request)
+        assert (reply.code, reply.remark) == (0, None)
+
+    await pair.send(master, 1)  # 1 is the default: it waits for nobody
+    await wait_for(2)
+    waiting = asyncio.create_task(pair.client.invoke(master.address, send_request("t"), timeout_s=60))
+    await wait_until(lambda: master.store.next_offset("t", 0) == 2)
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await wait_for(1)
+    assert (await waiting).code == 0
+    await wait_for(2)
+    waiting = asyncio.create_task(pair.client.invoke(master.address, send_request("t"), timeout_s=60))
+    await wait_until(lambda: master.store.next_offset("t", 0) == 3)
+    slave = await pair.start_slave(master)
+    assert (await waiting).code == 0
+    assert slave.store.log.end == master.store.log.end
+
+
 async def test_a_slave_confirms_no_byte_that_it_was_not_sent(pair: Pair) -> None:
     sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "slave_timeout": 1_000}
     master = await pair.start("master", store=sync)

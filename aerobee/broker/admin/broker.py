@@ -52,10 +52,10 @@ LIVE_STORE_KEYS = frozenset(
         "accessMessageInMemoryMaxRatio", "appendTopicForTimerDeleteKey", "cleanFileForciblyEnable", "defaultQueryMaxNum",
         "deleteFileBatchMax", "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio", "fileReservedTime", "flushCommitLogLeastPages",
-        "flushCommitLogThoroughInterval", "flushIntervalCommitLog", "maxFilterMessageSize",
+        "flushCommitLogThoroughInterval", "flushIntervalCommitLog", "inSyncReplicas", "maxFilterMessageSize",
         "maxMessageSize", "maxMsgsNumBatch", "maxTransferBytesOnMessageInDisk",
         "maxTransferBytesOnMessageInMemory", "maxTransferCountOnMessageInDisk",
-        "maxTransferCountOnMessageInMemory",
+        "maxTransferCountOnMessageInMemory", "minInSyncReplicas", "slaveTimeout",
     }
 )  # fmt: skip
 CONFIG_BYTES_MAX = 1024 * 1024

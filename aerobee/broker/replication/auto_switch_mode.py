@@ -131,6 +131,11 @@ class AutoSwitchMode:
             slave.wake()
         self._confirm()
 
+    def settings_changed(self) -> None:
+        if self._set is not None:
+            self._set.set_needs_all(self._needs_all)
+            self._confirm()
+
     async def follow(self, master: MasterAddress) -> None:
         await self._follower.run(master)
 

@@ -67,6 +67,10 @@ class ClassicMode:
         for slave in self._slaves:
             slave.wake()
 
+    def settings_changed(self) -> None:
+        if self._is_master:
+            self._confirm()
+
     async def follow(self, master: MasterAddress) -> None:
         await self._follower.run(master)
 

@@ -66,6 +66,10 @@ class HaMode(Protocol):
         """The log has grown: once a burst of appends, whatever it held. Must be cheap and must not raise."""
         ...
 
+    def settings_changed(self) -> None:
+        """The store's settings are others: what waits for replicas may be safe now."""
+        ...
+
     async def follow(self, master: MasterAddress) -> None:
         """Copy a master's log until cancelled, connecting again as often as needed."""
         ...

@@ -62,6 +62,7 @@ class Replication:
         self._tasks: list[asyncio.Task[None]] = []
         self._master: MasterAddress | None = None
         self._is_slave = not role.takes_writes
+        store.on_reconfigured(self._settings_changed)
 
     @property
     def master(self) -> MasterAddress | None:
@@ -150,10 +151,14 @@ class Replication:
         mode = self._mode
         self._store.on_burst(mode.on_appended, lambda: mode.waits or bool(mode.replicas()))
         self._store.refuse_messages("")
-        self.settings_changed()
+        self._ask_mode()
 
-    def settings_changed(self) -> None:
-        """Appends wait for replicas, or no longer, as the settings say now."""
+    def _settings_changed(self) -> None:
+        """Appends wait for replicas, for more or fewer of them, or no longer, as the settings say now."""
+        self._ask_mode()
+        self._mode.settings_changed()
+
+    def _ask_mode(self) -> None:
         is_master = not self._is_slave
         if is_master and self._mode.waits:
             self._ack.set_replication(self.acks, self._mode.may_answer)
