@@ -65,8 +65,7 @@ class MessageStore:
         """`store_host` gives the address that records name, packed; asked with each, for the port is known later than the
         store. Blocking work runs in `executor`, else in threads of the store's own. `needs_confirmation`: consumers
         see what confirm() was told, and nothing that another master may not have."""
-        self.config = config
-        self._on_reconfigured: list[Callable[[], None]] = []
+        self.config, self._on_reconfigured = config, list[Callable[[], None]]()
         self._own_executor = None if executor is not None else ThreadPoolExecutor(4, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
         files = self._files = StoreFiles(config, disk)

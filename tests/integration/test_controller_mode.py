@@ -601,3 +601,28 @@ async def test_what_was_not_confirmed_before_a_restart_is_not_seen_until_it_is(g
     assert again.store.max_offset("t", 0) == 1
     pulled = again.store.get_messages("t", 0, 0, count_max=9)
     assert len(records_of(RemotingCommand(0, body=bytes(pulled.body)))) == 1
+
+
+async def test_a_heartbeat_of_a_slave_takes_nothing_back(group: Group) -> None:
+    """A report below one before says that something was lost: the master would have it leave the set."""
+    await group.begin(1)
+    a = await group.start("a", store=SYNC)
+    b = await group.start("b", store={**SYNC, "ha_send_heartbeat_interval": 50})
+    await group.sent(a, [b"1"])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    await group.sent(a, [b"2", b"3"])
+    await same(a, b)
+    assert a.controllers is not None
+    assert b.controllers is not None
+    follower, mode = b.controllers.agent.mode._follower, a.controllers.agent.mode
+    (slave,) = mode._slaves
+    await wait_until(lambda: slave.acknowledged == a.store.log.end, timeout_s=60)
+    # As long as its master's frames did not bring the confirmation of the last ones.
+    monotonic = follower._last_write_s
+    b.store.durability._confirmed = 0
+    reports = 0
+    while reports < 10:
+        await wait_until(lambda before=monotonic: follower._last_write_s > before, timeout_s=60)  # type: ignore[misc]
+        monotonic, reports = follower._last_write_s, reports + 1
+        assert slave.acknowledged == a.store.log.end
+        assert group.members() == {1, 2}

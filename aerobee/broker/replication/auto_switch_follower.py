@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import cast
 
 from aerobee.broker.fastpath.choice import RawAppends
-from aerobee.broker.replication.classic_follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow
 from aerobee.broker.replication.controller_files import Epochs
-from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
+from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower
+from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, StoreError
 from aerobee.ha.epoch_file import common_point
 from aerobee.ha.handshake import Handshake, HandshakeReply, MasterStream
@@ -84,7 +84,7 @@ class _MasterConnection(asyncio.Protocol):
                 future.exception()  # read, so that nobody complains when nobody waits any more
 
 
-class AutoSwitchFollower:
+class AutoSwitchFollower(Follower):
     """Follows one master at a time. Belongs to the event loop."""
 
     def __init__(
@@ -103,9 +103,8 @@ class AutoSwitchFollower:
 
         `on_cut` is told where the log was cut, before anything else is appended.
         """
+        super().__init__(store=store, clock=clock)
         self.confirm_offset = 0  # as the master says, and never behind the end of this log
-        self._store = store
-        self._clock = clock
         self._network = network
         self._epochs = epochs
         self._broker_id = broker_id
@@ -113,29 +112,16 @@ class AutoSwitchFollower:
         self._on_cut = on_cut
         self._native = native
         self._receiver = RawReceiver(store, native=native)
-        self._master = MasterAddress(ha="")
         self._connection: _MasterConnection | None = None
         self._is_following = False
         self._is_stopped = False
-        self._master_end = 0
         self._greeted_epoch = (
             -1
         )  # the newest that the master's handshake had; it begins another one with new connections
-        self._last_read_s = -1.0
-        self._last_write_s = -1.0
-        self._trouble = ""
-        self._timer: Timer | None = None
 
-    def state(self) -> FollowState:
-        """What is known of the master now."""
-        return FollowState(
-            master=self._master,
-            is_connected=self._is_following,
-            master_end=self._master_end,
-            last_read_s=self._last_read_s,
-            last_write_s=self._last_write_s,
-            trouble=self._trouble,
-        )
+    @property
+    def _is_copying(self) -> bool:
+        return self._is_following
 
     def stop_now(self) -> None:
         """Append nothing more, from this moment on: this broker becomes a master. run() is cancelled by its owner."""
@@ -159,11 +145,6 @@ class AutoSwitchFollower:
         finally:
             if self._master == master:
                 self._disconnect()
-
-    def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            log.warning("the master at %s is not followed: %s; trying again", self._master.ha, trouble)
 
     async def _follow(self) -> None:
         """One connection, from its handshake to its end."""
@@ -189,7 +170,7 @@ class AutoSwitchFollower:
             self._receiver = RawReceiver(self._store, native=self._native)
             self._is_following = True
             self._report(connection)
-            self._tick()
+            self._watch(connection)
             await connection.closed
         finally:
             self._disconnect()
@@ -241,36 +222,14 @@ class AutoSwitchFollower:
         # After the cut: epochs without their bytes are harmless, bytes without their epochs are not.
         epochs.cut(point)
 
-    async def _durable(self) -> None:
-        """With sync flush wait until the disk has the log: the first report says how far it goes."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def done(ok: bool) -> None:
-            if not future.done():
-                future.set_result(ok)
-
-        self._store.wait_durable(self._store.log.end, done)
-        if not await future:
-            raise StoreError(self._store.writability.reason or "the store failed")
-
     def _disconnect(self) -> None:
         self._is_following = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_watching()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.end(ConnectionResetError("this broker no longer follows"))
 
     # --- what comes
-
-    def on_read(self) -> None:
-        """Bytes of the master came."""
-        self._last_read_s = self._clock.monotonic()
-
-    def on_write(self) -> None:
-        """Something was sent to the master."""
-        self._last_write_s = self._clock.monotonic()
 
     def on_frame(self, connection: _MasterConnection, frame: TransferFrame) -> None:
         """Log bytes, or a heartbeat. Raises WireError, StoreError."""
@@ -305,26 +264,4 @@ class AutoSwitchFollower:
         self._report(connection)
 
     def _report(self, connection: _MasterConnection) -> None:
-        """Acknowledge what is here; with sync flush what is on the disk."""
-        store = self._store
-        if not store.holds_answers:
-            connection.report(store.log.end)
-            return
-        store.wait_durable(store.log.end, lambda ok: connection.report(store.flushed.value) if ok else None)
-
-    def _tick(self) -> None:
-        """Reports without bytes, and housekeeping."""
-        config, now = self._store.config, self._clock.monotonic()
-        connection = self._connection
-        if connection is None:
-            return
-        silent_s = now - self._last_read_s
-        if silent_s > config.ha_housekeeping_interval / 1000:
-            connection.end(
-                TimeoutError(f"nothing came from it for {silent_s:.0f} s (haHousekeepingInterval)")
-            )
-            return
-        if now - self._last_write_s >= config.ha_send_heartbeat_interval / 1000:
-            connection.report(self._store.readable_offset)
-        shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, 4_000)
-        self._timer = self._clock.call_later(shortest_ms / 4000, self._tick)
+        self._acknowledge(connection)

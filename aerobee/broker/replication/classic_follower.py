@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, cast
 
 from aerobee.broker.fastpath.choice import RawAppends
-from aerobee.broker.replication.byte_rate import ByteRate
-from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
+from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower
+from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.replication.record_starts import record_starts
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, StoreError, WireError
 from aerobee.ha.divergence import DivergenceSearch, Verdict
 from aerobee.ha.transfer_header import ClassicFrames, encode_report
@@ -30,11 +30,9 @@ from aerobee.network import Network
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-RETRY_S = 1.0  # RocketMQ: 5 s
 UNANSWERED_MAX = (
     20  # questions of an empty slave where the master's log begins, before it goes without an answer
 )
-CONNECT_TIMEOUT_S = 3.0
 
 
 class LogBounds(NamedTuple):
@@ -46,10 +44,6 @@ class LogBounds(NamedTuple):
 
 # Asks a master, by the address of its requests; None when it does not say.
 AskBounds = Callable[[str], Awaitable[LogBounds | None]]
-
-
-class CannotFollow(AerobeeError):
-    """This log cannot be brought to the master's by itself: the reason says what to do."""
 
 
 class MasterConnection(asyncio.Protocol):
@@ -127,7 +121,7 @@ class _Plan(NamedTuple):
     is_second_byte: bool = False  # byte 1 was asked for, and byte 0 is meant
 
 
-class ClassicFollower:
+class ClassicFollower(Follower):
     """Follows one master at a time. Belongs to the event loop."""
 
     def __init__(
@@ -141,37 +135,21 @@ class ClassicFollower:
         native: RawAppends | None = None,
     ) -> None:
         """`on_cut` is told where the log was cut, before anything else is appended."""
-        self._store = store
-        self._clock = clock
+        super().__init__(store=store, clock=clock)
         self._network = network
         self._ask_bounds = ask_bounds
         self._on_cut = on_cut
         self._native = native
         self._receiver = RawReceiver(store, native=native)
-        self._master = MasterAddress(ha="")
         self._connection: MasterConnection | None = None
         self._search: DivergenceSearch | None = None  # what comes is compared by it
         self._further_back: DivergenceSearch | None = None  # the next connection goes on with it
         self._cut_at: int | None = None  # the comparison ended: cut here before the next connection
-        self._master_end = 0
-        self._last_read_s = -1.0
-        self._last_write_s = -1.0
-        self._rate = ByteRate(clock.monotonic(), store.log.end)
         self._unanswered = 0
-        self._trouble = ""
-        self._timer: Timer | None = None
 
-    def state(self) -> FollowState:
-        """What is known of the master now."""
-        return FollowState(
-            master=self._master,
-            is_connected=self._connection is not None and self._search is None,
-            master_end=self._master_end,
-            last_read_s=self._last_read_s,
-            last_write_s=self._last_write_s,
-            bytes_per_s=self._rate.look(self._clock.monotonic(), self._store.log.end),
-            trouble=self._trouble,
-        )
+    @property
+    def _is_copying(self) -> bool:
+        return self._connection is not None and self._search is None
 
     async def run(self, master: MasterAddress) -> None:
         """Until cancelled."""
@@ -192,11 +170,6 @@ class ClassicFollower:
         finally:
             self._disconnect()
 
-    def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            log.warning("the master at %s is not followed: %s; trying again", self._master.ha, trouble)
-
     async def _follow(self) -> None:
         """One connection, from its plan to its end."""
         await self._durable()
@@ -209,7 +182,7 @@ class ClassicFollower:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._network.create_connection(lambda: connection, host.strip("[]"), int(port))
             self._connection = connection
-            self._tick()
+            self._watch(connection)
             await connection.closed
         finally:
             self._disconnect()
@@ -227,25 +200,11 @@ class ClassicFollower:
             )
 
     def _disconnect(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_watching()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.end(ConnectionResetError("this broker no longer follows"))
             connection.closed.exception()  # read, so that nobody complains
-
-    async def _durable(self) -> None:
-        """With sync flush wait until the disk has the log: the first report says how far it goes."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def done(ok: bool) -> None:
-            if not future.done():
-                future.set_result(ok)
-
-        self._store.wait_durable(self._store.log.end, done)
-        if not await future:
-            raise StoreError(self._store.writability.reason or "the store failed")
 
     # --- where to begin
 
@@ -319,14 +278,6 @@ class ClassicFollower:
 
     # --- what comes
 
-    def on_read(self) -> None:
-        """Bytes of the master came."""
-        self._last_read_s = self._clock.monotonic()
-
-    def on_write(self) -> None:
-        """Something was sent to the master."""
-        self._last_write_s = self._clock.monotonic()
-
     def on_bytes(self, connection: MasterConnection, offset: int, body: bytes) -> None:
         """Log bytes have come. Raises WireError, StoreError, CannotFollow."""
         self._master_end = max(self._master_end, offset + len(body))
@@ -368,30 +319,5 @@ class ClassicFollower:
         return b""
 
     def _report(self) -> None:
-        """Acknowledge what is here; with sync flush what is on the disk."""
-        connection, store = self._connection, self._store
-        if connection is None:
-            return
-        if not store.holds_answers:
-            connection.report(store.log.end)
-            return
-        store.wait_durable(store.log.end, lambda ok: connection.report(store.flushed.value) if ok else None)
-
-    def _tick(self) -> None:
-        """Reports without bytes, and housekeeping."""
-        config, now = self._store.config, self._clock.monotonic()
-        connection = self._connection
-        if connection is None:
-            return
-        self._rate.look(now, self._store.log.end)
-        silent_s = now - self._last_read_s
-        if silent_s > config.ha_housekeeping_interval / 1000:
-            connection.end(
-                TimeoutError(f"nothing came from it for {silent_s:.0f} s (haHousekeepingInterval)")
-            )
-            return
-        if now - self._last_write_s >= config.ha_send_heartbeat_interval / 1000:
-            # While logs are compared nothing is known to be the master's: 0 acknowledges nothing.
-            connection.report(self._store.readable_offset if self._search is None else 0)
-        shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, 4_000)
-        self._timer = self._clock.call_later(shortest_ms / 4000, self._tick)
+        if self._connection is not None:
+            self._acknowledge(self._connection)
