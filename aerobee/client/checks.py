@@ -6,13 +6,14 @@ They raise UsageError or ConfigError where Python's own error would come later a
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 from aerobee.errors import ConfigError, UsageError
-from aerobee.message import Message
+from aerobee.message import Message, MessageQueue
 
 C = TypeVar("C")
 # What a field may hold, by its annotation; a subclass of int is no bool unless it says so.
@@ -79,10 +80,40 @@ def subscription_map(subscriptions: Mapping[str, str] | Iterable[str]) -> dict[s
     return wanted
 
 
-def check_handler(handler: object) -> None:
-    """Raise UsageError unless it can be called, or is None."""
-    if handler is not None and not callable(handler):
-        raise UsageError(f"handler is {_a(handler)}: it is a function that takes a message")
+def check_handler(handler: object, what: str = "handler") -> None:
+    """Raise UsageError unless it can be called with one argument, or is None."""
+    if handler is None:
+        return
+    if not callable(handler):
+        raise UsageError(f"{what} is {_a(handler)}: it is a function that takes a message")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some that are written in C tell nothing of their arguments
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise UsageError(f"{what} takes {signature}: it is called with one argument, the message") from None
+
+
+def check_queues(queues: object) -> None:
+    """Raise UsageError for what is no collection of queues."""
+    if isinstance(queues, str) or not isinstance(queues, Iterable):
+        raise UsageError(
+            f"queues is {_a(queues)}: write await consumer.assign(await consumer.queues('topic')), or subscribe('topic')"
+        )
+    if isinstance(queues, Collection):
+        for queue in queues:
+            if not isinstance(queue, MessageQueue):
+                raise UsageError(
+                    f"queues has {_a(queue)}: it holds MessageQueue('topic', 'broker-a', 0) and the like"
+                )
+
+
+def check_seconds(value: object, name: str = "timeout_s") -> None:
+    """Raise UsageError for what is no span in seconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise UsageError(f"{name} is {_a(value)}: it is a number of seconds")
 
 
 def check_message(message: object) -> None:
@@ -91,6 +122,12 @@ def check_message(message: object) -> None:
         raise UsageError(
             f'a producer sends a Message, this is {_a(message)}: write Message("topic", b"body")'
         )
+
+
+def check_messages(messages: object) -> None:
+    """Raise UsageError for what is no collection of messages."""
+    if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
+        raise UsageError(f"messages is {_a(messages)}: write send_batch([Message(...), Message(...)])")
 
 
 def check_addresses(addresses: object) -> None:

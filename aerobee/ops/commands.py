@@ -23,6 +23,7 @@ from aerobee.errors import AerobeeError, UsageError
 from aerobee.ops import completion, examples, shared_options, watching
 from aerobee.ops.environment import unknown_variables
 from aerobee.ops.failure import ExitCode, Failure, explain
+from aerobee.ops.other_names import own_command, own_option
 from aerobee.ops.output import to_json
 from aerobee.ops.run import Interrupted
 
@@ -71,6 +72,10 @@ class LazyGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and (own := own_command(args[0])) and args[0] not in COMMANDS:
+            raise UsageError(
+                f"there is no command {args[0]!r}: `aerobee {own}` does it, see `aerobee {own} --help`"
+            )
         if args and args[0] not in COMMANDS:
             for name in COMMANDS:  # a typing error: what is meant is looked for among all
                 self.get_command(ctx, name)
@@ -164,6 +169,11 @@ def _run_watched(root: Any, arguments: list[str], as_json: bool) -> int:
         shared_options.forget()
         try:
             result: Any = root.main(args=list(arguments), prog_name="aerobee", standalone_mode=False)
+        except SystemExit as end:
+            # The command line's library makes this of a reader of our output that went away.
+            if isinstance(end.__context__, BrokenPipeError):
+                raise end.__context__ from None
+            raise
         except AerobeeError as error:
             if shared_options.watch_s() is None or isinstance(error, UsageError):
                 raise
@@ -192,6 +202,13 @@ def _usage_failure(error: Exception) -> Failure | None:
             sentence="a command is missing",
             advice=f"`{context.command_path if context else 'aerobee'} --help` lists them",
         )
+    option = getattr(error, "option_name", "")
+    if option and context is not None:
+        taken = frozenset(name for parameter in context.command.params for name in parameter.opts)
+        advice = own_option(str(option), taken, before_command=context.parent is None)
+        if advice:
+            sentence = f"No such option: {option}"
+            return Failure(exit_code=ExitCode.USAGE, kind="UsageError", sentence=sentence, advice=advice)
     return Failure(
         exit_code=ExitCode.USAGE,
         kind="UsageError",

@@ -107,7 +107,13 @@ def register(app: typer.Typer) -> None:
 
 def up(
     brokers: Annotated[
-        int, typer.Option("--brokers", min=1, max=BROKERS_MAX, help="How many; one uses one core.")
+        int,
+        typer.Option(
+            "--brokers",
+            min=1,
+            max=BROKERS_MAX,
+            help="How many; one uses one core. More than one: each is a process, and one that dies is started again.",
+        ),
     ] = 1,
     replicas: Annotated[
         int,

@@ -235,7 +235,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of "host:port" or "[v6]:port". Raises UsageError."""
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isascii() and port.isdigit()):
-        raise UsageError(f"address {address!r} must look like host:port")
+        raise UsageError(f"address {address!r} must look like host:port, as 127.0.0.1:9876 does")
     if not 0 < int(port[:6]) <= 65_535:
         raise UsageError(f"address {address!r}: a port is 1 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -33,7 +33,7 @@ def decode_recall_handle(text: str) -> RecallHandle:
         padded = text + "=" * (-len(text) % 4)
         parts = base64.b64decode(padded.encode(), altchars=b"-_", validate=True).decode().split(" ")
     except (binascii.Error, UnicodeError) as error:
-        raise ValueError(f"the recall handle is not URL-safe base64: {error}") from error
+        raise ValueError("the recall handle is not URL-safe base64 of text") from error
     if len(parts) != 5 or parts[0] != _VERSION:
         raise ValueError("the recall handle does not hold 'v1 topic brokerName timestamp uniqueKey'")
     _, topic, broker_name, timestamp, unique_key = parts

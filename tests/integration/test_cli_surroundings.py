@@ -35,6 +35,14 @@ def test_closed_standard_streams_are_no_fault(cluster: ThreadedCluster, closed: 
     assert done.returncode == 0, done.stderr
 
 
+def test_a_reader_that_goes_away_is_no_fault(cluster: ThreadedCluster) -> None:
+    line = f"{COMMAND} topic list -n {cluster.nameserver_address}"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{line} | true"], capture_output=True, timeout=WITHIN_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_output_in_ascii_has_no_error_of_pythons() -> None:
     done = shell(f"{COMMAND} doctor -n {NOBODY}", PYTHONIOENCODING="ascii")
     assert done.returncode == 1

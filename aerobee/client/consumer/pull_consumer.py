@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.arrival import Arrival
-from aerobee.client.checks import config_of
+from aerobee.client.checks import check_queues, check_seconds, config_of
 from aerobee.client.config import ClientConfig, MessageModel, PullConsumerConfig
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
@@ -197,6 +197,7 @@ class PullConsumer:
         Begins where the group committed, else as `consume_from` says. Raises AerobeeError when that is not known.
         """
         self._session.check_open()
+        check_queues(queues)
         if self._subscriptions and not self._assigned_by_hand:
             raise UsageError("topics were subscribed to: use either assign() or subscribe()")
         self._assigned_by_hand = True
@@ -316,8 +317,11 @@ class PullConsumer:
         Messages of one queue come in order. With `auto_commit` this call says that those of the last one are done.
         """
         self._session.check_open()
+        if not self._subscriptions and not self._assigned_by_hand:
+            raise UsageError("nothing is read yet: call subscribe('topic'), or assign() with queues")
         if self.config.auto_commit:
             await self._auto_commit()
+        check_seconds(timeout_s)
         deadline = self._clock.monotonic() + timeout_s
         while not (messages := self._take_ready()):
             remaining_s = deadline - self._clock.monotonic()

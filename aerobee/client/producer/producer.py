@@ -15,7 +15,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from aerobee.client.checks import check_message, config_of
+from aerobee.client.checks import check_message, check_messages, check_seconds, config_of
 from aerobee.client.compression import compress
 from aerobee.client.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.observer import SendEnded, SendObserver, begin_send
@@ -216,6 +216,8 @@ class Producer(RequestReplyCalls):
             self._refuse_closed()
         if type(message) is not Message:
             check_message(message)
+        if timeout_s is not None:
+            check_seconds(timeout_s)
         now = self._loop.time()
         deadline = now + (timeout_s or self.config.send_timeout_s)
         if not self._is_plain or queue is not None or selector is not None or key is not None:
@@ -414,7 +416,10 @@ class Producer(RequestReplyCalls):
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
+        if timeout_s is not None:
+            check_seconds(timeout_s)
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
+        check_messages(messages)
         batch = list(messages)
         for message in batch:
             check_message(message)

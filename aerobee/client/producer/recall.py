@@ -11,6 +11,10 @@ from aerobee.remoting.recall_handle import RecallHandle, decode_recall_handle
 
 def parse_handle(text: str, topic: str | None = None) -> RecallHandle:
     """Raises UsageError for what is no handle, or one of another topic."""
+    if not isinstance(text, str):
+        raise UsageError(
+            f"the recall handle is {type(text).__name__}, not text: SendResult.recall_handle holds it"
+        )
     try:
         handle = decode_recall_handle(text)
     except ValueError as error:

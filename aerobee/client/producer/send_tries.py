@@ -8,6 +8,7 @@ comes here when it failed.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -152,7 +153,8 @@ def is_retried(failure: AerobeeError) -> bool:
 
 
 def send_failed(topic: str, attempts: list[tuple[str, BaseException]], elapsed_s: float) -> SendFailed:
-    tries = "; ".join(f"{place}: {failure}" for place, failure in attempts)
+    counted = Counter(f"{place}: {failure}" for place, failure in attempts)  # in the order of their first
+    tries = "; ".join(text if count == 1 else f"{count} times {text}" for text, count in counted.items())
     return SendFailed(
         f"a message for topic {topic} was not stored in {len(attempts)} {'try' if len(attempts) == 1 else 'tries'} "
         f"within {elapsed_s:.2f} s ({tries})",

@@ -22,6 +22,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from aerobee.client.checks import check_handler
 from aerobee.client.config import ClientConfig, ProducerConfig
 from aerobee.client.handler_threads import HandlerThreads, in_threads, is_plain
 from aerobee.client.observer import SendObserver
@@ -109,6 +110,9 @@ class TransactionProducer(Producer):
             observers=observers,
         )
         self.transactions = transactions or TransactionConfig()
+        if checker is None:
+            raise UsageError("checker is None: brokers ask it what became of a transaction")
+        check_handler(checker, "checker")
         self._threads = HandlerThreads(f"aerobee-checker-{group}", self.transactions.check_concurrency)
         self._checker = in_threads(checker, self._threads) if is_plain(checker) else checker
         self._executor = executor

@@ -391,6 +391,15 @@ def test_brokers_are_forgotten_when_they_are_not_alive_or_it_is_forced() -> None
     assert state.carry_out(clean()).code is ControllerCode.INVALID_CLEAN_BROKER_METADATA
 
 
+def test_a_group_whose_only_broker_in_sync_was_forgotten_has_no_master_until_losses_are_allowed() -> None:
+    state = led_group()
+    assert group_of(state.carry_out(clean(1))).in_sync == frozenset()
+    for requester in (0, 2):
+        outcome = state.carry_out(elect(requester, living=alive(2, 3)))
+        assert outcome.code is ControllerCode.MASTER_NOT_AVAILABLE
+    assert group_of(state.carry_out(elect(living=alive(2, 3), unclean=True))).master_id in (2, 3)
+
+
 # -- bytes
 
 COMMANDS: list[Command] = [

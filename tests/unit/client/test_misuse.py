@@ -1,0 +1,66 @@
+"""Wrong arguments of the client: what was given and what was expected, before anything is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from aerobee.client.checks import check_handler, check_messages, check_queues, check_seconds
+from aerobee.client.producer.recall import parse_handle
+from aerobee.client.producer.transaction_producer import TransactionProducer
+from aerobee.errors import UsageError
+from aerobee.message import Message, MessageQueue
+
+QUEUE = MessageQueue("t", "broker-a", 0)
+
+
+async def takes_one(message: object) -> None: ...
+def takes_none() -> None: ...
+def takes_two(message: object, context: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler", [None, takes_one, partial(takes_two, context=1), print, [].append, lambda *a: a]
+)
+def test_what_can_be_called_with_a_message_is_a_handler(handler: object) -> None:
+    check_handler(handler)
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "said"),
+    [
+        (check_handler, "x", "is a function that takes a message"),
+        (check_handler, takes_none, "called with one argument"),
+        (check_handler, takes_two, "called with one argument"),
+        (check_messages, Message("t", b"x"), "write send_batch"),
+        (check_messages, "text", "write send_batch"),
+        (check_queues, "t", "subscribe"),
+        (check_queues, QUEUE, "subscribe"),
+        (check_queues, ["t"], "it holds MessageQueue"),
+        (check_seconds, "3", "number of seconds"),
+        (check_seconds, -1, "number of seconds"),
+        (check_seconds, float("nan"), "number of seconds"),
+        (check_seconds, True, "number of seconds"),
+        (parse_handle, None, "not text"),
+        (parse_handle, "zzz", "URL-safe base64 of text"),
+    ],
+)
+def test_wrong_arguments_are_named(check: Callable[[Any], object], value: object, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check(value)
+
+
+def test_right_arguments_pass() -> None:
+    check_messages(Message("t", b"x") for _ in range(2))
+    check_queues((QUEUE,))
+    check_queues(queue for queue in [QUEUE])
+    check_seconds(0.5)
+
+
+@pytest.mark.parametrize("checker", [None, "x", takes_none])
+def test_a_checker_must_be_one(checker: Any) -> None:
+    with pytest.raises(UsageError, match="checker"):
+        TransactionProducer("127.0.0.1:1", "g", checker=checker)

@@ -1,0 +1,62 @@
+"""Whoever types what another tool's command or option is called is told ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aerobee.ops import commands
+from aerobee.ops.commands import run_cli
+from aerobee.ops.other_names import COMMANDS, OPTIONS, WORDS
+
+
+def command_of(path: str) -> Any:
+    first, *rest = path.split()
+    found = commands._load(first)
+    for name in rest:
+        found = found.commands[name]
+    return found
+
+
+def test_every_name_leads_to_a_command_of_ours_and_hides_none() -> None:
+    for name, own in COMMANDS.items():
+        assert command_of(own) is not None
+        assert name not in commands.COMMANDS
+
+
+@pytest.mark.parametrize(("name", "own"), sorted(COMMANDS.items()))
+def test_a_command_of_another_tool_is_translated(
+    name: str, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli([name, "x"]) == 2
+    assert f"`aerobee {own}` does it" in capsys.readouterr().err
+
+
+def test_every_option_that_is_named_exists_somewhere() -> None:
+    known = {
+        option
+        for own in {*COMMANDS.values(), "topic create"}
+        for parameter in command_of(own).params
+        for option in parameter.opts
+    }
+    assert {own.split()[0] for own in OPTIONS.values()} <= known
+    assert not (set(OPTIONS) | set(WORDS)) & (known - {"--topic"})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("consume orders --from-beginning", "here it is --from first"),
+        ("topic list --bootstrap-server a:1", "here it is --nameserver"),
+        ("send --topic orders x", "the topic stands behind the command"),
+        ("--nameserver a:1 topic list", "options of a command stand behind it"),
+        ("-n a:1 topic list", "options of a command stand behind it"),
+        ("topic list --from-beginning", "`aerobee topic list --help` shows what is taken"),
+    ],
+)
+def test_an_option_of_another_tool_is_translated_where_ours_exists(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(line.split()) == 2
+    assert said in capsys.readouterr().err
