@@ -105,16 +105,19 @@ def register(app: typer.Typer) -> None:
     app.command("up")(up)
 
 
+BrokerCount = Annotated[
+    int,
+    typer.Option(
+        "--brokers",
+        min=1,
+        max=BROKERS_MAX,
+        help="How many; one uses one core. More than one: each is a process, and one that dies is started again.",
+    ),
+]
+
+
 def up(
-    brokers: Annotated[
-        int,
-        typer.Option(
-            "--brokers",
-            min=1,
-            max=BROKERS_MAX,
-            help="How many; one uses one core. More than one: each is a process, and one that dies is started again.",
-        ),
-    ] = 1,
+    brokers: BrokerCount = 1,
     replicas: Annotated[
         int,
         typer.Option(

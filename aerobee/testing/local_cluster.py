@@ -90,6 +90,9 @@ class LocalCluster:
         `clock`: an AdvancingClock unless given. `directory`: kept afterwards when given, else one that is removed.
         Starts nothing before start() or `async with`.
         """
+        for name, count in (("brokers", brokers), ("nameservers", nameservers)):
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise UsageError(f"{name} is {count!r}: it is a whole number")
         if brokers < 0 or nameservers < 1:
             raise UsageError("a cluster has at least one nameserver and no negative number of brokers")
         self.clock: Clock = clock or AdvancingClock()

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aerobee.errors import UsageError
+
 if TYPE_CHECKING:
     from aerobee.testing.local_cluster import LocalCluster
     from aerobee.testing.threaded_cluster import ThreadedCluster
@@ -66,9 +68,17 @@ def aerobee_cluster_session(aerobee_cluster_options: dict[str, Any]) -> Iterator
 
 
 def marker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The options of the nearest `aerobee_cluster` marker."""
+    """The options of the nearest `aerobee_cluster` marker. Raises UsageError for one that there is not."""
     marker = request.node.get_closest_marker(_MARKER)
-    return dict(marker.kwargs) if marker is not None else {}
+    if marker is None:
+        return {}
+    known = inspect.signature(import_module("aerobee.testing.local_cluster").LocalCluster).parameters
+    for name in marker.kwargs:
+        if name not in known:
+            raise UsageError(f"the mark {_MARKER} has no option {name}; it takes {', '.join(known)}")
+    if marker.args:
+        raise UsageError(f"the mark {_MARKER} takes its options by name: {_MARKER}(brokers=2)")
+    return dict(marker.kwargs)
 
 
 def _loop_scope(request: pytest.FixtureRequest) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from aerobee import (
     SyncPushConsumer,
 )
 from aerobee.client import PullConsumerConfig
+from aerobee.errors import UsageError
 from aerobee.testing import ThreadedCluster
+from aerobee.testing.plugin import marker_options
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
 
@@ -113,11 +116,27 @@ def test_admin_has_the_calls_of_the_asynchronous_one(cluster: ThreadedCluster) -
         ({"broker_config": {"autoCreateTopicEnabel": "false"}}, "did you mean 'autoCreateTopicEnable'"),
         ({"store_config": {"brokerName": "a"}}, "store_config has no key 'brokerName'"),
         ({"broker_config": {"autoCreateTopicEnable": "maybe"}}, "autoCreateTopicEnable is 'maybe'"),
+        ({"brokers": "2"}, "brokers is '2': it is a whole number"),
     ],
 )
-def test_settings_of_a_test_cluster_are_checked(options: dict[str, dict[str, str]], said: str) -> None:
+def test_settings_of_a_test_cluster_are_checked(options: dict[str, Any], said: str) -> None:
     with pytest.raises(Exception, match=said):
         ThreadedCluster(**options)
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (pytest.mark.aerobee_cluster(broker=2), "has no option broker; it takes brokers, nameservers"),
+        (pytest.mark.aerobee_cluster(2), "takes its options by name"),
+    ],
+)
+def test_misspelt_options_of_the_mark_are_named(
+    mark: pytest.MarkDecorator, said: str, request: pytest.FixtureRequest
+) -> None:
+    request.node.add_marker(mark)
+    with pytest.raises(UsageError, match=said):
+        marker_options(request)
 
 
 def test_settings_of_a_test_cluster_take_the_keys_of_rocketmq(cluster: ThreadedCluster) -> None:
