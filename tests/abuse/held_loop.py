@@ -31,6 +31,7 @@ from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.message_queue import queue_to_dict
 from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
 from aerobee.remoting.command import RemotingCommand
+from aerobee.store.stored_message import StoredMessage
 from tests.abuse.stranger import Stranger, broker_at
 
 QUEUES_ATTACKED = 65_536
@@ -230,7 +231,27 @@ async def committed_keys(thread: LoopThread) -> None:
         await measure(thread, "a commit beside them", lambda: stranger.call(15, commit))
 
 
+async def deletions(thread: LoopThread) -> None:
+    async with broker(thread) as (started, stranger):
+        ext = {"topic": "wide", "readQueueNums": "4096", "writeQueueNums": "4096", "perm": "6",
+               "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
+        assert (await stranger.call(17, ext)).code == 0
+
+        def message(queue_id: int) -> StoredMessage:
+            return StoredMessage(
+                topic="wide", queue_id=queue_id, body=b"x", properties=b"", born_host=bytes(8)
+            )
+
+        async def fill() -> None:
+            for queue_id in range(4_096):
+                started.store.append(message(queue_id))
+
+        await thread.call(fill())
+        await measure(thread, "215 of 4,096 queues", lambda: stranger.call(215, {"topic": "wide"}))
+
+
 CASES = {
+    "deletion": deletions,
     "heartbeat": heartbeats,
     "217": registrations_by_hand,
     "pull": pulls,
