@@ -76,7 +76,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "ha status": ("aerobee ha status -a 127.0.0.1:9878",),
     "ha elect": ("aerobee ha elect broker-a 2 -a 127.0.0.1:9878",),
-    "ha step-down": ("aerobee ha step-down broker-a 10.0.0.5:10911 -a 127.0.0.1:9878",),
+    "ha step-down": (
+        "aerobee ha step-down broker-a 10.0.0.5:10911 -a 127.0.0.1:9878",
+        "aerobee ha step-down broker-a 10.0.0.5:10911 --apart 35s --timeout 2m -a 127.0.0.1:9878",
+    ),
     "ha forget": ("aerobee ha forget broker-a 3 -a 127.0.0.1:9878",),
     "ha add-controller": ("aerobee ha add-controller n3=127.0.0.1:9898 -a 127.0.0.1:9878",),
     "ha promote-controller": ("aerobee ha promote-controller n3 -a 127.0.0.1:9878",),

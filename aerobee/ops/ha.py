@@ -5,6 +5,7 @@ Each command asks the controllers that it is given for their leader, then asks t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from aerobee.network import AsyncioNetwork
 from aerobee.ops.options import AsJson, Yes, ask
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
+from aerobee.ops.times import seconds
 from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
@@ -117,6 +119,18 @@ def step_down(
     address: Annotated[
         str, typer.Argument(metavar="HOST:PORT", help="The broker, as the controllers know it.")
     ],
+    apart_s: Annotated[
+        float,
+        typer.Option(
+            "--apart",
+            parser=seconds,
+            metavar="SPAN",
+            help="Wait until no other group's master has changed for so long: clients need it to learn of one.",
+        ),
+    ] = 0.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", parser=seconds, metavar="SPAN", help="Longest to wait for that.")
+    ] = 60.0,
     controllers: Controllers = CONTROLLER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -130,10 +144,7 @@ def step_down(
             if heir is None:
                 out.document({"brokerName": name, "steppedDown": False}, f"{address} is not master of {name}")
                 return
-            answer = await quorum.call(
-                RequestCode.CONTROLLER_ELECT_MASTER,
-                {"clusterName": "", "brokerName": name, "brokerId": str(heir), "designateElect": "true"},
-            )
+            answer = await quorum.hand_over(name, heir, apart_s, timeout_s)
         ext = answer.ext or {}
         out.document(
             {"brokerName": name, "steppedDown": True, **ext},
@@ -282,6 +293,26 @@ class QuorumAdmin:
     async def call(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
         """Ask the leader. Raises RemoteError for its refusal."""
         return await self._ask(await self.leader(), code, ext)
+
+    async def hand_over(self, name: str, broker_id: int, apart_s: float, timeout_s: float) -> RemotingCommand:
+        """Make a broker master, at least `apart_s` after the last change in another group, or when `timeout_s` is over.
+
+        Raises RemoteError for a refusal.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        ext = {"clusterName": "", "brokerName": name, "brokerId": str(broker_id), "designateElect": "true"}
+        while (left_s := end_s - loop.time()) > 0 and apart_s:
+            request = RemotingCommand(
+                RequestCode.CONTROLLER_ELECT_MASTER, {**ext, "apartMillis": str(round(apart_s * 1000))}
+            )
+            address = await self.leader()
+            answer = await self._client.invoke(address, request, timeout_s=CALL_TIMEOUT_S)
+            wait_ms = (answer.ext or {}).get("waitMillis", "")
+            if not wait_ms.isdigit():
+                return checked(answer, address=address, request=RequestCode(request.code).name)
+            await asyncio.sleep(min(int(wait_ms) / 1000, left_s))
+        return await self.call(RequestCode.CONTROLLER_ELECT_MASTER, ext)
 
     async def status(self) -> dict[str, Any]:
         """The leader's view, or that of any controller when there is no leader."""

@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "384Mi"}},
     },
     "broker": {
+        "handOver": {"apartSeconds": 6},  # the clients of these tests look for routes more often
         "persistence": {"size": "256Mi"},
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},

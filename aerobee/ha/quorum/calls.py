@@ -40,6 +40,7 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 
 CALL_TIMEOUT_S = 5.0
 HEARTBEAT_TIMEOUT_MS_MAX = 600_000
+APART_MS_MAX = 600_000
 NOT_LEADER_REMARK = "The controller is not in leader state"
 
 
@@ -168,8 +169,16 @@ class ControllerCalls:
         if not -1 <= broker_id <= ID_MAX:
             raise MalformedFrame(f"brokerId is {broker_id}, expected -1 to {ID_MAX}")
         requester = max(broker_id, 0)
+        name = _name(request, "brokerName")
+        apart_ms = min(max(request.integer("apartMillis", 0), 0), APART_MS_MAX)
+        if apart_ms and (wait_ms := self._masters.wait_apart_ms(name, apart_ms)):
+            return request.reply(
+                ControllerCode.ELECT_MASTER_FAILED,
+                ext={"waitMillis": str(round(wait_ms) + 1)},
+                remark=f"another group's master changed a moment ago: ask again in {wait_ms:.0f} ms",
+            )
         outcome = await self._masters.elect(
-            _name(request, "brokerName"),
+            name,
             requester_id=requester,
             preferred_id=requester if request.boolean("designateElect", False) else 0,
         )

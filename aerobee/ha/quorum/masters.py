@@ -63,6 +63,7 @@ class Masters:
         self._by_peer: dict[Peer, set[tuple[str, int]]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._wanted: set[str] = set()  # groups whose master is being looked for
+        self._changed_ms: dict[str, float] = {}  # when each group's master last changed, as seen here
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
 
     def start(self) -> None:
@@ -195,6 +196,19 @@ class Masters:
         finally:
             self._wanted.discard(broker_name)
 
+    def wait_apart_ms(self, broker_name: str, apart_ms: float) -> float:
+        """How long a hand-over of this group has to wait so that no other group's master changed within `apart_ms`.
+
+        0 is a turn that is taken: the next group waits from now on. Clients learn of a new master from their next route; one that
+        looks for another group meanwhile must find one that it knows.
+        """
+        now_ms = self.now_ms
+        others = [changed for name, changed in self._changed_ms.items() if name != broker_name]
+        wait_ms = max([0.0, *(changed + apart_ms - now_ms for changed in others)])
+        if not wait_ms:
+            self._changed_ms[broker_name] = now_ms
+        return wait_ms
+
     async def elect(self, broker_name: str, *, requester_id: int = 0, preferred_id: int = 0) -> Outcome:
         """Elect a master, when the one before cannot believe in a lease any more. Raises NotLeader, QuorumBusy."""
         async with self._lock(broker_name):
@@ -209,6 +223,7 @@ class Masters:
                 self.leases.release(broker_name)
         if outcome.is_role_changed and outcome.group is not None:
             group = outcome.group
+            self._changed_ms[broker_name] = self.now_ms
             log.info(
                 "%s: master is %s, epoch %d, in sync %s",
                 broker_name,

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 
-from aerobee.client import Producer
+from aerobee.client import ClientConfig, Producer
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
 
@@ -16,7 +16,7 @@ PAUSE_S = 0.05  # twenty a second: what is looked for is what goes wrong, not ho
 
 async def main(nameservers: str, topic: str, prefix: str, stop_file: str) -> None:
     number = 0
-    async with Producer(nameservers) as producer:
+    async with Producer(nameservers, client=ClientConfig(route_refresh_s=1.0)) as producer:
         while not await asyncio.to_thread(os.path.exists, stop_file):
             body = f"{prefix}-{number}"
             number += 1
