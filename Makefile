@@ -20,7 +20,7 @@ up:
 	@scripts/make-native || echo "make-native: the build failed, the Python backend serves" >&2
 	@$(BIN)/python scripts/up $(ARGS)
 
-test: style types unit survival interop wheel
+test: style types unit survival interop wheel chart
 
 check: style types unit
 

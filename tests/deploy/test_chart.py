@@ -177,6 +177,22 @@ def test_each_broker_outside_has_a_service_and_a_port_of_its_own() -> None:
     assert len(set(ports.values())) == len(ports) == 7
 
 
+def test_rules_and_dashboards_are_those_of_the_repository() -> None:
+    manifests = rendered("-f", str(CHART / "profiles/production.yaml"))
+    rules = {each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "PrometheusRule"}
+    yaml = import_module("yaml")
+    for name in ("alerts", "recording"):
+        text = (ROOT / "deploy" / "prometheus" / f"{name}.yml").read_text(encoding="utf-8")
+        assert rules[f"mq-aerobee-{name}"] == yaml.safe_load(text)
+    shown = [
+        name
+        for each in manifests
+        if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
+        for name in each["data"]
+    ]
+    assert sorted(shown) == sorted(path.name for path in (ROOT / "deploy/grafana/dashboards").glob("*.json"))
+
+
 @pytest.mark.parametrize(
     "values",
     ["nameserver.replicas=2,broker.replicas=3", "broker.replica=3", "external.mode=hostPort", "image.digest=latest",

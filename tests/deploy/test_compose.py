@@ -83,6 +83,13 @@ def test_clients_on_the_host_and_in_the_network_send_and_receive_at_once(
     assert "broker-a" in json.dumps(report)
 
 
+def test_every_profile_is_understood() -> None:
+    services = compose("config", "--services", profiles=("ha", "monitoring", "chaos")).split()
+    assert {"nameserver", "broker", "controller-c", "broker-b-2", "prometheus", "grafana", "chaos"} <= set(
+        services
+    )
+
+
 def test_a_killed_master_loses_nothing(groups: None, host: Driver, tmp_path: pathlib.Path) -> None:
     namesrv = "localhost:9886;localhost:9896"
     made = host.admin(namesrv, "updateTopic", "-c", "ha", "-t", "orders", "-r", "4", "-w", "4")
