@@ -26,9 +26,14 @@ import socket
 import struct
 import sys
 import time
+from pathlib import Path
 
-import rmqload
-from rmqload import STAMP, LoadError
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.load import server, wire
+from bench.load.phase import summarize
+from bench.load.wire import STAMP, LoadError
+from bench.load.workers import Tally, cpu_seconds
 
 
 class TextLink:
@@ -52,7 +57,7 @@ class TextLink:
 
     def read(self) -> None:
         try:
-            data = self.sock.recv(rmqload.RECV_BYTES)
+            data = self.sock.recv(wire.RECV_BYTES)
         except BlockingIOError:
             return
         if not data:
@@ -364,7 +369,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     measure, end = start + int(options.warmup * 1e9), start + int((options.warmup + options.duration) * 1e9)
     latencies, messages, total = array.array("I"), 0, 0
     before, busy = None, 0.0
-    cpu_start = rmqload.cpu_seconds()
+    cpu_start = cpu_seconds()
     if pulling:
         for queue in range(options.queues):
             peer.pull(links[queue % len(links)], queue)
@@ -375,9 +380,9 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     while (now := time.monotonic_ns()) < end:
         if before is None and now >= measure:
             before, busy, cpu_start, clock = (
-                rmqload.sample_server(options.server_pid),
-                rmqload.machine_busy_s(),
-                rmqload.cpu_seconds(),
+                server.sample_server(options.server_pid),
+                server.machine_busy_s(),
+                cpu_seconds(),
                 now,
             )
         for number, _event in poll.poll(1):
@@ -410,16 +415,16 @@ def run(options: argparse.Namespace) -> dict[str, object]:
             total += count
             if before is not None:
                 messages += count
-    after = rmqload.sample_server(options.server_pid)
+    after = server.sample_server(options.server_pid)
     figures = {
-        "server_cpu_s": after.cpu_s - before.cpu_s, "server_messages": messages, "machine_busy_s": rmqload.machine_busy_s() - busy,
+        "server_cpu_s": after.cpu_s - before.cpu_s, "server_messages": messages, "machine_busy_s": server.machine_busy_s() - busy,
         "measured_s": (time.monotonic_ns() - clock) / 1e9, "rss_mb": after.rss_mb,
         "rss_anon_mb": after.anon_mb, "rss_peak_mb": after.peak_mb,
     }  # fmt: skip
-    tally = rmqload.Tally(messages=messages, total=messages, client_cpu_s=rmqload.cpu_seconds() - cpu_start,
+    tally = Tally(messages=messages, total=messages, client_cpu_s=cpu_seconds() - cpu_start,
                           latency=dict(collections.Counter(latencies)))  # fmt: skip
     options.topic = "LOAD"
-    return {"peer": options.peer} | rmqload.summarize(options, [tally], figures)
+    return {"peer": options.peer} | summarize(options, [tally], figures)
 
 
 def main(argv: list[str]) -> int:
@@ -441,8 +446,8 @@ def main(argv: list[str]) -> int:
     add("--fetch-bytes", type=int, default=1 << 20, help="kafka: partition_max_bytes")
     add("--json", action="store_true")
     options = parser.parse_args(argv)
-    options.address = rmqload.parse_address(options.address)
-    options.server_pid = rmqload.pids_of_port(options.server_port)
+    options.address = wire.parse_address(options.address)
+    options.server_pid = server.pids_of_port(options.server_port)
     try:
         result = run(options)
     except (LoadError, OSError) as error:

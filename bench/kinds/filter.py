@@ -21,7 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from bench import results_file, rmqload, servers
+from bench import results_file, servers
+from bench.load import wire
+from bench.load.server import process_cpu_s
 from bench.servers import Server
 
 TOPIC, GROUP = "filtered", "bench-filter"
@@ -80,14 +82,14 @@ class Wire:
     """One connection; frames out, whole replies in."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self._link = rmqload.Link(address)
+        self._link = wire.Link(address)
         self._link.sock.setblocking(True)
         self._buffer = b""
         self._opaque = 0
 
     def send(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         self._opaque += 1
-        self._link.sock.sendall(rmqload.encode_frame(code, ext, body, opaque=self._opaque))
+        self._link.sock.sendall(wire.encode_frame(code, ext, body, opaque=self._opaque))
 
     def receive(self) -> tuple[dict[str, str], int, bytes]:
         """Return (ext, code, body) of the next reply."""
@@ -136,16 +138,16 @@ def pulls(wire: Wire, kind: str, expression: str, end: int, until: float) -> int
         _, code, body = wire.receive()
         waiting -= 1
         if code == 0:
-            got += sum(1 for _ in rmqload.parse_records(body))
+            got += sum(1 for _ in wire.parse_records(body))
     return got
 
 
 def rounds(server: Server, wire: Wire, seconds: float, end: int) -> Iterator[tuple[str, float]]:
     for name, kind, expression, _ in SHAPES:
         pulls(wire, kind, expression, end, time.monotonic() + 0.3)
-        before = sum(map(rmqload.process_cpu_s, server.pids))
+        before = sum(map(process_cpu_s, server.pids))
         got = pulls(wire, kind, expression, end, time.monotonic() + seconds)
-        spent = sum(map(rmqload.process_cpu_s, server.pids)) - before
+        spent = sum(map(process_cpu_s, server.pids)) - before
         yield name, spent / got * 1e6
 
 

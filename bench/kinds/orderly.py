@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer, ReceivedMessage
 from aerobee.message import Message, MessageQueue
-from bench import results_file, rmqload, servers
+from bench import results_file, servers
+from bench.load.server import process_cpu_s
 from bench.servers import Server
 
 QUEUES = 4
@@ -38,7 +39,7 @@ SERVERS = {
 
 
 def cpu_s(server: Server) -> float:
-    return sum(map(rmqload.process_cpu_s, server.pids))
+    return sum(map(process_cpu_s, server.pids))
 
 
 async def create(server: Server, topic: str) -> list[MessageQueue]:

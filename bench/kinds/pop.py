@@ -22,8 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from bench import results_file, rmqload, servers
+from bench import results_file, servers
 from bench.kinds.filter import Wire
+from bench.load.server import process_cpu_s
 from bench.servers import Server
 
 GROUP = "bench-pop"
@@ -137,7 +138,7 @@ servers_name = "broker-a"
 
 
 def cpu_s(server: Server) -> float:
-    return sum(map(rmqload.process_cpu_s, server.pids))
+    return sum(map(process_cpu_s, server.pids))
 
 
 def measure(

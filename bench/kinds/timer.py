@@ -27,7 +27,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from bench import results_file, rmqload, servers
+from bench import results_file, servers
+from bench.load import wire
+from bench.load.server import process_cpu_s, sample_server
 from bench.servers import Server
 
 SEND, CREATE_TOPIC, MAX_OFFSET, PULL = 310, 17, 30, 11
@@ -49,7 +51,7 @@ class Wire:
     """One connection with a window of requests."""
 
     def __init__(self, port: int) -> None:
-        self._link = rmqload.Link(("127.0.0.1", port))
+        self._link = wire.Link(("127.0.0.1", port))
         self._link.sock.setblocking(True)
         self._number = 0
         self.waiting = 0
@@ -68,7 +70,7 @@ class Wire:
             ext = {"a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": str(self._number % QUEUES), "f": "0",
                    "g": str(now), "h": "0", "i": f"{text}UNIQ_KEY\x017F00000100002A9F{self._number:016X}\x02WAIT\x01true\x02",
                    "j": "0", "k": "false", "m": "false"}  # fmt: skip
-            parts.append(rmqload.encode_frame(SEND, ext, BODY, opaque=self._number))
+            parts.append(wire.encode_frame(SEND, ext, BODY, opaque=self._number))
         self._link.sock.sendall(b"".join(parts))
         self.waiting += len(parts)
         while self.waiting > IN_FLIGHT // 2:
@@ -76,8 +78,8 @@ class Wire:
 
     def collect(self) -> None:
         for kind, header, _ in self._link.read():
-            if rmqload.reply_code(kind, header):
-                raise rmqload.LoadError(header.decode(errors="replace"))
+            if wire.reply_code(kind, header):
+                raise wire.LoadError(header.decode(errors="replace"))
             self.waiting -= 1
 
     def settle(self) -> None:
@@ -99,7 +101,7 @@ class Wire:
 
 
 def cpu_s(server: Server) -> float:
-    return sum(map(rmqload.process_cpu_s, server.pids))
+    return sum(map(process_cpu_s, server.pids))
 
 
 def one_round(server: Server, topic: str, count: int, text: str, delay_s: float) -> float:
@@ -270,7 +272,7 @@ def lateness(wire: Wire, topic: str) -> Iterator[int]:
 
 
 def memory(server: Server) -> dict[str, int]:
-    sample = rmqload.sample_server(server.pids[-1:])
+    sample = sample_server(server.pids[-1:])
     return {"resident": round(sample.rss_mb), "without file pages": round(sample.anon_mb)}
 
 

@@ -25,7 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from bench import results_file, rmqload, servers
+from bench import results_file, servers
+from bench.load.server import process_cpu_s
 from bench.servers import Server
 
 WARM_ROUNDS = 2
@@ -63,9 +64,9 @@ def load(server: Server, mode: str, topic: str, *arguments: str) -> dict[str, An
 
 def idle_share(server: Server) -> float:
     """The share of a core that the server takes while nobody does anything."""
-    before, began = rmqload.process_cpu_s(server.pids[-1]), time.monotonic()
+    before, began = process_cpu_s(server.pids[-1]), time.monotonic()
     time.sleep(IDLE_S)
-    return (rmqload.process_cpu_s(server.pids[-1]) - before) / (time.monotonic() - began)
+    return (process_cpu_s(server.pids[-1]) - before) / (time.monotonic() - began)
 
 
 def one_round(server: Server, topic: str, seconds: float) -> dict[str, float]:
