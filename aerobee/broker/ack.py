@@ -87,7 +87,7 @@ class AckPolicy:
         self._timeout_s = timeout_ms / 1000
         self._replication: ReplicationWatermark | None = None
         self._may_answer: Callable[[], bool] | None = None
-        self._shortage: Callable[[], str] = _no_shortage
+        self._shortage: Callable[[], str] | None = None
         self._waiting: deque[_Held] = deque()  # by deadline, as the time-out is the same for all
         self._timer: Timer | None = None
         self._listeners: list[Callable[[], None]] = []
@@ -117,11 +117,11 @@ class AckPolicy:
     @property
     def shortage(self) -> str:
         """Why messages may not even be stored: too few replicas are in sync; "" when there are enough."""
-        return self._shortage()
+        return "" if self._shortage is None else self._shortage()
 
     def refuse_on(self, shortage: Callable[[], str] | None) -> None:
         """Ask this before messages of clients are stored; None: nobody."""
-        self._shortage = shortage or _no_shortage
+        self._shortage = shortage
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when `holds` may have changed."""
@@ -199,10 +199,6 @@ class AckPolicy:
                 self._write(held, ResponseCode.FLUSH_DISK_TIMEOUT, TIMEOUT_REMARK)
         if waiting:
             self._timer = self._clock.call_later(max(0.0, waiting[0].due - now), self._expire)
-
-
-def _no_shortage() -> str:
-    return ""
 
 
 def recode(frames: bytes, code: int, remark: str, *, keep_ext: bool = True) -> bytes:

@@ -19,8 +19,8 @@ _BUCKET_COUNT = (_EXPONENT_MAX - _EXPONENT_MIN) * _PARTS
 _SHORTEST_S, _LONGEST_S = 2.0 ** (_EXPONENT_MIN - 1), 2.0 ** (_EXPONENT_MAX - 1)
 _FIRST = -_EXPONENT_MIN * _PARTS - _PARTS
 # Durations of 0.5 to 244 us are counted in steps of 60 ns, of which each lies in one bucket.
-_STEPS, _STEPS_A_S = 4096, 2.0**24
-_EXACT_S, _STEPPED_S = 2.0**-21, _STEPS / _STEPS_A_S
+_STEPS, STEPS_A_S = 4096, 2.0**24
+EXACT_S, STEPPED_S = 2.0**-21, _STEPS / STEPS_A_S
 _NO_STEPS = array("q", bytes(8 * _STEPS))
 
 
@@ -43,7 +43,8 @@ class Latency:
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKET_COUNT
-        # Short durations that are not in the numbers yet; native code counts here, too, so it is never replaced.
+        # Short durations that are not in the numbers yet. The fast path counts here without a call, and so does native code:
+        # it is never replaced.
         self.steps = array("q", _NO_STEPS)
         self._sum_s = 0.0
         self._max_s = 0.0
@@ -54,8 +55,8 @@ class Latency:
 
     def add(self, elapsed_s: float, times: int = 1) -> None:
         """`times` things took that long each."""
-        if _EXACT_S <= elapsed_s < _STEPPED_S:
-            self.steps[int(elapsed_s * _STEPS_A_S)] += times
+        if EXACT_S <= elapsed_s < STEPPED_S:
+            self.steps[int(elapsed_s * STEPS_A_S)] += times
         else:
             self._sort(elapsed_s, times)
 
@@ -97,7 +98,7 @@ class Latency:
             steps, self.steps[:] = self.steps[:], _NO_STEPS
             for step, times in enumerate(steps):
                 if times:
-                    self._sort((step + 0.5) / _STEPS_A_S, times)
+                    self._sort((step + 0.5) / STEPS_A_S, times)
 
     def turn(self, monotonic_s: float) -> None:
         """Begin a new window when this one is over. Called now and then."""

@@ -105,8 +105,9 @@ class Overload:
             self._is_idle = False
             self._arm(min(SAMPLE_S, self._due - self._now()))
         if not self._reason and self._timer is not None:
-            wait_ms = self._late_ms()
-            if wait_ms > HICCUP_LIMITS * self._wait_limit_ms:
+            # Asked with each burst, so only a sample that is overdue is looked at closely: stalls can but shorten the wait.
+            hiccup_ms = HICCUP_LIMITS * self._wait_limit_ms
+            if (self._now() - self._due) * 1000 > hiccup_ms and (wait_ms := self._late_ms()) > hiccup_ms:
                 self.observe(round(wait_ms), self._last_pending_bytes)
 
     def observe(self, wait_ms: int, pending_bytes: int) -> None:

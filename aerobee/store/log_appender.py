@@ -53,6 +53,7 @@ from aerobee.store.record_layout import Origin, lay_out
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 _SIZE = struct.Struct(">I")
+_ENTRY_START = struct.Struct(">qi")  # of a queue entry: physical offset, size
 _TEXT_SIZE = struct.Struct(">H")
 _OFFSETS = struct.Struct(">qq")  # queue offset, physical offset
 _OFFSETS_AT = 20
@@ -102,6 +103,7 @@ class LogAppender:
         self.holds = holds
         self.last_store_timestamp = 0  # of the newest record
         self.last_record_offset = -1  # where the newest record begins
+        self._last_queue: ConsumeQueue | None = None  # its queue, when a burst wrote it
         self.arrivals: Listeners[[str, int, int, int]] = Listeners(
             "a listener of new messages", clock
         )  # topic, queue id, new end of what is readable, tags code
@@ -215,6 +217,12 @@ class LogAppender:
         except Exception as error:
             raise self.broken(start, error) from error
         assert not has_entry or queue.max_offset == queue_offset
+        assert (
+            not has_entry
+            or not isinstance(queue, ConsumeQueue)
+            or _newest_entry(queue) == (offsets[-1], sizes[-1])
+        )
+        self._last_queue = None
         self._index_room = 0  # a burst that goes on looks again
         self.last_store_timestamp, self.last_record_offset = now_ms, offsets[-1]
         next_offset = first
@@ -244,9 +252,12 @@ class LogAppender:
     def end_burst(self, now_ms: int) -> None:
         """After the last append of a burst: write its index entries."""
         self.last_store_timestamp = now_ms
-        log, last = self.log, self.last_record_offset
-        # The newest record stands where and with the size that was told, or a file was begun behind it.
-        assert last < log.base or _SIZE.unpack_from(log.buffer, last - log.base) == (log.end - last,)
+        log, last, queue = self.log, self.last_record_offset, self._last_queue
+        # The newest record stands where and with the size that was told, or a file was begun behind it; and its entry says so.
+        if last >= log.base:
+            size = log.end - last
+            assert _SIZE.unpack_from(log.buffer, last - log.base) == (size,)
+            assert queue is None or _newest_entry(queue) == (last, size)
         entries = self._index_entries
         if entries:
             self._index_entries = []
@@ -303,8 +314,9 @@ class LogAppender:
         )  # fmt: skip
         # Nothing from here on can fail. What _write() and append_entry() do, without their calls.
         try:
+            # The record continues the log within its file: nothing is written over, and no hole is left.
+            assert offset == log.end and end <= log.limit, (offset, end, log.end)  # noqa: PT018  one test, for each message
             at = offset - log.base
-            assert 0 <= at < end <= log.limit
             log.buffer[at : at + size] = record  # raises when the record has another size
             log.end = end
             entry_at = (queue_offset - queue.tail_base) * ENTRY_BYTES
@@ -317,7 +329,7 @@ class LogAppender:
         self._index_room -= key_count
         for value in key_hashes:
             self._index_entries.append((value, offset))
-        self.last_record_offset = offset
+        self.last_record_offset, self._last_queue = offset, queue
         if is_awaited or self.holds:
             self._show(queue, queue_offset + 1, tags_code)
         else:
@@ -368,7 +380,8 @@ class LogAppender:
         assert queue.max_offset == first + count
         self._index_entries += index_entries
         self._index_room -= key_count
-        self.last_store_timestamp, self.last_record_offset = now_ms, offsets[-1]
+        self.last_store_timestamp, self.last_record_offset, self._last_queue = now_ms, offsets[-1], queue
+        assert _newest_entry(queue) == (offsets[-1], start + size - offsets[-1])
         if is_awaited or self.holds:
             # One by one: who waits looks at the newest message that it is told of.
             for number, (_, _, code) in enumerate(ENTRY.iter_unpack(entries), first + 1):
@@ -420,7 +433,8 @@ class LogAppender:
             self.index.put_timed_run(index_entries, times)
         except Exception as error:
             raise self.broken(physical_offset, error) from error
-        self._index_room = 0
+        self._index_room, self._last_queue = 0, None
+        assert log.end == physical_offset + len(data)
         if run.records:
             self.last_store_timestamp = now_ms
             self.last_record_offset = run.records[-1][0].physical_offset
@@ -613,6 +627,11 @@ def _add_entry(queue: AnyQueue, laid_out: LaidOut, offset: int, size: int, now_m
     if queue.max_offset >= queue.room:
         queue.make_room()
     queue.append_message(offset, size, code, now_ms, laid_out.properties)
+
+
+def _newest_entry(queue: ConsumeQueue) -> tuple[int, int]:
+    """Where the newest entry of a queue says that a record is, and its size: read again from where it was written."""
+    return _ENTRY_START.unpack_from(queue.tail_buffer, (queue.max_offset - 1 - queue.tail_base) * ENTRY_BYTES)
 
 
 def _batch_size(queue: AnyQueue, record: DispatchRecord, properties: dict[str, str]) -> int:

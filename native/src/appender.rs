@@ -6,7 +6,7 @@
 //! append: room in queue, index and log; the record; the log's end; the queue entry; index entries; those who wait are told.
 //! Nothing can fail for a peer's reasons after the first byte.
 
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::{PyAssertionError, PyBufferError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -18,6 +18,7 @@ use crate::topic::{LiveQueue, Queue, Topic, Topics};
 use crate::window::Window;
 
 const QUEUE_ENTRY_BYTES: i64 = 20;
+const QUEUE_OFFSET_AT: usize = 20; // in a record; its physical offset follows
 
 /// Writes to one store.
 pub struct Appender {
@@ -167,6 +168,7 @@ impl Appender {
         lay_out(&mut self.record, &site, size, message)?;
         // Record first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
         if let Err(error) = self.write(writing, queue, offset, size, message.tag_code) {
+            writing.last_offset = -1;
             return Err(Stop::Fault(self.broken(writing.py, offset, error)));
         }
         self.index.entries.extend(hashes.iter().map(|hash| (*hash, offset)));
@@ -295,7 +297,8 @@ impl Appender {
     /// What a burst leaves to its end. Returns what was stored, by topic.
     pub fn end(&mut self, writing: &mut Writing<'_>) -> PyResult<Vec<TopicTotal>> {
         let py = writing.py;
-        let released = self.release(writing).and(writing.unsettled.take().map_or(Ok(()), Err));
+        let is_whole = self.newest_is_whole(writing);
+        let released = self.release(writing).and(is_whole).and(writing.unsettled.take().map_or(Ok(()), Err));
         if writing.touched.is_empty() {
             return released.map(|()| Vec::new());
         }
@@ -317,6 +320,16 @@ impl Appender {
         numbers.setattr(intern!(py, "last_store_timestamp"), writing.now_ms)?;
         numbers.setattr(intern!(py, "last_record_offset"), writing.last_offset)?;
         released.and(indexed).map(|()| totals)
+    }
+
+    /// The newest record of the burst, read again, ends where the log does, or a file was begun behind it.
+    fn newest_is_whole(&self, writing: &Writing<'_>) -> PyResult<()> {
+        let Some(log) = writing.log.as_ref().filter(|log| writing.last_offset >= log.base) else { return Ok(()) };
+        let size = log.window.read(writing.last_offset - log.base).map(i32::from_be_bytes);
+        check(
+            size.is_some_and(|size| writing.last_offset + i64::from(size) == log.end),
+            "the newest record does not end where the log does",
+        )
     }
 
     /// The record at `offset` was not finished: the store takes no more messages, and the error says so.
@@ -342,21 +355,27 @@ impl Appender {
         tag_code: i64,
     ) -> PyResult<()> {
         let log = writing.log.as_mut().ok_or_else(|| PyValueError::new_err("the log was not loaded"))?;
-        debug_assert_eq!(log.end, offset);
+        let state = &mut self.topics.queues[queue];
+        let live = state.live.as_mut().ok_or_else(|| PyValueError::new_err("the queue was not loaded"))?;
+        // The record continues the log within its file, and its entry the queue: nothing is written over.
+        let end = offset + size as i64;
+        check(log.base <= offset && offset == log.end && end <= log.limit, "a record does not continue the log")?;
+        check(live.base <= live.max_offset && live.max_offset < live.room, "an entry does not continue its queue")?;
+        check(names(&self.record, size, live.max_offset, offset), "a record does not say where it stands")?;
         if !log.window.write(offset - log.base, &self.record) {
             return Err(PyBufferError::new_err("a record lies beyond its file"));
         }
-        log.end = offset + size as i64;
+        log.end = end;
         log.is_changed = true;
-        let state = &mut self.topics.queues[queue];
-        let live = state.live.as_mut().ok_or_else(|| PyValueError::new_err("the queue was not loaded"))?;
         let mut entry = [0; QUEUE_ENTRY_BYTES as usize];
         entry[..8].copy_from_slice(&offset.to_be_bytes());
         entry[8..12].copy_from_slice(&(size as i32).to_be_bytes());
         entry[12..].copy_from_slice(&tag_code.to_be_bytes());
-        if !live.window.write((live.max_offset - live.base) * QUEUE_ENTRY_BYTES, &entry) {
+        let entry_at = (live.max_offset - live.base) * QUEUE_ENTRY_BYTES;
+        if !live.window.write(entry_at, &entry) {
             return Err(PyBufferError::new_err("a queue entry lies beyond its file"));
         }
+        debug_assert_eq!(live.window.read(entry_at), Some(entry));
         live.max_offset += 1;
         live.is_changed = true;
         if !live.is_dirty {
@@ -461,4 +480,16 @@ impl Appender {
     fn write_index(&mut self, writing: &mut Writing<'_>) -> PyResult<()> {
         self.index.write(self.index_files.as_ref().map(|files| files.bind(writing.py)), writing.now_ms)
     }
+}
+
+/// What only our own fault can break: an AssertionError, after which the store takes no more.
+fn check(holds: bool, what: &'static str) -> PyResult<()> {
+    if holds { Ok(()) } else { Err(PyAssertionError::new_err(what)) }
+}
+
+/// Whether a record has this size and says that it is this message of its queue, at this place of the log.
+fn names(record: &[u8], size: usize, queue_offset: i64, physical_offset: i64) -> bool {
+    record.len() == size
+        && record.get(QUEUE_OFFSET_AT..QUEUE_OFFSET_AT + 8) == Some(queue_offset.to_be_bytes().as_slice())
+        && record.get(QUEUE_OFFSET_AT + 8..QUEUE_OFFSET_AT + 16) == Some(physical_offset.to_be_bytes().as_slice())
 }

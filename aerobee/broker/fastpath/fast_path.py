@@ -35,6 +35,7 @@ from aerobee.broker.fastpath.seam import (
 from aerobee.broker.fastpath.send import SPECIAL_PROPERTIES
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.metrics import EXACT_S, STEPPED_S, STEPS_A_S
 from aerobee.broker.overload import Overload
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.queue_mappings import QueueMappings
@@ -91,6 +92,7 @@ class FastPath:
         self.choice = choice or choose_backend()
         self._store = store
         self._appender = store.appender
+        self._writability = store.writability
         self._held = held
         self._polls = LongPolls(store, held, resume_pull)
         self._topics = topics
@@ -108,6 +110,7 @@ class FastPath:
         # None: native code reads the time.
         self._own_now_ms = None if type(clock) is SystemClock else clock.now_ms
         self._backend_times = self.choice.name == NATIVE  # how long requests take
+        self._put_steps, self._get_steps = stats.put_latency.steps, stats.get_latency.steps
         self._longest_turn_s = 0.0  # of the native turns since the last look, when it was long
         self._role = role
         self._watch = watch or LoopWatch(clock.monotonic)
@@ -164,10 +167,18 @@ class FastPath:
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
             if not self._backend_times:
+                # What is short is counted as Latency.add() does, without its call.
+                is_short = EXACT_S <= elapsed_s < STEPPED_S
                 if requests:
-                    self._stats.put_took(elapsed_s, requests)
+                    if is_short:
+                        self._put_steps[int(elapsed_s * STEPS_A_S)] += requests
+                    else:
+                        self._stats.put_took(elapsed_s, requests)
                 if found:
-                    self._stats.get_took(elapsed_s, found)
+                    if is_short:
+                        self._get_steps[int(elapsed_s * STEPS_A_S)] += found
+                    else:
+                        self._stats.get_took(elapsed_s, found)
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
         if replies:
@@ -304,7 +315,7 @@ class FastPath:
             self._permits.numbers[FENCE]
             or overload_reason
             or self._ack.shortage
-            or not self._store.is_writable
+            or not self._writability.is_writable
             or (self._opens_ms and self._is_closed())
         )
 
@@ -368,8 +379,8 @@ class FastPath:
             special_properties=special,
             supports_long_poll=config.long_polling_enable,
             permits=self._permits.numbers,
-            put_steps=self._stats.put_latency.steps,
-            get_steps=self._stats.get_latency.steps,
+            put_steps=self._put_steps,
+            get_steps=self._get_steps,
             put_took=self._put_took,
             get_took=self._get_took,
         )
