@@ -1,4 +1,4 @@
-"""Stand-ins that several kinds of tests share: a peer without a network, a config file in memory."""
+"""Stand-ins that several kinds of tests share: a peer without a network, a socket without one, a config file in memory."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class FakePeer:
         self.answers: dict[int, RemotingCommand | Exception] = {}
         self.failures: list[BaseException | None] = []
         self.close_reason = ""
+        self.unsent_bytes = 0
         self._callbacks: list[Callable[[Any], None]] = []
 
     def write(self, data: bytes) -> None:
@@ -63,6 +64,9 @@ class FakePeer:
         for callback in callbacks:
             callback(self)
 
+    def abort(self, reason: str = "") -> None:
+        self.close(reason)
+
     def failed(self, error: BaseException | None = None) -> None:
         self.failures.append(error)
         self.close("a fault of ours, see the log")
@@ -76,6 +80,58 @@ class FakePeer:
             found.append(command)
         assert not decoder.unused
         return found
+
+
+class FakeTransport(asyncio.Transport):
+    """A socket whose peer takes everything: what is written stands in `writes`, one entry a call.
+
+    `lose`, where given, is called in the next pass of the loop after close() or abort(), as a connection's
+    connection_lost() is.
+    """
+
+    def __init__(
+        self,
+        peer: tuple[str, int] = ("127.0.0.1", 50_000),
+        *,
+        on_write: Callable[[bytes], None] | None = None,
+        lose: Callable[[Exception | None], None] | None = None,
+    ) -> None:
+        super().__init__({"peername": peer})
+        self.writes: list[bytes] = []
+        self.is_closed = False
+        self._on_write = on_write
+        self._lose = lose
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+        if self._on_write is not None:
+            self._on_write(self.writes[-1])
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._lose is not None:
+            asyncio.get_running_loop().call_soon(self._lose, None)
+
+    def abort(self) -> None:
+        self.close()
 
 
 if TYPE_CHECKING:

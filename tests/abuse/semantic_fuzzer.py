@@ -48,7 +48,8 @@ from aerobee.remoting.frame import FrameDecoder, encode_frame  # noqa: E402
 from tests.abuse.hostile_requests import HostileRequests  # noqa: E402
 from tests.abuse.semantic_judges import CpuWatch, Judges, Stalls, is_extension  # noqa: E402
 from tests.abuse.semantic_world import World  # noqa: E402
-from tests.survival.hostile_frames import FakeTransport, Fault, FaultLog  # noqa: E402
+from tests.fakes import FakeTransport  # noqa: E402
+from tests.survival.hostile_frames import Fault, FaultLog  # noqa: E402
 
 ROLES = ("broker", "nameserver", "client")
 SEQUENCES_PER_WORLD = 4_000  # then it stops, or is killed, starts again over its files, and is looked at
@@ -126,7 +127,7 @@ class Attack:
                     self.judges.reply(request, reply)
 
         connection = self.world.make()
-        transport = FakeTransport(connection, on_write)
+        transport = FakeTransport(on_write=on_write, lose=connection.connection_lost)
         connection.connection_made(transport)
         for _ in range(count):
             command = requests.next()

@@ -33,7 +33,9 @@ ORDERS = ("orders", 1)
 
 
 def test_whatever_happens_to_a_store_it_says_so_and_serves_the_rest() -> None:
-    damage.run_cases(1, CASES)
+    outcomes = damage.run_cases(1, CASES)
+    assert sum(outcomes.values()) == CASES
+    assert len(outcomes) > 2, "stores of every kind, refused ones among them"
 
 
 @pytest.fixture(scope="module")

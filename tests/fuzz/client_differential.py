@@ -33,6 +33,7 @@ from aerobee.message import Message, MessageQueue, encode_record, pack_host
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Endpoint
 from aerobee.remoting.frame import encode_frame
+from tests.fakes import FakeTransport
 
 ADDRESS = "127.0.0.1:10911"
 QUEUE = MessageQueue("orders", "broker-a", 1)
@@ -206,32 +207,6 @@ def odd_answer(pick: random.Random, opaque: int) -> bytes:
     return frame
 
 
-class Wire(asyncio.Transport):
-    """A transport that takes everything and notes the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_closed = False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 10911) if name == "peername" else default
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def write(self, data: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_closed = True
-
-
 def seen_by_callers(
     hook: Callable[[Any, bytes | bytearray, int], int] | None,
     opaques: list[int],
@@ -239,7 +214,7 @@ def seen_by_callers(
     pieces: list[bytes],
 ) -> list[object]:
     """Send under `opaques`, read `pieces`; what each caller gets, whether the connection is closed, what still waits."""
-    wire = Wire()
+    wire = FakeTransport(("127.0.0.1", 10911))
     connection = Connection(Endpoint({}, burst=hook), address=ADDRESS, server_side=False)
     connection.connection_made(wire)
     now = asyncio.get_running_loop().time()

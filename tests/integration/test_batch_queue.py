@@ -14,6 +14,7 @@ from aerobee.message import INNER_BATCH, NEED_UNWRAP, decode_records
 from aerobee.remoting.frame import decode_frame
 from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.testing.local_cluster import LocalCluster
+from tests.fakes import FakePeer
 from tests.waiting import wait_until
 
 DATA = Path(__file__).parent.parent / "data"
@@ -71,7 +72,7 @@ async def test_java_batches_are_stored_as_rocketmq_stored_them(cluster):
             if frame["direction"] == "request" and frame["code"] in (310, 320):
                 request = decode_frame(bytes.fromhex(frame["frame_hex"]))
                 if request.ext["b"] == "StoreBcq":
-                    reply = broker.handlers[request.code](_Connection(), request)
+                    reply = broker.handlers[request.code](FakePeer(("127.0.0.1", 39842)), request)
                     answers.append((reply.code, reply.ext["queueOffset"], reply.ext.get("batchUniqId")))
     expected = json.loads((DATA / "store" / "batch-consume-queue.expected.json").read_text())["records"]
     expected = [record for record in expected if record["topic"] == "StoreBcq"]
@@ -84,9 +85,3 @@ async def test_java_batches_are_stored_as_rocketmq_stored_them(cluster):
         assert record.body == (
             bytes.fromhex(wanted["body_hex"]) if "body_hex" in wanted else wanted["body"].encode()
         )
-
-
-class _Connection:
-    host_port = ("127.0.0.1", 39842)
-    address = "127.0.0.1:39842"
-    is_open = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from aerobee.client import ConsumeFrom, ConsumerConfig, PushConsumer, reject
 from aerobee.client.received import ReceivedMessage
 from aerobee.testing import ThreadedCluster
 from tests.cli import Run, make_run
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +53,6 @@ def consume(cluster: ThreadedCluster, topic: str, group: str, *, orderly: bool =
     return lambda: cluster._call(consumer.close())
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def letters(run: Run, group: str, *options: str) -> list[dict[str, object]]:
     code, out, _ = run("dlq", "show", group, "--json", *options)
     found: list[dict[str, object]] = json.loads(out) if code == 0 else []
@@ -70,7 +63,7 @@ def test_dead_letters_are_listed_shown_and_sent_again_once(cluster: ThreadedClus
     for number in range(3):
         assert run("send", "fruit", f"apple {number}", "--tag", "t", "--key", f"k{number}")[0] == 0
     stop = consume(cluster, "fruit", "juicer")
-    wait_for(lambda: len(letters(run, "juicer")) == 3)
+    wait_for("the dead letters", lambda: len(letters(run, "juicer")) == 3)
     stop()
     code, out, _ = run("dlq", "list", "--json")
     (row,) = json.loads(out)
@@ -109,11 +102,11 @@ def test_who_holds_the_queues_of_an_ordered_group_is_shown(cluster: ThreadedClus
         code, out, _ = run("group", "describe", "keeper", "--json")
         return [lock for lock in json.loads(out)["locks"] if lock["topic"] == "ordered"] if code == 0 else []
 
-    wait_for(lambda: len(locks()) == 2)
+    wait_for("two locks", lambda: len(locks()) == 2)
     assert {(lock["state"], lock["lease_s"]) for lock in locks()} == {("held", 32.0)}
     assert "renewed s ago" in run("group", "describe", "keeper")[1]
     stop()
-    wait_for(lambda: locks() == [])
+    wait_for("no lock", lambda: locks() == [])
 
 
 def test_a_topic_of_a_kind_and_a_priority(run: Run) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -140,17 +139,6 @@ async def leader_of(controllers: list[Controller]) -> Controller:
     return leading()[0]
 
 
-async def eventually(ask: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                if await ask():
-                    return
-            except AerobeeError:
-                pass  # a controller on its way down or up
-            await asyncio.sleep(0.02)
-
-
 async def test_three_controllers_elect_one_leader_and_all_name_it(tmp_path: Path) -> None:
     async with quorum(tmp_path) as controllers, tool() as ask:
         leader = await leader_of(controllers)
@@ -230,7 +218,7 @@ async def test_a_master_whose_connection_ends_is_replaced(tmp_path: Path) -> Non
             found = await ask.info(at)
             return found.ext is not None and found.ext.get("masterBrokerId") == "2"
 
-        await eventually(replaced)
+        await wait_until(replaced, timeout_s=60, passing=(AerobeeError,))
         found = await ask.info(at)
         assert found.ext is not None
         assert found.ext["masterEpoch"] == "2"
@@ -256,13 +244,13 @@ async def test_a_master_with_a_lease_is_replaced_after_it_and_never_before(tmp_p
                 granted.append(sent + 1.5)
                 return True
 
-        await eventually(has_lease)
+        await wait_until(has_lease, timeout_s=60, passing=(AerobeeError,))
 
         async def replaced() -> bool:
             found = await ask.info(at)
             return found.ext is not None and found.ext.get("masterBrokerId") == "2"
 
-        await eventually(replaced)
+        await wait_until(replaced, timeout_s=60, passing=(AerobeeError,))
         assert clock.monotonic() > granted[-1]
 
 
@@ -338,7 +326,7 @@ async def test_a_master_whose_disk_takes_no_writes_is_replaced(tmp_path: Path) -
             found = await ask.info(at)
             return found.ext is not None and found.ext.get("masterBrokerId") == "2"
 
-        await eventually(replaced)
+        await wait_until(replaced, timeout_s=60, passing=(AerobeeError,))
 
 
 async def test_nobody_outside_of_the_set_becomes_master(tmp_path: Path) -> None:
@@ -355,7 +343,7 @@ async def test_nobody_outside_of_the_set_becomes_master(tmp_path: Path) -> None:
             found = await ask.info(at)
             return found.ext == {"masterEpoch": "2"}
 
-        await eventually(masterless)
+        await wait_until(masterless, timeout_s=60, passing=(AerobeeError,))
         assert (await ask.elect(at, 2)).code == ControllerCode.ELECT_MASTER_FAILED
         # The one in sync comes back and leads again, in a new epoch, without being asked.
         await ask.beat(at, 1, epoch=1)
@@ -364,7 +352,7 @@ async def test_nobody_outside_of_the_set_becomes_master(tmp_path: Path) -> None:
             found = await ask.info(at)
             return found.ext is not None and found.ext.get("masterBrokerId") == "1"
 
-        await eventually(back)
+        await wait_until(back, timeout_s=60, passing=(AerobeeError,))
 
 
 async def test_groups_survive_the_death_of_the_leader_and_a_restart_of_all(tmp_path: Path) -> None:
@@ -457,10 +445,14 @@ async def test_a_controller_is_taken_in_and_another_let_go(tmp_path: Path) -> No
             return answer.code == 0
 
         assert leader.status.voters == ("n0", "n1", "n2")
-        await eventually(lambda: change("addLearner", "n3"))
-        await eventually(lambda: change("promote", "n3"))
+        await wait_until(lambda: change("addLearner", "n3"), timeout_s=60, passing=(AerobeeError,))
+        await wait_until(lambda: change("promote", "n3"), timeout_s=60, passing=(AerobeeError,))
         gone = next(each for each in controllers if not each.status.is_leader)
-        await eventually(lambda: change("remove", gone.config.controller_d_leger_self_id))
+        await wait_until(
+            lambda: change("remove", gone.config.controller_d_leger_self_id),
+            timeout_s=60,
+            passing=(AerobeeError,),
+        )
         await wait_until(lambda: "n3" in new.status.voters and len(new.status.voters) == 3, timeout_s=60)
         await wait_until(lambda: GROUP in new.state.groups, timeout_s=60)
 

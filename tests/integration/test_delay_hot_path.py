@@ -6,7 +6,6 @@ A header with blanks between its parts is left for the handlers, one without is 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -23,6 +22,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import AppendResult, StoredMessage
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.test_transaction_hot_path import BACKENDS, HOT, SLOW, TOPIC, Wire
+from tests.waiting import wait_until
 
 NEXT_HOUR_MS = (int(time.time()) + 3_600) * 1_000
 
@@ -184,9 +184,7 @@ async def test_levels_of_one_burst_are_delivered_in_time(flush: str) -> None:
         assert isinstance(clock, AdvancingClock)
 
         async def until_stored(count: int) -> None:
-            async with asyncio.timeout(20):
-                while store.max_offset(TOPIC, 0) + store.max_offset(TOPIC, 1) < count:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await wait_until(lambda: store.max_offset(TOPIC, 0) + store.max_offset(TOPIC, 1) >= count)
 
         clock.advance(1)
         await until_stored(20)
@@ -228,9 +226,7 @@ async def test_timers_of_one_burst_are_delivered_in_time_and_the_handle_recalls(
         assert (await wire.replies(1))[0].code == 0
 
         async def until_stored(count: int) -> None:
-            async with asyncio.timeout(20):
-                while store.max_offset(TOPIC, 0) + store.max_offset(TOPIC, 1) < count:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await wait_until(lambda: store.max_offset(TOPIC, 0) + store.max_offset(TOPIC, 1) >= count)
 
         assert store.max_offset(TOPIC, 0) == store.max_offset(TOPIC, 1) == 0
         clock.advance(5)

@@ -17,35 +17,12 @@ from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.connection import Connection, Endpoint
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.testing import LocalCluster
+from tests.fakes import FakeTransport
 from tests.integration.pop_requests import pop_request, popped
 
 QUEUES, MESSAGES = 2, 24
 ACK = 200051
 _TIME = re.compile(r"\b1?\d{13}( \d+ \d+)?\b")  # of a pop, with its invisible time and revive queue
-
-
-class Wire(asyncio.Transport):
-    """Keeps what the broker writes."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__()
-        self.port = port
-        self.data = b""
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", self.port) if name == "peername" else default
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.data += bytes(data)
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 class Way:
@@ -56,7 +33,7 @@ class Way:
         self.broker = broker
         self.handled: list[int] = []
         handlers = {code: self._noted(code, handler) for code, handler in broker.handlers.items()}
-        self.wire = Wire(4_000 + is_fast)
+        self.wire = FakeTransport(("127.0.0.1", 4_000 + is_fast))
         self.connection = Connection(Endpoint(handlers, burst=broker.fast_path.burst if is_fast else None))
         self.connection.connection_made(self.wire)
 
@@ -69,12 +46,12 @@ class Way:
 
     async def ask(self, *frames: bytes) -> list[RemotingCommand]:
         """Give the frames in one read; return the answers that come at once."""
-        self.wire.data = b""
+        self.wire.writes.clear()
         self.connection.data_received(b"".join(frames))
         for _ in range(5):
             await asyncio.sleep(0)
         decoder, found = FrameDecoder(), []
-        decoder.feed(self.wire.data)
+        decoder.feed(self.wire.written)
         while (command := decoder.next_frame()) is not None:
             found.append(command)
         return found
@@ -185,7 +162,7 @@ async def test_ordinary_pops_do_not_come_to_the_handler(cluster: LocalCluster) -
     for _ in range(20):
         await asyncio.sleep(0)
     decoder = FrameDecoder()
-    decoder.feed(way.wire.data)
+    decoder.feed(way.wire.written)
     late = decoder.next_frame()
     assert late is not None
     assert [each.body for each in popped(late, "orders", "fast")] == [b"late"]

@@ -29,6 +29,7 @@ from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import FrameDecoder, decode_frame, encode_frame
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.server import Listener, RemotingServer, parse_listeners
+from tests.fakes import FakeTransport
 from tests.waiting import wait_until
 
 ECHO, FAIL, REFUSE, WAIT, PARK, CALL_BACK, BIG, BROKEN = 1, 2, 3, 4, 5, 6, 7, 8
@@ -177,22 +178,8 @@ async def test_pipelined_requests_are_answered_in_the_order_of_their_frames() ->
 
 
 async def test_replies_of_one_read_leave_in_one_write() -> None:
-    class Recorder(asyncio.Transport):
-        def __init__(self) -> None:
-            super().__init__()
-            self.writes: list[bytes] = []
-
-        def write(self, data: bytes | bytearray | memoryview) -> None:
-            self.writes.append(bytes(data))
-
-        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-            pass
-
-        def get_write_buffer_size(self) -> int:
-            return 0
-
     harness = Harness()
-    transport = Recorder()
+    transport = FakeTransport()
     connection = Connection(harness.server._endpoint)
     connection.connection_made(transport)
     connection.data_received(b"".join(request(ECHO, opaque) for opaque in range(50)))

@@ -25,6 +25,7 @@ from aerobee.store.config import StoreConfig
 from aerobee.store.timer_checkpoint import decode_timer_checkpoint
 from aerobee.testing import LocalCluster
 from tests.captures import captured
+from tests.waiting import wait_until
 
 DATA = Path(__file__).parents[1] / "data" / "store"
 TOPIC = "Orders"
@@ -68,9 +69,8 @@ def stored(broker: Broker, topic: str) -> list[Record]:
 
 
 async def until_stored(broker: Broker, topic: str, count: int) -> list[Record]:
-    async with asyncio.timeout(20):
-        while len(found := stored(broker, topic)) < count:  # noqa: ASYNC110 the store has no event for it
-            await asyncio.sleep(0.01)
+    await wait_until(lambda: len(stored(broker, topic)) >= count, f"{count} messages in {topic}")
+    found = stored(broker, topic)
     assert len(found) == count
     return found
 

@@ -8,6 +8,7 @@ temporary directory.
 
 from __future__ import annotations
 
+import abc
 import itertools
 import json
 import os
@@ -22,8 +23,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.waiting import wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -65,8 +68,6 @@ BROKER_CONFIG = {
     "flushConsumerOffsetInterval": "1000",
 }
 
-T = TypeVar("T")
-
 
 def missing_pieces() -> list[str]:
     """What scripts/setup-interop has still to make."""
@@ -78,18 +79,6 @@ def missing_pieces() -> list[str]:
     )  # fmt: skip
     missing = [str(path) for path in needed if not path.exists()]
     return missing + ([] if shutil.which("java") else ["java"])
-
-
-def wait_for(what: str, probe: Callable[[], T | None], timeout_s: float = 30.0) -> T:
-    """Return the first result of `probe` that is neither None nor False."""
-    end = time.monotonic() + timeout_s
-    while True:
-        result = probe()
-        if result is not None and result is not False:
-            return result
-        if time.monotonic() > end:
-            raise AssertionError(f"after {timeout_s:.0f} s still waiting for: {what}")
-        time.sleep(0.05)
 
 
 _PORTS = itertools.count(random.Random().randrange(21_000, 29_000, 10), 10)  # below the ephemeral range
@@ -134,7 +123,7 @@ def routed_brokers(namesrv: str, topic: str) -> dict[str, str]:
     return {data["brokerName"]: data["brokerAddrs"].get("0", "") for data in json.loads(body)["brokerDatas"]}
 
 
-class Server:
+class Server(abc.ABC):
     """A process with a log file, started again as often as wanted on the same port and directory."""
 
     def __init__(self, kind: str, root: pathlib.Path, name: str, port: int | None = None) -> None:
@@ -147,11 +136,13 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
         self.log = root / f"{name}.out"
 
+    @abc.abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError
+        """What starts the process."""
 
+    @abc.abstractmethod
     def is_ready(self) -> bool:
-        raise NotImplementedError
+        """Whether it serves."""
 
     def _environment(self) -> dict[str, str]:
         return {

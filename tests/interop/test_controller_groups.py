@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.rocketmq import Broker, Controller, Driver, NameServer, call, routed_brokers, wait_for
+from tests.interop.rocketmq import Broker, Controller, Driver, NameServer, call, routed_brokers
+from tests.waiting import wait_for
 
 NAME = "broker-g"
 TOPIC = "TopicGroup"

@@ -19,9 +19,9 @@ from tests.interop.rocketmq import (
     by_queue,
     cpp_consume,
     cpp_send,
-    wait_for,
 )
 from tests.interop.test_java_client import make_topic, numbered
+from tests.waiting import wait_for
 
 LINES = [f"Zeile {number} grüße 你好" for number in range(40)]
 

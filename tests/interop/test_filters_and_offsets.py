@@ -21,7 +21,8 @@ from aerobee.client import (
 )
 from aerobee.errors import RemoteError
 from aerobee.message import Message, MessageQueue
-from tests.interop.rocketmq import Cluster, Driver, DriverError, wait_for
+from tests.interop.rocketmq import Cluster, Driver, DriverError
+from tests.waiting import wait_for, wait_until
 
 LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
 SETTINGS = {
@@ -165,12 +166,6 @@ async def send_priced(namesrv: str, topic: str, count: int) -> None:
             await producer.send(Message(topic, b"%d" % n, tag="T", properties={"price": str(n)}))
 
 
-async def until(count: int, seen: list[bytes]) -> None:
-    async with asyncio.timeout(40):
-        while len(seen) < count:  # noqa: ASYNC110 - a consumer of another process announces nothing
-            await asyncio.sleep(0.05)
-
-
 async def test_our_consumers_filter_at_rocketmqs_broker(
     driver: Driver, real_filtering: Cluster, topic: str
 ) -> None:
@@ -187,7 +182,7 @@ async def test_our_consumers_filter_at_rocketmqs_broker(
         config=FIRST,
     ):
         await send_priced(namesrv, topic, 10)
-        await until(3, seen)
+        await wait_until(lambda: len(seen) >= 3, "messages")
     assert sorted(seen) == [b"7", b"8", b"9"]
     async with PullConsumer(
         namesrv, "CG_pull", config=PullConsumerConfig(consume_from=ConsumeFrom.FIRST)
@@ -217,12 +212,12 @@ async def test_our_consumer_follows_a_reset_at_rocketmqs_broker(
         Admin(namesrv) as admin,
     ):
         await send_priced(namesrv, topic, 4)
-        await until(4, seen)
+        await wait_until(lambda: len(seen) >= 4, "messages")
         plan = await admin.plan_offsets("CG_reset", topic, OffsetTarget.relative(-99))
         assert [move.after for move in plan] == [0]
         await admin.move_offsets("CG_reset", plan)
         await send_priced(namesrv, topic, 1)  # a real broker wakes no held pull for a reset
-        await until(9, seen)
+        await wait_until(lambda: len(seen) >= 9, "messages")
     assert seen[4:] == [b"0", b"1", b"2", b"3", b"0"]
 
 

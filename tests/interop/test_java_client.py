@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.rocketmq import Cluster, Driver, DriverError, by_queue, wait_for
+from tests.interop.rocketmq import Cluster, Driver, DriverError, by_queue
+from tests.waiting import wait_for
 
 
 def make_topic(driver: Driver, cluster: Cluster, topic: str, queues: int = 4, **flags: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, wait_for
+from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer
 from tests.interop.test_java_client import bodies, make_group, make_topic, numbered
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

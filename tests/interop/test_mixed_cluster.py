@@ -11,8 +11,9 @@ import pytest
 from aerobee.client import Producer
 from aerobee.message import Message
 from tests.interop.conftest import targets
-from tests.interop.rocketmq import Broker, Driver, NameServer, routed_brokers, wait_for
+from tests.interop.rocketmq import Broker, Driver, NameServer, routed_brokers
 from tests.interop.test_java_client import bodies
+from tests.waiting import wait_for
 
 MIXES = {
     "aerobee": [

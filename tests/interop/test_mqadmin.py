@@ -13,7 +13,8 @@ import re
 
 import pytest
 
-from tests.interop.rocketmq import Cluster, Driver, wait_for
+from tests.interop.rocketmq import Cluster, Driver
+from tests.waiting import wait_for
 
 EXACT, SORTED, SHAPE, SETTINGS = "exact", "sorted", "shape", "settings"
 

@@ -13,8 +13,9 @@ import pytest
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer, ReceivedMessage, reject
 from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
 from aerobee.message import Message
-from tests.interop.rocketmq import Cluster, Driver, by_queue, wait_for
+from tests.interop.rocketmq import Cluster, Driver, by_queue
 from tests.interop.test_java_client import make_topic
+from tests.waiting import wait_for
 
 ORDERLY = ConsumerConfig(
     consume_from=ConsumeFrom.FIRST, orderly=True, suspend_s=0.05, persist_offsets_s=0.5, rebalance_s=1.0

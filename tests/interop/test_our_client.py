@@ -21,15 +21,11 @@ from aerobee.client import (
 )
 from aerobee.errors import AerobeeError
 from aerobee.message import Message, MessageQueue
-from tests.interop.rocketmq import Cluster, Driver, wait_for
+from tests.interop.rocketmq import Cluster, Driver
 from tests.interop.test_java_client import bodies, make_group, make_topic, numbered
+from tests.waiting import wait_beside
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.5)
-
-
-async def until(what: str, condition: object) -> None:
-    """wait_for() beside a running event loop."""
-    await asyncio.to_thread(wait_for, what, condition)
 
 
 async def test_java_reads_what_we_send(real: Cluster, driver: Driver, topic: str) -> None:
@@ -186,7 +182,7 @@ async def test_a_failed_message_comes_again_through_the_retry_topic(
     async with PushConsumer(real.namesrv, group, subscriptions={topic: "*"}, handler=handle, config=FIRST):
         with driver.producer(real.namesrv) as producer:
             await asyncio.to_thread(producer.send, numbered(topic, 6))
-        await until("the second delivery", lambda: (b"m3", 1) in seen)
+        await wait_beside("the second delivery", lambda: (b"m3", 1) in seen)
     assert sorted(seen) == sorted([*((b"m%d" % n, 0) for n in range(6)), (b"m3", 1)])
 
 
@@ -203,10 +199,10 @@ async def test_our_member_and_a_java_member_share_the_queues(
         def owned() -> set[tuple[str, int]]:
             return {(q.broker_name, q.queue_id) for q in consumer.owned if q.topic == topic}
 
-        await until("all queues", lambda: len(owned()) == 4)
+        await wait_beside("all queues", lambda: len(owned()) == 4)
         java = await asyncio.to_thread(driver.push, real.namesrv, topic, group=group)
         try:
-            await until(
+            await wait_beside(
                 "an even split",
                 lambda: (
                     len(owned()) == len(java.queues(topic)) == 2 and len(owned() | java.queues(topic)) == 4
@@ -220,13 +216,13 @@ async def test_our_member_and_a_java_member_share_the_queues(
                         for n in range(40)
                     ],
                 )
-            await until("all messages", lambda: len(ours) + java.call("count") >= 40)
+            await wait_beside("all messages", lambda: len(ours) + java.call("count") >= 40)
             theirs = [m["body"] for m in await asyncio.to_thread(java.received)]
             assert len(ours) == len(theirs) == 20
             assert sorted([body.decode() for body in ours] + theirs) == sorted(f"m{n}" for n in range(40))
         finally:
             await asyncio.to_thread(java.stop)
-        await until("our member to take over", lambda: len(owned()) == 4)
+        await wait_beside("our member to take over", lambda: len(owned()) == 4)
 
 
 async def test_broadcast_members_get_everything(
@@ -247,9 +243,9 @@ async def test_broadcast_members_get_everything(
         )  # fmt: skip
 
     async with member("one", first) as one, member("two", second) as two:
-        await until("all queues", lambda: len(one.owned) == len(two.owned) == 4)
+        await wait_beside("all queues", lambda: len(one.owned) == len(two.owned) == 4)
         async with Producer(real.namesrv) as producer:
             for n in range(20):
                 await producer.send(Message(topic, b"m%d" % n))
-        await until("all messages", lambda: len(first) >= 20 and len(second) >= 20)
+        await wait_beside("all messages", lambda: len(first) >= 20 and len(second) >= 20)
     assert sorted(first) == sorted(second) == sorted(b"m%d" % n for n in range(20))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -20,20 +18,11 @@ from aerobee.client import (
 from aerobee.client.received import ReceivedMessage
 from aerobee.errors import AerobeeError, ConsumerNotOnline, QueryNotFound, TopicNotExist
 from aerobee.message import Message, MessageQueue
-from tests.interop.rocketmq import Cluster, Driver, wait_for
+from tests.interop.rocketmq import Cluster, Driver
 from tests.interop.test_java_client import numbered
+from tests.waiting import wait_for, wait_until
 
 BY_HAND = PullConsumerConfig(auto_commit=False, consume_from=ConsumeFrom.FIRST)
-
-
-async def eventually(what: str, check: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again, for 30 s at most, until the answer is true; "not found" counts as no."""
-    for _ in range(300):
-        with contextlib.suppress(QueryNotFound):
-            if await check():
-                return
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"after 30 s still waiting for: {what}")
 
 
 async def poll(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
@@ -142,7 +131,7 @@ async def test_admin_finds_messages_by_every_id_and_key(real: Cluster, driver: D
         async def indexed() -> bool:
             return len(await admin.messages_by_key(topic, "all")) == 5
 
-        await eventually("the index", indexed)
+        await wait_until(indexed, "the index", passing=(QueryNotFound,))
         assert [message.body for message in await admin.messages_by_key(topic, "key3")] == [b"m3"]
         assert (await admin.message(sent[2].offset_message_id)).body == b"m2"
         assert (await admin.message(sent[2].message_id, topic)).body == b"m2"
@@ -183,7 +172,7 @@ async def test_admin_manages_groups_and_resets_their_offsets(
         async def caught_up() -> bool:
             return (await admin.consumer_progress(group, topic)).lag == 0
 
-        await eventually("the commit", caught_up)
+        await wait_until(caught_up, "the commit", passing=(QueryNotFound,))
         assert group in await admin.topic_groups(topic)
         offsets = await admin.reset_offsets(group, topic, timestamp_ms=0)
         assert set(offsets.values()) == {0}

@@ -16,8 +16,9 @@ from aerobee.errors import MalformedFrame, RemoteError
 from aerobee.message import Message
 from aerobee.remoting import fastjson
 from tests.interop.conftest import targets
-from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, free_port, wait_for
+from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, free_port
 from tests.interop.test_java_client import make_group, make_topic, numbered
+from tests.waiting import wait_beside, wait_for
 
 
 class JavaPops:
@@ -148,11 +149,6 @@ def namesrv(peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     server.kill()
 
 
-async def until(what: str, condition: Any) -> None:
-    """wait_for() beside a running event loop."""
-    await asyncio.to_thread(wait_for, what, condition)
-
-
 def popped_offsets(file: pathlib.Path, topic: str, group: str) -> int:
     """The sum of a group's offsets in consumerOffset.json; 0 while it is being replaced."""
     try:
@@ -188,7 +184,7 @@ async def test_what_is_invisible_at_one_broker_comes_again_at_the_other(
         left = {message.body for message in taken[3:]}
         offsets = tmp_path / "broker" / "store" / "config" / "consumerOffset.json"
         # RocketMQ finds the offsets of a killed broker only in the file, which is written each second here.
-        await until(
+        await wait_beside(
             "the offsets are saved", lambda: offsets.exists() and popped_offsets(offsets, topic, group) == 6
         )
     finally:

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.conftest import targets
-from tests.interop.rocketmq import Broker, Driver, JavaClient, NameServer, call, wait_for
+from tests.interop.rocketmq import Broker, Driver, JavaClient, NameServer, call
 from tests.interop.test_store_exchange import QUEUES, Sent
+from tests.waiting import wait_for
 
 PAIRS = {
     "aerobee": [("aerobee", "rocketmq"), ("rocketmq", "aerobee")],

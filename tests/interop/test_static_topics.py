@@ -15,10 +15,10 @@ import pytest
 from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PushConsumer
 from aerobee.message import Message
 from tests.interop.conftest import targets
-from tests.interop.rocketmq import Driver, call, wait_for
+from tests.interop.rocketmq import Driver, call
 from tests.interop.test_java_client import bodies
 from tests.interop.test_mixed_cluster import Mix
-from tests.waiting import wait_until
+from tests.waiting import wait_for, wait_until
 
 LOGICAL = "__syslo__global__"
 QUEUES = 4

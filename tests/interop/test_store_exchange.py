@@ -24,8 +24,8 @@ from tests.interop.rocketmq import (
     NameServer,
     call,
     free_port,
-    wait_for,
 )
+from tests.waiting import wait_for
 
 QUEUES = 4
 PAIRS = {

@@ -23,9 +23,9 @@ from tests.interop.rocketmq import (
     call,
     cpp_send,
     free_port,
-    wait_for,
 )
 from tests.interop.test_java_client import make_topic
+from tests.waiting import wait_for
 
 LATE_MS = {"aerobee": 900, "rocketmq": 5_000}
 

@@ -11,8 +11,9 @@ import pytest
 
 from aerobee import Message, TransactionProducer, TransactionState
 from aerobee.client.received import ReceivedMessage
-from tests.interop.rocketmq import Broker, Cluster, Driver, DriverError, JavaClient, NameServer, wait_for
+from tests.interop.rocketmq import Broker, Cluster, Driver, DriverError, JavaClient, NameServer
 from tests.interop.test_java_client import make_topic
+from tests.waiting import wait_for
 
 # A first check after one second, another each second: RocketMQ's loop cannot do it faster.
 QUICK = {

@@ -10,6 +10,7 @@ from aerobee.ops.why_facts import gather_group, gather_message
 from aerobee.ops.why_rules import Finding, findings
 from tests.interop.rocketmq import Cluster, Driver
 from tests.interop.test_java_client import make_topic
+from tests.waiting import wait_until
 
 
 async def ask(cluster: Cluster, group: str, message_id: str | None, topic: str) -> list[Finding]:
@@ -22,12 +23,13 @@ async def ask(cluster: Cluster, group: str, message_id: str | None, topic: str) 
 async def answer(cluster: Cluster, group: str, message_id: str, topic: str, kind: str) -> Finding:
     """Ask until the answer is of this kind: members, offsets and index entries appear a moment later."""
     found: list[Finding] = []
-    for _ in range(100):
-        found = await ask(cluster, group, message_id, topic)
-        if found[0].kind == kind:
-            return found[0]
-        await asyncio.sleep(0.2)
-    raise AssertionError(f"no {kind}, but {found}")
+
+    async def is_of_kind() -> bool:
+        found[:] = await ask(cluster, group, message_id, topic)
+        return found[0].kind == kind
+
+    await wait_until(is_of_kind, f"an answer of kind {kind}")
+    return found[0]
 
 
 async def reasons(driver: Driver, cluster: Cluster, topic: str) -> None:

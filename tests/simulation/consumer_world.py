@@ -6,6 +6,7 @@ handlers fail, take their time, and say what they saw.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import random
 from collections import defaultdict
@@ -51,7 +52,7 @@ class Member:
         self.dead = False
 
 
-class World:
+class World(abc.ABC):
     """Everything of one seed. Subclasses say what a handler does and what has to hold."""
 
     def __init__(
@@ -108,7 +109,7 @@ class World:
             broker.topics.put(TopicConfig(TOPIC, self.queues, self.queues))
         self.broker = broker
 
-    def prepare(self, broker: Broker) -> None:
+    def prepare(self, broker: Broker) -> None:  # noqa: B027  most worlds have nothing to look at
         """Look into a broker that is about to start."""
 
     async def kill_broker(self) -> None:
@@ -176,11 +177,13 @@ class World:
 
     # what happens
 
+    @abc.abstractmethod
     async def handle(self, member: Member, message: ReceivedMessage) -> None:
-        raise NotImplementedError
+        """A message has come to one of the members."""
 
+    @abc.abstractmethod
     def is_complete(self) -> bool:
-        raise NotImplementedError
+        """Whether every message is where it has to be."""
 
     async def disturb(self) -> None:
         """One random event."""

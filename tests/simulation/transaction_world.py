@@ -2,7 +2,7 @@
 themselves, a broker that is killed or loses power at any point.
 
 The real store, the real half, op and commit records, the real checks; only sockets are left out: requests are handed
-to the handlers, and checks arrive at FakeProducer. What must hold, looked at after every start and at the end:
+to the handlers, and checks arrive at ProducerPeer. What must hold, looked at after every start and at the end:
 
 - a message is delivered at most once into the log, and only after somebody committed it;
 - once a rollback was confirmed and is durable, its message is never delivered; once a commit was, it is there;
@@ -39,11 +39,11 @@ from aerobee.message import (
     encode_properties,
 )
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.remoting.frame import FrameDecoder
 from aerobee.store.config import StoreConfig
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import StoredMessage
 from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
+from tests.fakes import FakePeer
 from tests.simulation.store_world import InlineExecutor
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -52,31 +52,26 @@ QUEUES = 2
 IMMUNITY_MS, INTERVAL_MS, CHECKS_MAX = 6_000, 60_000, 15
 
 
-class FakeProducer:
+class ProducerPeer(FakePeer):
     """A connection of the producer group: keeps the checks that arrive, and counts those ever sent in `sent`."""
 
     def __init__(self, sent: Counter[str]) -> None:
-        self.sent = sent
-        self.is_open = True
-        self.congested = False
-        self.address = "10.0.0.1:5000"
+        super().__init__()
+        self.sent_checks = sent
         self.checks: list[RemotingCommand] = []
         self.confirmed: set[int] = set()  # opaque of the requests that were answered with code 0
         self.refused: set[int] = set()
 
-    def on_close(self, callback: Any) -> None:
-        self.callback = callback
-
     def invoke_oneway(self, command: RemotingCommand) -> None:
         assert self.is_open
-        self.sent[(command.ext or {})["transactionId"]] += 1
+        self.sent_checks[(command.ext or {})["transactionId"]] += 1
         self.checks.append(command)
 
     def write(self, data: bytes) -> None:
-        decoder = FrameDecoder()
-        decoder.feed(data)
-        while (reply := decoder.next_frame()) is not None:
+        super().write(data)
+        for reply in self.replies():
             self.took(reply)
+        self.written.clear()
 
     def took(self, reply: RemotingCommand) -> None:
         (self.confirmed if reply.code == 0 else self.refused).add(reply.opaque)
@@ -167,7 +162,7 @@ class World:
         self.writer.add_hook(self.part.put_hook)
         self.part.load()
         self.part.start()
-        self.producer = FakeProducer(self.sent)
+        self.producer = ProducerPeer(self.sent)
         self.ends.clear()
         self.come()
 

@@ -45,6 +45,7 @@ from aerobee.remoting.command import RemotingCommand  # noqa: E402
 from aerobee.remoting.connection import Connection  # noqa: E402
 from aerobee.remoting.frame import decode_frame  # noqa: E402
 from aerobee.testing.local_cluster import LocalCluster  # noqa: E402
+from tests.fakes import FakeTransport  # noqa: E402
 
 FRAMES_PER_CLUSTER = 25_000  # damaged requests create topics and groups; a new cluster begins without them
 FRAMES_PER_CHECK = 500
@@ -58,38 +59,6 @@ ROLES = ("nameserver", "broker", "client")
 
 class Fault(Exception):
     """Something was not handled."""
-
-
-class FakeTransport(asyncio.Transport):
-    """A socket whose peer takes everything."""
-
-    def __init__(self, connection: Connection, on_write: Callable[[bytes], None] | None = None) -> None:
-        super().__init__({"peername": ("127.0.0.1", 50_000)})
-        self.is_closed = False
-        self.written = 0
-        self._connection = connection
-        self._on_write = on_write
-
-    def write(self, data: Any) -> None:
-        self.written += len(data)
-        if self._on_write is not None:
-            self._on_write(bytes(data))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def close(self) -> None:
-        if not self.is_closed:
-            self.is_closed = True
-            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
-
-    abort = close
 
 
 class TappedNetwork(AsyncioNetwork):
@@ -176,7 +145,7 @@ async def _attack(
 def _connect(factory: Callable[[], asyncio.BaseProtocol]) -> tuple[Connection, FakeTransport]:
     connection = factory()
     assert isinstance(connection, Connection)
-    transport = FakeTransport(connection)
+    transport = FakeTransport(lose=connection.connection_lost)
     connection.connection_made(transport)
     return connection, transport
 
@@ -230,7 +199,7 @@ class HostileNetwork(AsyncioNetwork):
                 for frame in self._answers(request):
                     loop.call_soon(self._give, connection, frame)
 
-        transport = FakeTransport(connection, answer)
+        transport = FakeTransport(on_write=answer, lose=connection.connection_lost)
         connection.connection_made(transport)
 
     def _answers(self, request: RemotingCommand) -> Iterator[bytes]:

@@ -45,6 +45,7 @@ from wire_load import WirePeer, connect, pull_request, request, send_request  # 
 
 from aerobee.remoting.codes import RequestCode, ResponseCode  # noqa: E402
 from aerobee.remoting.frame import decode_frame  # noqa: E402
+from tests.waiting import wait_until  # noqa: E402
 
 DEFAULT_COUNTS = {"connections": 10_000, "polls": 2_000, "topics": 5_000, "backlog": 20_000_000}
 STEP_TIMEOUT_S = 120.0
@@ -78,15 +79,6 @@ class HeadDelayed(Fault):
     def __init__(self, figures: dict[str, Any]) -> None:
         super().__init__(f"the head's p99 moved {figures['head_p99_growth']}-fold: {json.dumps(figures)}")
         self.figures = figures
-
-
-async def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Look again and again. Raises Fault when it does not become true."""
-    until = time.monotonic() + STEP_TIMEOUT_S
-    while not condition():
-        if time.monotonic() > until:
-            raise Fault(f"not within {STEP_TIMEOUT_S:.0f} s: {what}")
-        await asyncio.sleep(0.02)
 
 
 def percentiles_ms(waits_s: list[float]) -> dict[str, float]:
@@ -176,7 +168,9 @@ async def idle_connections(server: servers.Server, count: int) -> dict[str, Any]
     try:
         # The probe's own connection may have been closed since the first look.
         await wait_until(
-            lambda: look_at(pid).handles >= before.handles + count - PROBE_HANDLES, f"{count} connections"
+            lambda: look_at(pid).handles >= before.handles + count - PROBE_HANDLES,
+            f"{count} connections",
+            timeout_s=STEP_TIMEOUT_S,
         )
         opened = look_at(pid)
         for number, peer in enumerate(peers):
@@ -185,7 +179,11 @@ async def idle_connections(server: servers.Server, count: int) -> dict[str, Any]
             peer.send(request(RequestCode.HEART_BEAT, {}, body))
             if number % 100 == 99:
                 await asyncio.sleep(0)
-        await wait_until(lambda: answered >= count, f"{count} heartbeats answered, {answered} were")
+        await wait_until(
+            lambda: answered >= count,
+            f"{count} heartbeats answered, {answered} were",
+            timeout_s=STEP_TIMEOUT_S,
+        )
         greeted = look_at(pid)
         among_them = await probe(server.port)
         cpu_s = look_at(pid).cpu_s
@@ -196,7 +194,9 @@ async def idle_connections(server: servers.Server, count: int) -> dict[str, Any]
     finally:
         close_all(peers)
     await wait_until(
-        lambda: look_at(pid).handles <= before.handles + SPARE_HANDLES // 8, "handles given back"
+        lambda: look_at(pid).handles <= before.handles + SPARE_HANDLES // 8,
+        "handles given back",
+        timeout_s=STEP_TIMEOUT_S,
     )
     after = await probe(server.port)
     return {
@@ -247,9 +247,17 @@ class Polls:
             peer.send(self._frames[peer] + request(RequestCode.GET_MAX_OFFSET, fence, opaque=FENCE_OPAQUE))
             if number % 100 == 99:
                 await asyncio.sleep(0)
-        await wait_until(lambda: len(self._fenced) == len(self._peers), "every poll was looked at")
+        await wait_until(
+            lambda: len(self._fenced) == len(self._peers),
+            "every poll was looked at",
+            timeout_s=STEP_TIMEOUT_S,
+        )
         self._refused_at = time.perf_counter()
-        await wait_until(lambda: time.perf_counter() - self._refused_at >= self._quiet_s, "no poll refused")
+        await wait_until(
+            lambda: time.perf_counter() - self._refused_at >= self._quiet_s,
+            "no poll refused",
+            timeout_s=STEP_TIMEOUT_S,
+        )
         if self.answers:
             raise Fault(f"{len(self.answers)} polls were answered although there is no message")
 
@@ -297,13 +305,17 @@ async def parked_polls(server: servers.Server, count: int) -> dict[str, Any]:
             await sender.call(send_request(topics[number // queues], b"x" * 128, number % queues))
             acks_s.append(time.perf_counter() - sent_at[-1])
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
-        await wait_until(lambda: len(polls.answers) == count, "a message for each poll")
+        await wait_until(
+            lambda: len(polls.answers) == count, "a message for each poll", timeout_s=STEP_TIMEOUT_S
+        )
         releases_s = [polls.answers[number] - sent_at[number] for number in range(count)]
 
         await polls.park(lambda number: (topics[0], 0, 2))
         at = time.perf_counter()
         await sender.call(send_request(topics[0], b"x" * 128, 0))
-        await wait_until(lambda: len(polls.answers) == count, "one message for all polls")
+        await wait_until(
+            lambda: len(polls.answers) == count, "one message for all polls", timeout_s=STEP_TIMEOUT_S
+        )
         for_all_s = [answer - at for answer in polls.answers.values()]
     finally:
         polls.close()
@@ -396,7 +408,7 @@ async def many_topics(server: servers.Server, count: int, queues: int) -> dict[s
     await asyncio.to_thread(server.wait_for_port, server.port, "broker.log")
     listening_s = time.monotonic() - started
     broker_pid = server.pids[-1]
-    await wait_until(lambda: bool(weighing.sizes), "a registration")
+    await wait_until(lambda: bool(weighing.sizes), "a registration", timeout_s=STEP_TIMEOUT_S)
     registered_s = time.monotonic() - started
     restarted = look_at(broker_pid)
     sender = await Caller().connect(server.port)

@@ -263,16 +263,15 @@ async def test_consumer_finds_its_way_back_to_a_broker_that_restarts(cluster):
     async with PushConsumer(
         cluster.nameserver_address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=config
     ):
-        await fill(cluster, 2)
-        async with asyncio.timeout(5):
-            while len(seen) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        sent = await fill(cluster, 2)
+        await wait_until(lambda: len(seen) >= 2, "two messages")
         await cluster.stop_broker(0)
         await cluster.start_broker(0)
-        await fill(cluster, 2)
-        async with asyncio.timeout(10):
-            while len({m.offset_message_id for m in seen}) < 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        sent += await fill(cluster, 2)
+        await wait_until(
+            lambda: len({m.offset_message_id for m in seen}) >= 4, "those sent after the restart"
+        )
+    assert {m.offset_message_id for m in seen} == {each.offset_message_id for each in sent}
 
 
 async def test_synchronous_facade(cluster):
@@ -369,13 +368,17 @@ async def test_a_pull_consumers_sql_expression_is_checked_and_filters():
 async def test_a_push_consumer_commits_behind_messages_that_it_does_not_want(cluster, orderly):
     await fill(cluster, 6, tag="B")
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, orderly=orderly, persist_offsets_s=0.05)
+    seen = []
+
+    async def all_committed():
+        return await committed(admin, "G") == 6
+
     async with (
-        cluster.push_consumer("G", {"orders": "A"}, print, config=config),
+        cluster.push_consumer("G", {"orders": "A"}, seen.append, config=config),
         Admin(cluster.nameserver_address) as admin,
     ):
-        async with asyncio.timeout(10):
-            while await committed(admin, "G") != 6:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await wait_until(all_committed, "offsets behind all messages")
+    assert seen == []
 
 
 async def test_a_pull_consumer_commits_behind_messages_that_it_does_not_want(cluster):

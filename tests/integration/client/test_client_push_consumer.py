@@ -54,6 +54,8 @@ async def test_plain_function_is_a_handler_too(broker):
         broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
     ):
         await wait_until(lambda: len(seen) == 5)
+    assert sorted(message.body for message in seen) == [b"0", b"1", b"2", b"3", b"4"]
+    assert sum(broker.offsets["G", "orders", n] for n in range(4)) == 5
 
 
 async def test_held_pull_brings_a_new_message(broker):
@@ -62,8 +64,10 @@ async def test_held_pull_brings_a_new_message(broker):
         broker.address, "G", subscriptions={"orders": "*"}, handler=seen.append, config=FIRST
     ):
         await wait_until(lambda: len(broker.parked) == 5)
+        assert seen == []
         await fill(broker, 1)
         await wait_until(lambda: len(seen) == 1)
+    assert seen[0].body == b"0"
 
 
 async def test_no_more_handlers_run_than_the_bound_allows(broker):
@@ -361,8 +365,10 @@ async def test_offset_beyond_the_end_is_corrected(broker):
     ):
         await wait_until(lambda: broker.offsets["G", "orders", 0] == 0)
         await wait_until(lambda: len(broker.parked) == 5)
+        assert seen == []
         await fill(broker, 4)
         await wait_until(lambda: len(seen) == 4)
+    assert sorted(message.body for message in seen) == [b"0", b"1", b"2", b"3"]
 
 
 async def test_full_cache_stops_pulling_until_there_is_room(broker):

@@ -20,7 +20,7 @@ from aerobee.errors import MalformedRecord, RecordInvalid, UsageError
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.stored_message import StoredMessage
-from tests.fuzz.fastpath_differential import Twin
+from tests.fuzz.fastpath_worlds import Twin
 
 BACKENDS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])
 SEEDS = int(os.environ.get("AEROBEE_DELIVERY_SEEDS", "16"))

@@ -10,7 +10,7 @@ import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, choose_backend
 from aerobee.errors import ConfigError
-from tests.fuzz import fastpath_differential
+from tests.fuzz import fastpath_differential, fastpath_worlds
 from tests.fuzz.fastpath_differential import Disagreement, run
 
 BURSTS = int(os.environ.get("AEROBEE_FAST_PATH_BURSTS", "1500"))
@@ -36,7 +36,7 @@ def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     """The checker bites: one bit of one backend's log, of its queue entries or of its index is turned."""
     real, calls = fastpath_differential.check_everything, []
 
-    def turned(backends: list[fastpath_differential.Twin]) -> None:
+    def turned(backends: list[fastpath_worlds.Twin]) -> None:
         calls.append(1)
         file = backends[1].store.index.files[-1]
         file.buffer[file.entries_at + 25] ^= 1
@@ -50,6 +50,6 @@ def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_the_handlers_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that a backend answers and a handler refuses, or stores in another way."""
-    monkeypatch.setattr(fastpath_differential, "is_half", lambda message: False)
+    monkeypatch.setattr(fastpath_worlds, "is_half", lambda message: False)
     with pytest.raises(Disagreement, match=r"store 1, burst \d+: the fast path and the handlers: "):
         run(2_000, seed=1, first_store=1)

@@ -18,7 +18,8 @@ from aerobee.broker.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
-from tests.fuzz.fastpath_differential import ODD_VALUES, TOPICS, Twin, framed, mutated
+from tests.fuzz.fastpath_bursts import ODD_VALUES, TOPICS, framed, mutated
+from tests.fuzz.fastpath_worlds import Twin
 from tests.unit.broker.sending import send_frame
 
 BURSTS = int(os.environ.get("AEROBEE_DELAYED_BURSTS", "1500"))

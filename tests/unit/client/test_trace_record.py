@@ -136,5 +136,7 @@ def test_a_timeline_is_in_order_of_time_and_of_one_message_only() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_without_a_fault(body: bytes) -> None:
-    decode_events(body)
-    decode_events(b"Pub\x01" + body + b"\x02SubBefore\x01" + body + b"\x02SubAfter\x01" + body)
+    for data in (body, b"Pub\x01" + body + b"\x02SubBefore\x01" + body + b"\x02SubAfter\x01" + body):
+        for event in decode_events(data):
+            assert isinstance(event.message_id, str)
+            assert isinstance(event.time_ms, int)

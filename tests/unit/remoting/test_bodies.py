@@ -248,9 +248,11 @@ def test_bodies_with_a_value_replaced_only_raise_malformed_frame(
     at = colons[which % len(colons)] + 1
     end = min((found for mark in b",}" if (found := body.find(bytes([mark]), at)) > 0), default=len(body))
     try:
-        kind.decode(body[:at] + snippet + body[end:])
+        decoded = kind.decode(body[:at] + snippet + body[end:])
     except MalformedFrame:
         pass
+    else:
+        assert isinstance(decoded, kind)
 
 
 @settings(max_examples=300, deadline=None)
@@ -266,6 +268,8 @@ def test_fields_of_any_type_only_raise_malformed_frame(kind: type[Any], value: o
     names = set(kind.from_dict({"topicName": "a", "groupName": "a"}).to_dict())
     for name in names:
         try:
-            kind.from_dict({name: value})
+            made = kind.from_dict({name: value})
         except MalformedFrame:
             pass
+        else:
+            assert isinstance(made, kind)

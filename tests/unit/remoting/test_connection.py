@@ -14,30 +14,7 @@ from aerobee.remoting.connection import Connection, Endpoint
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
-
-
-class MemoryTransport(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-        self.is_closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_closed = True
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
+from tests.fakes import FakeTransport
 
 
 def good(opaque: int) -> bytes:
@@ -65,7 +42,7 @@ def test_hostile_bytes_after_good_frames_close_the_connection_at_most(
     numbers: list[int], tail: bytes, changes: list[tuple[int, int]], step: int
 ) -> None:
     async def run() -> None:
-        transport = MemoryTransport()
+        transport = FakeTransport()
         limits = ConnectionLimits(frame_bytes_max=10_000)
         connection = Connection(
             Endpoint({1: lambda c, request: request.reply(body=request.body)}, limits=limits)
@@ -98,7 +75,7 @@ def test_a_peer_that_is_silent_for_a_whole_call_is_left(
         connection = Connection(
             Endpoint({}, leaves_unresponsive_peers=leaves_unresponsive_peers), server_side=False
         )
-        transport = MemoryTransport()
+        transport = FakeTransport()
         connection.connection_made(transport)
         call = asyncio.ensure_future(connection.invoke(RemotingCommand(1), timeout_s=timeout_s))
         await asyncio.sleep(timeout_s / 2)

@@ -90,9 +90,11 @@ def test_a_key_that_is_no_queue_is_malformed() -> None:
 @given(st.text(alphabet='{}[]",:0123\\uabn e.-+tf\n', max_size=60))
 def test_random_text_only_raises_malformed_frame(text: str) -> None:
     try:
-        fastjson.loads(text.encode())
+        value = fastjson.loads(text.encode())
     except MalformedFrame:
         pass
+    else:
+        assert value is None or isinstance(value, (dict, list, str, int, float, bool))
 
 
 JSON_VALUES = st.recursive(

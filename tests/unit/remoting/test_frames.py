@@ -228,13 +228,17 @@ def test_a_reply_repeats_opaque_and_header_type() -> None:
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_random_bytes_only_raise_wire_errors(data: bytes, step: int) -> None:
     decoder = FrameDecoder()
+    fed = 0
     try:
         for at in range(0, len(data), step):
             decoder.feed(data[at : at + step])
-            while decoder.next_frame() is not None:
-                pass
+            fed += len(data[at : at + step])
+            while (command := decoder.next_frame()) is not None:
+                assert isinstance(command, RemotingCommand)
     except WireError:
         pass
+    else:
+        assert 0 <= decoder.unused <= fed == len(data)
 
 
 FRAMES = [frame.data for name in ("cpp-producer", "java-binary-send") for frame in captured(name)[:40]]
@@ -250,9 +254,11 @@ def test_mutated_frames_only_raise_wire_errors(frame: bytes, changes: list[tuple
     for at, value in changes:
         mutated[at % len(mutated)] = value
     try:
-        encode_frame(decode_frame(bytes(mutated)))
+        again = encode_frame(decode_frame(bytes(mutated)))
     except (WireError, UsageError):
         pass
+    else:
+        assert int.from_bytes(again[:4], "big") == len(again) - 4
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,0 +1,299 @@
+"""The parts around each backend and around the handlers, whose answers and bytes the differential fuzz compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from aerobee.broker.config import BrokerConfig
+from aerobee.broker.fastpath.choice import PYTHON, choose_backend
+from aerobee.broker.fastpath.results import BurstFields
+from aerobee.broker.fastpath.seam import (
+    Authorization,
+    LaterSettings,
+    PullResult,
+    Transaction,
+    TransactionSettings,
+)
+from aerobee.broker.pull.held_pulls import HeldPull
+from aerobee.broker.timer.timer_hook import TimerHook
+from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
+from aerobee.broker.transaction.half_message import is_half, to_half
+from aerobee.broker.transaction.transaction_table import OpenTransaction
+from aerobee.errors import AerobeeError
+from aerobee.remoting.body.heartbeat import ConsumerData
+from aerobee.remoting.body.subscription import SubscriptionData
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.peer import Peer
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.queue_table import AnyQueue
+from aerobee.store.stored_message import StoredMessage
+from tests.fakes import FakePeer
+from tests.fuzz.fastpath_bursts import GROUPS, TOPICS, captured_groups, captured_topics
+from tests.unit.broker.sending import Sending
+
+LEFT_TO_HANDLERS = b"for the handler: "
+_UNREAD = {
+    "defaultTopicQueueNums": "4",
+    "d": "4",
+    "unitMode": "false",
+    "k": "false",
+    "maxReconsumeTimes": "16",
+    "l": "16",
+}
+UNREAD = {
+    10: _UNREAD,
+    310: _UNREAD,
+    320: {**_UNREAD, "h": "0", "flag": "0"},
+}  # fields that the fast path does not look at
+
+
+class Twin(Sending):
+    """The parts around one backend."""
+
+    def __init__(self, path: Path, name: str, **store_settings: Any) -> None:
+        config = BrokerConfig(broker_name="broker-a", enable_property_filter=True)
+        super().__init__(path, config, choice=choose_backend(name), **store_settings)
+        for topic in captured_topics():
+            self.topics.put(TopicConfig(topic, 8, 8))
+        for topic in TOPICS:
+            self.topics.put(TopicConfig(topic, 4, 4))
+        self.topics.put(TopicConfig("TopicWriteOnly", 4, 4, 2))
+        for group in (*GROUPS, *captured_groups()):
+            self.groups.find_or_create_all((group,))
+        subscriptions = (SubscriptionData.parse("TopicNormal", "TagA", sub_version=5),)
+        data = ConsumerData("group", subscription_data_set=subscriptions)
+        member = FakePeer()
+        member.is_open = False  # not to be told of others
+        self.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
+        self.connection = FakePeer()
+        self.seen_end = 0
+        self.told: list[Any] = []
+        self.fails = False  # whoever is told of something, from time to time
+        self.store.on_arrival(self._listen)
+        self._open: dict[tuple[str, str], OpenTransaction] = {}
+        self._serve_all_kinds()
+
+    def resume(self, pull: HeldPull) -> None:
+        self.connection.write(LEFT_TO_HANDLERS + pull.frame)
+        self.pulls.resume(pull)
+
+    # --- what the families ask and tell
+
+    def _serve_all_kinds(self) -> None:
+        """The fast path serves messages for later and transactions, too."""
+        self.limits: tuple[int, int] | None = (1_000, 259_200_000)
+        self.fast_path._later = LaterSettings(
+            hooks=LaterFastPath(
+                takes_later=lambda: True,
+                appended=lambda *what: self._tell("level", *what),
+                timer_appended=lambda: self._tell("timer"),
+                timer_limits=lambda: self.limits,
+            ),
+            schedule_topic=TopicConfig(SCHEDULE_TOPIC, 18, 18),
+            timer_topic=TopicConfig(WHEEL_TIMER_TOPIC, 1, 1),
+            broker_name="broker-a",
+            delays_ms=self.store.config.delay_levels_ms(),
+        )
+        self.fast_path._transactions = TransactionSettings(
+            hooks=self, half_topic=TopicConfig(HALF_TOPIC, 1, 1)
+        )
+        self.fast_path._settings_changed()
+
+    def _tell(self, *what: Any) -> None:
+        self.told.append(what)
+        if self.fails and len(self.told) % 2:
+            raise KeyError("the listener's own fault")
+
+    def _listen(self, topic: str, queue_id: int, end: int, code: int) -> None:
+        if self.fails and end % 3 == 0:
+            raise ValueError("the listener's own fault")
+
+    def takes_halves(self) -> bool:
+        return True
+
+    def half_queue(self) -> AnyQueue:
+        return self.store.queue(HALF_TOPIC, 0)
+
+    def open_transactions(self) -> dict[tuple[str, str], OpenTransaction]:
+        return self._open
+
+    def began(
+        self,
+        group: str,
+        key: str,
+        topic: str,
+        queue_offset: int,
+        offset: int,
+        size: int,
+        stored_ms: int,
+        *marks: str,
+    ) -> None:
+        transaction = OpenTransaction((group, key), topic, queue_offset, offset, stored_ms=stored_ms)
+        transaction.size, transaction.marks = size, (marks[0], marks[1])
+        self._open[group, key] = transaction
+        self._tell("began", group, key, topic, queue_offset, offset, size, stored_ms, *marks)
+
+    def committed(self, transaction: Transaction) -> None:
+        self._decided("committed", transaction)
+
+    def rolled_back(self, transaction: Transaction) -> None:
+        self._decided("rolled back", transaction)
+
+    def _decided(self, what: str, transaction: Transaction) -> None:
+        self._open = {key: each for key, each in self._open.items() if each is not transaction}
+        self._tell(what, transaction.queue_offset)
+
+    def burst_done(self) -> None:
+        self._tell("done")
+
+    # --- a burst
+
+    def burst(
+        self,
+        data: bytes | bytearray,
+        position: int,
+        born_host: bytes,
+        gates: tuple[bool, bool] = (True, True),
+    ) -> tuple[Any, ...]:
+        """Serve through the shell's backend, and let the shell's accounts follow."""
+        backend, (takes_sends, takes_pulls) = self.fast_path._backend, gates
+        burst = backend.burst(
+            data,
+            position,
+            born_host,
+            self.store.store_time_now(),
+            takes_sends=takes_sends,
+            takes_pulls=takes_pulls,
+        )
+        result = BurstFields._make(burst)
+        if result.appended:
+            self.fast_path._count(result.appended)
+        self.fast_path._note(result.pulled, self.connection)  # type: ignore[arg-type]
+        self.run_soon()
+        released, self.connection.written = self.connection.written, []
+        pulled = [_fields(each) for each in result.pulled]
+        told, self.told = self.told, []
+        start, self.seen_end = self.seen_end, self.store.log.end
+        written = b"" if start == self.seen_end else self.appended(start)
+        fault = result.fault if result.fault is None else (type(result.fault), str(result.fault))
+        return (
+            result.replies, result.used, result.is_slow, result.held_replies, sorted(result.appended), pulled, fault, told,
+            released, self.seen_end, written,
+        )  # fmt: skip
+
+    def appended(self, start: int) -> bytes:
+        return b"".join(
+            bytes(segment.file.buffer[max(0, start - segment.base) : max(0, self.seen_end - segment.base)])
+            for segment in self.store.log.segments
+            if segment.end > start
+        )
+
+    def everything(self, *, with_empty: bool = True) -> Iterator[tuple[str, object]]:
+        """Every byte of the files and every number beside them; queues that have nothing only `with_empty`."""
+        log, index = self.store.log, self.store.index
+        # How far it is made ready ahead follows from the sizes of runs, which handlers append one by one.
+        yield "log", (log.end, log.limit if with_empty else 0, log.base)
+        for segment in log.segments:
+            yield segment.path[-20:], bytes(segment.file.buffer[:])
+        for key, queue in sorted(self.store.queues.items()):
+            assert isinstance(queue, ConsumeQueue)
+            if not (queue.max_offset or with_empty):
+                continue
+            numbers = (
+                queue.min_offset,
+                queue.max_offset,
+                queue.readable_max,
+                queue.room,
+                queue.unsynced_from,
+            )
+            yield f"queue {key}", numbers
+            for file in queue._files.files:
+                yield f"queue {key} {file.base}", bytes(queue._pool.buffer(file)[:])
+        for number, keys in enumerate(index.files):
+            yield f"index {number}", (
+                keys.begin_timestamp, keys.end_timestamp, keys.begin_physical_offset, keys.end_physical_offset,
+                keys.used_slots, keys.count, keys.dirty_from,
+            )  # fmt: skip
+            yield f"index {number} bytes", bytes(keys.buffer[:])
+        yield "unsynced", sorted((q.topic, q.queue_id) for q in self.store.pool.unsynced_queues)  # type: ignore[attr-defined]
+        yield "offsets", self.offsets.to_dict()
+        yield "last", (self.store.last_store_timestamp, self.store.last_record_offset)
+        for name in ("TOPIC_PUT_NUMS", "GROUP_GET_NUMS"):
+            yield name, sorted((k, c.count, c.size, c.times) for k, c in self.stats.counters(name))
+
+
+class HandlerTwin(Twin):
+    """The ordinary handlers around a store of their own. They get what the backends have served, frame by frame."""
+
+    def __init__(self, path: Path, **store_settings: Any) -> None:
+        super().__init__(path, PYTHON, **store_settings)
+        self.waiting_for_disk: list[bytes] = []
+        self.held.answer_first(lambda pulls: pulls)  # no fast path
+        self.writer.add_hook(self._timer)
+        self.writer.add_hook(
+            lambda message, properties: to_half(message, properties) if is_half(message) else message
+        )
+        self.ack.answer = self._answer  # type: ignore[method-assign, assignment]
+        self._handlers = {**self.sends.handlers(), **self.pulls.handlers()}
+        self._timers = TimerHook(
+            config=lambda: self.store.config, clock=self.clock, count_in_slot=lambda _: 0, chance=lambda: 1.0
+        )
+
+    def _timer(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
+        return self._timers(message, properties)
+
+    def _answer(
+        self, peer: Peer, reply: RemotingCommand, end_offset: int, *, wants_to_wait: bool = True
+    ) -> RemotingCommand | None:
+        if not (wants_to_wait and self.store.holds_answers):
+            return reply
+        self.waiting_for_disk.append(encode_frame(reply))
+        return None
+
+    def resume(self, pull: HeldPull) -> None:
+        self.pulls.resume(pull)
+
+    def serve(
+        self, frames: Sequence[bytes], host_port: tuple[str, int]
+    ) -> tuple[list[bytes], list[bytes], list[bytes], bytes]:
+        """Give frames to their handlers: replies, those that wait for the disk, those of polls, and what was written."""
+        self.connection.host_port = host_port
+        self.connection.burst_note = None
+        replies: list[bytes] = []
+        for frame in frames:
+            request = without_unread(decode_frame(frame))
+            try:
+                reply: Any = self._handlers[request.code](self.connection, request)  # type: ignore[arg-type]
+            except AerobeeError as error:  # as Connection answers it
+                reply = request.reply(1, remark=str(error))
+            assert reply is None or isinstance(reply, RemotingCommand), reply
+            if reply is not None and not request.is_oneway:
+                replies.append(encode_frame(reply))
+        self.store.burst_done()
+        self.run_soon()
+        released, self.connection.written = self.connection.written, []
+        held, self.waiting_for_disk = self.waiting_for_disk, []
+        self.told.clear()
+        start, self.seen_end = self.seen_end, self.store.log.end
+        written = b"" if start == self.seen_end else self.appended(start)
+        return replies, held, released, written
+
+
+def without_unread(request: RemotingCommand) -> RemotingCommand:
+    """The request with plain values in the fields that the fast path does not read: handlers refuse a strange one there."""
+    plain = UNREAD.get(request.code, {})
+    request.ext = {name: plain.get(name, value) for name, value in (request.ext or {}).items()}
+    return request
+
+
+def _fields(result: PullResult) -> tuple[Any, ...]:
+    authorization, *numbers, held = result
+    told = tuple(
+        getattr(authorization, name) for name in Authorization.__slots__ if name != "accept"
+    )  # a function of each side
+    return told, *numbers, held
