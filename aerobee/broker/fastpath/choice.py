@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 from aerobee.broker.fastpath.delivery import PythonDelivery
 from aerobee.broker.fastpath.later import later_special_properties
@@ -193,6 +193,7 @@ def _what_is_missing(module: ModuleType | None) -> str:
 
 def _package() -> str:
     """The native package with its version, where the installation knows it."""
+    metadata: Any = import_module("importlib.metadata")  # here: it brings 50 modules that no start needs
     try:
         return f"aerobee-native {metadata.version('aerobee-native')}"
     except metadata.PackageNotFoundError:

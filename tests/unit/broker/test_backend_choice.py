@@ -63,7 +63,7 @@ def test_the_variables_name_of_before_is_still_read() -> None:
 
 def test_an_older_package_is_named_by_the_version_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aerobee.broker.fastpath.choice.native", SimpleNamespace(LANE_VERSION=5))
-    monkeypatch.setattr("aerobee.broker.fastpath.choice.metadata.version", lambda name: "0.0.7")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0.7")
     choice = choose_backend("")
     assert choice.name == "python"
     assert "the installed aerobee-native 0.0.7 is older than this Aerobee (fast path version 5" in choice.why

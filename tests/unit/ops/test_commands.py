@@ -109,6 +109,13 @@ def test_one_command_loads_its_own_module_only() -> None:
         assert other not in ended.stderr
 
 
+def test_a_broker_starts_without_what_only_errors_need() -> None:
+    names = "('importlib.metadata', 'email', 'zipfile', 'tempfile', 'aiohttp', 'yaml', 'rocksdict', 'aerobee.simulation')"
+    code = f"import sys\nimport aerobee.ops.broker\nprint([n for n in {names} if n in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ended.stdout.strip() == "[]", ended.stderr
+
+
 def test_every_command_of_the_table_exists_in_its_module() -> None:
     group = commands.typer.main.get_group(app)
     for name in commands.COMMANDS:
