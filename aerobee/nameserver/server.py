@@ -20,7 +20,7 @@ from aerobee.monitoring.health import Health
 from aerobee.monitoring.http_server import HttpServer
 from aerobee.nameserver.bounds import NameServerBounds
 from aerobee.nameserver.config import PROM, LiveNameServerConfig, NameServerConfig
-from aerobee.nameserver.config_calls import ConfigCalls
+from aerobee.nameserver.config_calls import config_calls
 from aerobee.nameserver.families import nameserver_families
 from aerobee.nameserver.kv_config import KvConfig
 from aerobee.nameserver.kv_config_calls import KvConfigCalls
@@ -231,7 +231,7 @@ class NameServer:
             **TopicListCalls(table=self.table, config=self._config).handlers(),
             **TopicAdminCalls(self.table, self.bounds).handlers(),
             **KvConfigCalls(self._kv_config).handlers(),
-            **ConfigCalls(self._config, self._disk).handlers(),
+            **config_calls(self._config, self._disk).handlers(),
         }
         return dict(limit_bodies(handlers, NAMESERVER_BODIES))
 

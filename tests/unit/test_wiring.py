@@ -17,7 +17,7 @@ EXCUSED = {
     "remoting/server.py: self._endpoint.burst",
     "remoting/server.py: self._endpoint.going_away",
     "store/recovery.py: self.report.*",
-    "nameserver/config_calls.py: self._config.value",
+    "remoting/settings_calls.py: self._config.value",
     "broker/exporter/exporter.py: self.health.is_started",
     "nameserver/server.py: self.health.is_started",
     # each read, each burst

@@ -16,7 +16,7 @@ from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.ha.controller.state import ControllerState
 from aerobee.ha.quorum.calls import ControllerCalls
 from aerobee.ha.quorum.config import PROM, ControllerConfig, LiveControllerConfig
-from aerobee.ha.quorum.config_calls import ControllerConfigCalls
+from aerobee.ha.quorum.config_calls import config_calls
 from aerobee.ha.quorum.families import controller_families
 from aerobee.ha.quorum.masters import Masters
 from aerobee.ha.quorum.membership_calls import MembershipCalls
@@ -215,7 +215,7 @@ class Controller:
             **ControllerCalls(
                 config=self._live, state=self.state, raft=self._raft, masters=self._masters
             ).handlers(),
-            **ControllerConfigCalls(self._live, disk).handlers(),
+            **config_calls(self._live, disk).handlers(),
             **MembershipCalls(
                 config=self._live, state=self.state, raft=self._raft, masters=self._masters
             ).handlers(),
