@@ -41,6 +41,7 @@ COMMANDS = {
     "trace": "trace",
     "why": "why",
     "top": "top",
+    "console": "console",
     "topic": "topic",
     "group": "group",
     "offset": "offset",

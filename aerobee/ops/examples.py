@@ -26,6 +26,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee consume orders --group billing --tags 'paid || refunded'",
         "aerobee consume orders --from 15m --no-follow --format '%k %s\\n'",
     ),
+    "console": (
+        "aerobee console",
+        "aerobee console --host 0.0.0.0 --users users.json --audit audit.jsonl --host-name console.example.org",
+        "aerobee console --hash-password",
+    ),
     "sim": ("aerobee sim --seed 7 --story", "aerobee sim --runs 100 --minutes 0.5 --json"),
     "doctor": ("aerobee doctor", "aerobee doctor -n 10.0.0.7:9876 --verbose"),
     "trace": (

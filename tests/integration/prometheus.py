@@ -32,6 +32,7 @@ METRICS: dict[str, Any] = {
     "metrics_prom_exporter_host": "127.0.0.1",
     "metrics_prom_exporter_port": 0,
     "metrics_lag_interval_millis": 200,
+    "recall_message_enable": True,
 }
 START_TIMEOUT_S = 60.0
 
@@ -60,7 +61,7 @@ async def world() -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         path = Path(tempfile.mkdtemp(prefix="aerobee-world-"))
         stack.callback(shutil.rmtree, path, ignore_errors=True)
-        prom = {name: value for name, value in METRICS.items() if name != "metrics_lag_interval_millis"}
+        prom = {name: value for name, value in METRICS.items() if "prom" in name or "exporter" in name}
         cluster = await stack.enter_async_context(
             LocalCluster(broker_config=METRICS, nameserver_config=prom, store_config={"in_sync_replicas": 1})
         )

@@ -1,6 +1,6 @@
 """Holds the code to the floors of docs/architecture.md by reading its imports; nothing is imported.
 
-    floor 4   ops/      testing/  simulation/
+    floor 4   ops/      testing/  simulation/  console/
     floor 3   broker/   nameserver/
     floor 2   client/   ha/        access/
     floor 1   remoting/ store/  monitoring/
@@ -43,9 +43,11 @@ FLOORS: dict[str, int] = {
     "spark": 4,
     "testing": 4,
     "simulation": 4,
+    "console": 4,
 }
 # The command line shows what the in-process cluster starts and runs simulations, and a simulation is made of what tests use.
-ALLOWED_SIDEWAYS = {("ops", "testing"), ("ops", "simulation"), ("simulation", "testing")}
+# The console shows what commands find out: traces, `why`, offsets.
+ALLOWED_SIDEWAYS = {("console", "ops"), ("ops", "testing"), ("ops", "simulation"), ("simulation", "testing")}
 # Cores: no IO, no clock, no randomness of their own. These and every file whose docstring calls itself one.
 SAYS_CORE = re.compile(r"(?:^|[.;] |\n)(?:Core[.:,]|core\.|A core[.,])")
 CORES = [

@@ -1,0 +1,148 @@
+"""The gate in front of every request: the name it was asked by, who asks, what they may do, and headers for the browser.
+
+Host            only names that the console has: a page of a stranger whose name points here is refused (DNS rebinding)
+session         a cookie (HttpOnly, SameSite=Strict) after a login; or the header of a reverse proxy, when told so
+X-CSRF-Token    with each POST, the one of the session: only a page of the console can read it
+CSP             nothing but what the console serves itself is loaded or run
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from aerobee.clock import Clock
+from aerobee.console.config import ConsoleConfig
+from aerobee.console.users import Role, User, hash_password, is_password, load_users
+
+COOKIE = "aerobee_console"
+SESSION_S = 12 * 3600.0
+SESSIONS_MAX = 1_000
+TRIES_MAX, TRIES_S = 5, 60.0  # wrong passwords of one address
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+OPEN_PATHS = ("/api/session", "/api/login")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+NOBODY = User("", Role.VIEWER)
+
+
+@dataclass(slots=True)
+class Session:
+    """Somebody who has logged in, or the one session of a console without users."""
+
+    user: User
+    csrf: str
+    until_s: float
+
+
+class Access:
+    """Sessions and the middleware."""
+
+    def __init__(self, config: ConsoleConfig, clock: Clock) -> None:
+        """Raises ConfigError for a file of users that cannot be read."""
+        self._config = config
+        self._clock = clock
+        self._users = load_users(config.users_file) if config.users_file is not None else None
+        self._sessions: dict[str, Session] = {}
+        self._tries: dict[str, list[float]] = {}
+        self._dummy = User("", Role.VIEWER, hash_password(secrets.token_hex()))
+        self._everybody = Session(User("local", Role.ADMIN), secrets.token_urlsafe(24), float("inf"))
+        self._by_header: dict[str, Session] = {}
+
+    @property
+    def has_login(self) -> bool:
+        return self._users is not None
+
+    def session_of(self, request: web.Request) -> Session | None:
+        """Who asks; None when nobody has logged in."""
+        if self._users is None:
+            return self._everybody
+        header = self._config.user_header
+        if header and request.remote in self._config.proxy_addresses:
+            name = request.headers.get(header, "")
+            user = self._users.get(name)
+            if user is not None:
+                if name not in self._by_header:
+                    self._by_header[name] = Session(user, secrets.token_urlsafe(24), float("inf"))
+                return self._by_header[name]
+        session = self._sessions.get(request.cookies.get(COOKIE, ""))
+        if session is None or session.until_s < self._clock.monotonic():
+            return None
+        return session
+
+    async def login(self, request: web.Request, name: str, password: str) -> tuple[str, Session] | str:
+        """A new session with its cookie's value, or why not. The answer does not tell whether the name exists."""
+        now, address = self._clock.monotonic(), request.remote or ""
+        tries = [at for at in self._tries.get(address, ()) if now - at < TRIES_S]
+        if len(tries) >= TRIES_MAX:
+            return f"{TRIES_MAX} wrong passwords from {address}: wait a minute"
+        user = (self._users or {}).get(name)
+        # An unknown name costs what a known one does.
+        is_right = await asyncio.to_thread(is_password, user or self._dummy, password)
+        if user is None or not is_right:
+            self._tries[address] = [*tries, now]
+            if len(self._tries) > SESSIONS_MAX:
+                self._tries.pop(next(iter(self._tries)))
+            return "the name or the password is wrong"
+        self._sessions = {key: each for key, each in self._sessions.items() if each.until_s > now}
+        while len(self._sessions) >= SESSIONS_MAX:
+            self._sessions.pop(next(iter(self._sessions)))
+        cookie = secrets.token_urlsafe(32)
+        session = self._sessions[cookie] = Session(user, secrets.token_urlsafe(24), now + SESSION_S)
+        return cookie, session
+
+    def logout(self, request: web.Request) -> None:
+        self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse, or let it through; either way with the headers."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            response: web.StreamResponse = web.json_response({"error": refusal[1]}, status=refusal[0])
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as error:
+                response = web.json_response({"error": error.reason}, status=error.status)
+        if not response.prepared:
+            response.headers.update(HEADERS)
+            if request.path.startswith("/api/"):
+                response.headers["Cache-Control"] = "no-store"
+        return response
+
+    def _refusal(self, request: web.Request) -> tuple[int, str] | None:
+        host = request.host.lower()
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if name not in self._config.allowed_hosts:
+            return 421, f"this console is not {request.host!r}: --host-name adds a name that browsers may use"
+        if not request.path.startswith("/api/"):
+            return None
+        session = self.session_of(request)
+        if session is not None:
+            request["session"] = session
+        if request.method == "POST":
+            origin = request.headers.get("Origin")
+            if origin is not None and origin.partition("://")[2].lower() != host:
+                return 403, f"a page of {origin} asks: only pages of this console may"
+            if request.path != "/api/login":
+                token = request.headers.get("X-CSRF-Token", "")
+                if session is None or not hmac.compare_digest(token.encode(), session.csrf.encode()):
+                    return 403, "the request has not the token of this session: load the page again"
+        if session is None and request.path not in OPEN_PATHS:
+            return 401, "nobody is logged in"
+        return None

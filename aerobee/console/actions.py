@@ -1,0 +1,239 @@
+"""What the pages change: each action has a role, a dry run, and the command that does the same.
+
+A dry run changes nothing and returns what would happen (`preview`) with the command. The same fields without `dry_run` do it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee import Message
+from aerobee.client import Admin, Producer
+from aerobee.clock import Clock
+from aerobee.console.users import Role
+from aerobee.errors import UsageError
+from aerobee.message import check_group_name, check_topic_name
+from aerobee.ops.offset import parse_target
+
+REDRIVE_MAX = 200
+BODY_MAX = 4 * 1024 * 1024
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`text` says what happened or would happen; `rows` are its parts."""
+
+    command: str
+    text: str
+    rows: tuple[dict[str, Any], ...] = ()
+
+
+Run = Callable[[Fields, bool], Awaitable[Outcome]]
+
+
+class Actions:
+    """`table`: name -> (role, run)."""
+
+    def __init__(self, admin: Admin, producer: Producer, clock: Clock, nameserver: str) -> None:
+        self._admin = admin
+        self._producer = producer
+        self._clock = clock
+        self._nameserver = nameserver
+        self.table: dict[str, tuple[Role, Run]] = {
+            "send": (Role.OPERATOR, self.send),
+            "redrive": (Role.OPERATOR, self.redrive),
+            "reset": (Role.OPERATOR, self.reset),
+            "transaction": (Role.OPERATOR, self.transaction),
+            "recall": (Role.OPERATOR, self.recall),
+            "topic-create": (Role.ADMIN, self.topic_create),
+            "topic-delete": (Role.ADMIN, self.topic_delete),
+            "setting": (Role.ADMIN, self.setting),
+        }
+
+    def _command(self, *words: str) -> str:
+        return shlex.join(("aerobee", *words, "--nameserver", self._nameserver))
+
+    async def send(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Send one message of text."""
+        topic, body = text(fields, "topic"), str(fields.get("body", ""))
+        check_topic_name(topic)
+        if len(body.encode()) > BODY_MAX:
+            raise UsageError(f"the body has more than {BODY_MAX} bytes")
+        tag, keys = str(fields.get("tag", "")).strip(), tuple(str(fields.get("keys", "")).split())
+        options = [*(("--tag", tag) if tag else ()), *(word for key in keys for word in ("--key", key))]
+        command = self._command("send", topic, body, *options)
+        if dry_run:
+            return Outcome(command, f"one message of {len(body.encode())} bytes would be sent to {topic}")
+        result = await self._producer.send(Message(topic, body.encode(), tag=tag or None, keys=keys))
+        queue = result.queue
+        row = {
+            "message_id": result.message_id,
+            "broker": queue.broker_name,
+            "queue_id": queue.queue_id,
+            "offset": result.queue_offset,
+            "status": result.status.value,
+        }
+        return Outcome(command, f"sent: {result.message_id}", (row,))
+
+    async def redrive(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Send the dead letters of a group again that were not sent again yet, or those named."""
+        group = text(fields, "group")
+        check_group_name(group)
+        ids = {str(each) for each in fields.get("ids") or ()}
+        words = [
+            "dlq",
+            "redrive",
+            group,
+            *(word for each in sorted(ids) for word in ("--id", each)),
+            "--limit",
+            str(REDRIVE_MAX),
+            "--yes",
+        ]
+        command = self._command(*words)
+        rows: list[dict[str, Any]] = []
+        done: dict[Any, int] = {}
+        is_gap: set[Any] = set()
+        async for letter in self._admin.dead_letters(group, only_waiting=not ids):
+            queue = letter.message.queue
+            if ids and letter.message_id not in ids:
+                is_gap.add(queue)
+                continue
+            if len(rows) >= REDRIVE_MAX:
+                break
+            row = {
+                "message_id": letter.message_id,
+                "from": letter.topic,
+                "reason": letter.reason or letter.error,
+                "result": "",
+            }
+            if not dry_run:
+                sent = await self._admin.redrive(letter)
+                row["result"] = sent.error or "sent"
+                # As on the command line: what is remembered is how far all were sent again.
+                if sent.error:
+                    is_gap.add(queue)
+                elif queue not in is_gap:
+                    done[queue] = letter.message.queue_offset + 1
+            rows.append(row)
+        for queue, offset in done.items():
+            if not ids:
+                await self._admin.mark_redriven(queue, offset)
+        failed = sum(row["result"] not in ("", "sent") for row in rows)
+        said = "would be sent" if dry_run else "sent"
+        return Outcome(
+            command, f"{len(rows) - failed} {said} to group {group} again, {failed} failed", tuple(rows)
+        )
+
+    async def reset(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Move a group in a topic: each queue with before and after."""
+        group, topic, to = text(fields, "group"), text(fields, "topic"), text(fields, "to")
+        check_group_name(group)
+        target = parse_target(to, self._clock.now_ms())
+        command = self._command("offset", "reset", group, "--topic", topic, "--to", to, "--yes")
+        moves = await self._admin.plan_offsets(group, topic, target)
+        if not dry_run:
+            moves = await self._admin.move_offsets(group, moves)
+        rows = tuple(
+            {
+                "broker": move.queue.broker_name,
+                "queue_id": move.queue.queue_id,
+                "begin": move.begin,
+                "end": move.end,
+                "before": move.before,
+                "after": move.after,
+                "distance": move.distance,
+                "note": move.note,
+            }
+            for move in moves
+        )
+        return Outcome(
+            command, f"{len(rows)} queues {'would be moved' if dry_run else 'moved'} to {to}", rows
+        )
+
+    async def transaction(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Commit, roll back, or ask about one."""
+        name, action = text(fields, "id"), text(fields, "action")
+        if action not in ("commit", "rollback", "check"):
+            raise UsageError(f"action is {action!r}: it is commit, rollback or check")
+        command = self._command("transaction", action, name, *(() if action == "check" else ("--yes",)))
+        if dry_run:
+            return Outcome(command, f"transaction {name}: {action}")
+        outcome = await self._admin.resolve_transaction(name, action)
+        return Outcome(command, f"transaction {name} is {outcome.outcome}")
+
+    async def recall(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Take a message back that waits for its time."""
+        handle = text(fields, "handle")
+        command = self._command("timer", "recall", handle)
+        if dry_run:
+            return Outcome(command, "the message would be taken back: nobody gets it")
+        return Outcome(command, f"message {await self._admin.recall_timer(handle)} is taken back")
+
+    async def topic_create(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Create a topic at every master."""
+        topic, queues = text(fields, "topic"), integer(fields, "queues")
+        check_topic_name(topic)
+        if not 1 <= queues <= 1024:
+            raise UsageError(f"{queues} queues: 1 to 1024 are possible")
+        command = self._command("topic", "create", topic, "--queues", str(queues))
+        if dry_run:
+            return Outcome(command, f"topic {topic} would get {queues} queues at every master")
+        addresses = await self._admin.create_topic(topic, queue_count=queues)
+        return Outcome(command, f"topic {topic} is at {', '.join(addresses)}")
+
+    async def topic_delete(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Delete a topic with its messages. Its name must be typed again."""
+        topic = text(fields, "topic")
+        command = self._command("topic", "delete", topic, "--yes")
+        if dry_run:
+            stats = await self._admin.topic_stats(topic)
+            count = sum(row.max_offset - row.min_offset for row in stats)
+            return Outcome(command, f"topic {topic} would be deleted with its {count} messages, for ever")
+        if fields.get("confirm") != topic:
+            raise UsageError(f"write {topic} to confirm that it is to be deleted")
+        await self._admin.delete_topic(topic)
+        return Outcome(command, f"topic {topic} is deleted")
+
+    async def setting(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Change one setting of one broker while it runs. The broker refuses what may not change."""
+        broker, key, value = text(fields, "broker"), text(fields, "key"), str(fields.get("value", ""))
+        if broker not in {info.address for info in await self._admin.brokers()}:
+            raise UsageError(f"{broker} is no broker of this cluster")
+        if any(character in key + value for character in "\r\n="):
+            raise UsageError("a key or a value has no line end and no =")
+        before = (await self._admin.broker_config(broker)).get(key)
+        if before is None:
+            raise UsageError(f"{broker} has no setting {key}")
+        # There is no command of ours for this; RocketMQ's own tool does it.
+        command = shlex.join(
+            ("mqadmin", "updateBrokerConfig", "-n", self._nameserver, "-b", broker, "-k", key, "-v", value)
+        )
+        if not dry_run:
+            await self._admin.update_broker_config(broker, {key: value})
+            after = (await self._admin.broker_config(broker)).get(key)
+            if after != value:
+                raise UsageError(f"{broker} has kept {key}={after}: it may not change while it runs")
+        rows = ({"broker": broker, "key": key, "before": before, "after": value},)
+        return Outcome(command, f"{key} {'would become' if dry_run else 'is'} {value}", rows)
+
+
+def text(fields: Fields, name: str) -> str:
+    """A text that must be given. Raises UsageError."""
+    value = fields.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{name} is missing")
+    return value.strip()
+
+
+def integer(fields: Fields, name: str) -> int:
+    """A whole number. Raises UsageError."""
+    value = fields.get(name)
+    try:
+        return int(str(value))
+    except ValueError:
+        raise UsageError(f"{name} is {value!r}, not a whole number") from None

@@ -1,0 +1,58 @@
+"""Where the console listens, which cluster it shows, and who may do what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+
+from aerobee.errors import ConfigError
+
+PORT = 8_080
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleConfig:
+    """One console. Raises ConfigError for what would let strangers in."""
+
+    nameserver: str
+    host: str = "127.0.0.1"
+    port: int = PORT  # 0: a free one
+    read_only: bool = False
+    users_file: Path | None = None  # without one everybody who reaches it is admin: loopback only
+    audit_file: Path | None = None  # JSON lines; without one the log of the process takes them
+    host_names: tuple[str, ...] = field(default=())  # further names by which browsers may ask for it
+    user_header: str = ""  # a reverse proxy's header with the name of whoever it has logged in
+    proxy_addresses: tuple[str, ...] = ("127.0.0.1", "::1")  # from where that header is believed
+    refresh_s: float = 2.0  # between two looks at the cluster while somebody watches
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise ConfigError(f"the console's port is {self.port}, must be 0 to 65535")
+        if self.refresh_s < 0.2:
+            raise ConfigError(f"the console's refresh is {self.refresh_s} s, at least 0.2 s")
+        if self.user_header and self.users_file is None:
+            raise ConfigError(
+                "--user-header names who asks; what they may do stands in --users: give it, too"
+            )
+        if self.users_file is None and not is_loopback(self.host):
+            raise ConfigError(
+                f"the console would listen at {self.host} for everybody: name who may with --users FILE, or stay at 127.0.0.1"
+            )
+
+    @property
+    def allowed_hosts(self) -> frozenset[str]:
+        """Names that a request's Host header may have. Others come from a page that had its name point here."""
+        own = () if self.host in ("", "0.0.0.0", "::") else (self.host,)
+        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, *own, *self.host_names))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

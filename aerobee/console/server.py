@@ -1,0 +1,316 @@
+"""The console's web server: static files, JSON for the pages, events for what changes.
+
+GET  /                    the page; /static/… its parts
+GET  /api/session         who asks, with the token that POSTs need
+POST /api/login, /api/logout
+GET  /api/VIEW?…          views.py
+POST /api/act/ACTION      actions.py; {"dry_run": true} says what would happen
+GET  /api/stream          an event after each look at the cluster
+GET  /api/tail?topic=     new messages of a topic
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+from importlib import resources
+from typing import Any
+
+from aiohttp import web
+
+from aerobee.client import Admin, ClientConfig, Producer
+from aerobee.clock import Clock, SystemClock
+from aerobee.console.access import COOKIE, SESSION_S, Access, Session
+from aerobee.console.actions import Actions
+from aerobee.console.audit import Audit
+from aerobee.console.config import ConsoleConfig, is_loopback
+from aerobee.console.snapshot import Snapshot
+from aerobee.console.tail import Tails
+from aerobee.console.users import Role
+from aerobee.console.views import Views, needed
+from aerobee.errors import AerobeeError, UsageError
+
+log = logging.getLogger(__name__)
+BODY_MAX = 5 * 1024 * 1024
+STREAMS_MAX = 2_000
+CLOSE_TIMEOUT_S = 1.0
+KEEP_ALIVE_S = 15.0
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+class ConsoleServer:
+    """One console: start(), then stop(). Belongs to the event loop."""
+
+    def __init__(
+        self, config: ConsoleConfig, *, client: ClientConfig | None = None, clock: Clock | None = None
+    ) -> None:
+        """Raises ConfigError for a file of users that is wrong."""
+        self.config = config
+        self._clock = clock or SystemClock()
+        self._admin = Admin(config.nameserver, client=client)
+        self._producer = Producer(config.nameserver, "CONSOLE_PRODUCER", client=client)
+        self._access = Access(config, self._clock)
+        self._audit = Audit(config.audit_file, self._clock)
+        self.snapshot = Snapshot(self._admin, self._clock, config.refresh_s)
+        self._views = Views(self._admin, self.snapshot, self._clock)
+        self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver)
+        self._tails = Tails(self._admin)
+        self._streams = 0
+        self._static = _static_files()
+        self._runner: web.AppRunner | None = None
+        self.address = f"{config.host}:{config.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/"
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the address is taken."""
+        app = web.Application(client_max_size=BODY_MAX, middlewares=[self._access.middleware])
+        app.router.add_get("/", self._page)
+        app.router.add_get("/static/{name}", self._file)
+        app.router.add_get("/favicon.ico", self._icon)
+        app.router.add_get("/api/session", self._session)
+        app.router.add_post("/api/login", self._login)
+        app.router.add_post("/api/logout", self._logout)
+        app.router.add_get("/api/stream", self._stream)
+        app.router.add_get("/api/tail", self._tail)
+        app.router.add_post("/api/act/{name}", self._act)
+        app.router.add_get("/api/{name}", self._view)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_TIMEOUT_S
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.config.host, self.config.port, reuse_address=True)
+        try:
+            await site.start()
+        except BaseException:
+            await self._runner.cleanup()
+            raise
+        host, port = self._runner.addresses[0][:2]
+        self.address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+        await self._admin.start()
+        await self._producer.start()
+        self.snapshot.start()
+        if not is_loopback(self.config.host):
+            log.warning("the console at %s speaks plain HTTP: put a proxy with TLS before it", self.address)
+
+    async def stop(self) -> None:
+        """Close the port and the clients. A second call does nothing."""
+        if self._runner is None:
+            return
+        runner, self._runner = self._runner, None
+        await self._tails.stop()
+        await self.snapshot.stop()
+        await runner.cleanup()
+        await self._producer.close()
+        await self._admin.close()
+
+    # --- pages
+
+    async def _page(self, request: web.Request) -> web.Response:
+        return self._static_response("index.html")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self._static:
+            raise web.HTTPNotFound(reason=f"there is no file {name}")
+        return self._static_response(name)
+
+    async def _icon(self, request: web.Request) -> web.Response:
+        return self._static_response("icon.svg")
+
+    def _static_response(self, name: str) -> web.Response:
+        kind = TYPES[name[name.rindex(".") :]]
+        return web.Response(
+            body=self._static[name], content_type=kind, charset="utf-8", headers={"Cache-Control": "no-cache"}
+        )
+
+    # --- who
+
+    async def _session(self, request: web.Request) -> web.Response:
+        session: Session | None = request.get("session")
+        document: dict[str, Any] = {
+            "has_login": self._access.has_login,
+            "read_only": self.config.read_only,
+            "nameserver": self.config.nameserver,
+        }
+        if session is not None:
+            document |= {
+                "user": session.user.name,
+                "role": session.user.role.name.lower(),
+                "csrf": session.csrf,
+            }
+        return web.json_response(document)
+
+    async def _login(self, request: web.Request) -> web.Response:
+        fields = await _json_object(request)
+        name = str(fields.get("name", ""))
+        outcome = await self._access.login(request, name, str(fields.get("password", "")))
+        result = outcome if isinstance(outcome, str) else "done"
+        self._audit.write(user=name, address=request.remote or "", action="login", fields={}, result=result)
+        if isinstance(outcome, str):
+            return web.json_response({"error": outcome}, status=403)
+        response = web.json_response({"ok": True})
+        response.set_cookie(
+            COOKIE,
+            outcome[0],
+            max_age=int(SESSION_S),
+            httponly=True,
+            samesite="Strict",
+            secure=request.secure,
+        )
+        return response
+
+    async def _logout(self, request: web.Request) -> web.Response:
+        self._access.logout(request)
+        response = web.json_response({"ok": True})
+        response.del_cookie(COOKIE)
+        return response
+
+    # --- data
+
+    async def _view(self, request: web.Request) -> web.Response:
+        view = self._views.paths.get(request.match_info["name"])
+        if view is None:
+            raise web.HTTPNotFound(reason="there is no such view")
+        self.snapshot.asked()
+        if not self.snapshot.number:
+            await self.snapshot.first()
+        try:
+            return web.json_response(await view(request.query))
+        except UsageError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        except AerobeeError as error:
+            return web.json_response({"error": str(error)}, status=502)
+
+    async def _act(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self._actions.table:
+            raise web.HTTPNotFound(reason="there is no such action")
+        role, run = self._actions.table[name]
+        session: Session = request["session"]
+        fields = await _json_object(request)
+        dry_run = fields.pop("dry_run", False) is True
+        refusal = self._refusal(session.user.role, role, dry_run)
+        try:
+            if not dry_run:
+                self._record(request, session, name, fields, refusal or "asked")
+            if refusal:
+                return web.json_response({"error": refusal}, status=403)
+            outcome = await run(fields, dry_run)
+        except UsageError as error:
+            return self._failed(request, session, name, fields, error, 400, dry_run)
+        except AerobeeError as error:
+            return self._failed(request, session, name, fields, error, 502, dry_run)
+        except OSError as error:
+            return web.json_response(
+                {"error": f"nothing was done: the audit log cannot be written: {error}"}, status=500
+            )
+        if not dry_run:
+            self._record(request, session, name, fields, f"done: {outcome.text}")
+        return web.json_response({"command": outcome.command, "text": outcome.text, "rows": outcome.rows})
+
+    def _refusal(self, has: Role, needs: Role, dry_run: bool) -> str:
+        if self.config.read_only and not dry_run:
+            return "this console is read-only"
+        if has < needs:
+            return f"this takes the role {needs.name.lower()}, yours is {has.name.lower()}"
+        return ""
+
+    def _failed(
+        self,
+        request: web.Request,
+        session: Session,
+        name: str,
+        fields: dict[str, Any],
+        error: AerobeeError,
+        status: int,
+        dry_run: bool,
+    ) -> web.Response:
+        if not dry_run:
+            self._record(request, session, name, fields, f"failed: {error}")
+        return web.json_response({"error": str(error)}, status=status)
+
+    def _record(
+        self, request: web.Request, session: Session, name: str, fields: dict[str, Any], result: str
+    ) -> None:
+        self._audit.write(
+            user=session.user.name, address=request.remote or "", action=name, fields=fields, result=result
+        )
+
+    # --- events
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        async def looks() -> AsyncGenerator[dict[str, Any], None]:
+            number = -1
+            while True:
+                self.snapshot.asked()
+                await self.snapshot.next(number)
+                number = self.snapshot.number
+                yield self.snapshot.overview()
+
+        return await self._events(request, looks())
+
+    async def _tail(self, request: web.Request) -> web.StreamResponse:
+        try:
+            topic = needed(request.query, "topic")
+        except UsageError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        return await self._events(request, self._tails.watch(topic))
+
+    async def _events(
+        self, request: web.Request, events: AsyncGenerator[dict[str, Any], None]
+    ) -> web.StreamResponse:
+        """Server-sent events until the page goes away."""
+        if self._streams >= STREAMS_MAX:
+            return web.json_response({"error": f"{STREAMS_MAX} pages are open already"}, status=503)
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        self._streams += 1
+        await response.prepare(request)
+        waiting: asyncio.Task[dict[str, Any]] | None = None
+        try:
+            while True:
+                waiting = waiting or asyncio.ensure_future(anext(events))
+                done, _ = await asyncio.wait((waiting,), timeout=KEEP_ALIVE_S)
+                if not done:
+                    self.snapshot.asked()
+                    await response.write(b": still here\n\n")
+                    continue
+                event, waiting = waiting.result(), None
+                await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        except (ConnectionResetError, StopAsyncIteration):
+            return response
+        finally:
+            self._streams -= 1
+            if waiting is not None:
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            await events.aclose()
+
+
+async def _json_object(request: web.Request) -> dict[str, Any]:
+    """The body. A form of another page cannot send this type."""
+    if request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(reason="the body must be application/json")
+    try:
+        fields = await request.json()
+    except ValueError:
+        raise web.HTTPBadRequest(reason="the body is no JSON") from None
+    if not isinstance(fields, dict):
+        raise web.HTTPBadRequest(reason="the body is no JSON object")
+    return fields
+
+
+def _static_files() -> dict[str, bytes]:
+    """Everything that is served as it is, read once: no path of a request ever reaches the disk."""
+    folder = resources.files("aerobee.console") / "static"
+    return {
+        file.name: file.read_bytes()
+        for file in folder.iterdir()
+        if file.name[file.name.rfind(".") :] in TYPES
+    }

@@ -1,0 +1,305 @@
+"""The cluster as of a moment ago, looked at once for everybody: a thousand open tabs cost the brokers what one costs.
+
+A look asks each broker for its runtime information, and some of the topics and groups, those that were not asked for longest;
+so a cluster of 5,000 topics is gone through in turns. While nobody watches nothing is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from aerobee.client import Admin
+from aerobee.client.results import BrokerInfo, ConsumerProgress
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
+from aerobee.monitoring.lag_state import LagState, Sample, Window, drain_s, extended, judge, worst
+
+log = logging.getLogger(__name__)
+CALLS_AT_ONCE = 8
+ASKED_MAX = 100  # topics, and groups, of one look
+WATCHED_S = 30.0  # after the last request that somebody made
+FIRST_S = 10.0
+NAMES_S = 10.0  # between two looks at which topics and groups there are
+SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")  # fmt: skip
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class TopicLook:
+    """One topic: the sum of its ends, and its rate between two looks; None until there were two."""
+
+    name: str
+    queues: int = 0
+    messages: int = 0
+    end: int = 0
+    rate: float | None = None
+    last_ms: int = 0
+    looked_s: float = float("-inf")
+
+
+@dataclass(slots=True)
+class GroupLook:
+    """One group over all its topics."""
+
+    name: str
+    lag: int | None = None
+    late_ms: int | None = None  # age of the first message that is not consumed; None when it is not known
+    tps: float = 0.0
+    members: int = 0
+    topics: tuple[str, ...] = ()
+    state: LagState = LagState.UNKNOWN
+    reason: str = ""
+    drain_s: float | None = None
+    windows: dict[tuple[str, str, int], Window] = field(default_factory=dict)
+    looked_s: float = float("-inf")
+
+
+class Snapshot:
+    """start(), then `document`; stop(). `asked()` keeps it alive."""
+
+    def __init__(self, admin: Admin, clock: Clock, refresh_s: float) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._refresh_s = refresh_s
+        self._gate = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._task: asyncio.Task[None] | None = None
+        self._asked_s = float("-inf")
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._named_s = float("-inf")
+        self._system: frozenset[str] = frozenset()
+        self.number = 0  # of looks
+        self.brokers: list[dict[str, Any]] = []
+        self.topics: dict[str, TopicLook] = {}
+        self.groups: dict[str, GroupLook] = {}
+        self.error = "the first look at the cluster is under way"
+        self.at_ms = 0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="console-snapshot")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def asked(self) -> None:
+        """Somebody looks."""
+        self._asked_s = self._clock.monotonic()
+        self._wake.set()
+
+    async def next(self, number: int) -> None:
+        """Return when there is a look after this one."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.number > number)
+
+    async def first(self) -> None:
+        """Return when there was a look, or after FIRST_S: a page that comes first shows more than nothing."""
+        try:
+            async with asyncio.timeout(FIRST_S):
+                await self.next(0)
+        except TimeoutError:
+            return
+
+    async def _run(self) -> None:
+        while True:
+            if self._clock.monotonic() - self._asked_s > WATCHED_S:
+                self._wake.clear()
+                await self._wake.wait()
+            try:
+                await self.look()
+                self.error = ""
+            except AerobeeError as error:
+                self.error = str(error)
+            except Exception as error:
+                log.exception("the console could not look at the cluster")
+                self.error = f"a fault of the console: {error!r}"
+            async with self._changed:
+                self.number += 1
+                self._changed.notify_all()
+            await asyncio.sleep(self._refresh_s)
+
+    async def look(self) -> None:
+        """Ask for everything once, for topics and groups in turns."""
+        now_s = self._clock.monotonic()
+        infos = await self._admin.brokers()
+        self.brokers = [row for row in await self._each(infos, self._broker) if row is not None]
+        if now_s - self._named_s >= NAMES_S:
+            await self._names()
+            self._named_s = now_s
+        due = sorted(self.topics.values(), key=lambda each: each.looked_s)[:ASKED_MAX]
+        await self._each(due, self._topic)
+        groups = sorted(self.groups.values(), key=lambda each: each.looked_s)[:ASKED_MAX]
+        await self._each(groups, self._group)
+        self.at_ms = self._clock.now_ms()
+
+    async def _names(self) -> None:
+        names = await self._admin.topics()
+        self._system = frozenset(await self._admin.system_topics())
+        own = [
+            name
+            for name in names
+            if name not in self._system and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        ]
+        self.topics = {name: self.topics.get(name) or TopicLook(name) for name in own}
+        groups = {info.name for info in await self._admin.groups() if not info.name.startswith(SYSTEM_GROUPS)}
+        self.groups = {name: self.groups.get(name) or GroupLook(name) for name in sorted(groups)}
+
+    async def _each(self, items: Iterable[Any], ask: Callable[[Any], Awaitable[T]]) -> list[T | None]:
+        """One failure is a hole, not the end; when all fail the first is raised."""
+
+        async def one(item: Any) -> T | AerobeeError:
+            async with self._gate:
+                try:
+                    return await ask(item)
+                except AerobeeError as error:
+                    return error
+
+        found = await asyncio.gather(*map(one, items))
+        failures = [each for each in found if isinstance(each, AerobeeError)]
+        if failures and len(failures) == len(found):
+            raise failures[0]
+        return [None if isinstance(each, AerobeeError) else each for each in found]
+
+    async def _broker(self, info: BrokerInfo) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "cluster": info.cluster,
+            "name": info.broker_name,
+            "id": info.broker_id,
+            "address": info.address,
+            "role": "master" if info.broker_id == 0 else "slave",
+        }
+        try:
+            runtime = await self._admin.broker_runtime(info.address)
+        except AerobeeError as error:
+            return row | {"error": str(error)}
+        return row | {
+            "version": runtime.get("brokerVersionDesc", ""),
+            "in_tps": _first(runtime.get("putTps", "")),
+            "out_tps": _first(runtime.get("getTransferredTps", "")),
+            "disk": _number(runtime.get("commitLogDiskRatio", "")),
+            "put_p99_ms": _number(runtime.get("putLatency99", "")),
+            "loop_wait_ms": _number(runtime.get("loopWaitMaxMs", "")),
+            "today_in": _number(runtime.get("msgPutTotalTodayNow", "")),
+            "boot_ms": _number(runtime.get("bootTimestamp", "")),
+        }
+
+    async def _topic(self, look: TopicLook) -> None:
+        stats = await self._admin.topic_stats(look.name)
+        now_s, end = self._clock.monotonic(), sum(row.max_offset for row in stats)
+        if look.looked_s > float("-inf") and now_s > look.looked_s:
+            look.rate = max(0, end - look.end) / (now_s - look.looked_s)
+        look.queues, look.end, look.looked_s = len(stats), end, now_s
+        look.messages = sum(row.max_offset - row.min_offset for row in stats)
+        look.last_ms = max((row.last_update_ms for row in stats), default=0)
+
+    async def _group(self, look: GroupLook) -> None:
+        progress = await self._admin.consumer_progress(look.name)
+        look.members = len({row.client_id for row in progress.queues if row.client_id})
+        look.tps, look.looked_s = progress.consume_tps, self._clock.monotonic()
+        look.topics = tuple(
+            sorted(
+                {row.queue.topic for row in progress.queues if not row.queue.topic.startswith(RETRY_PREFIX)}
+            )
+        )
+        look.lag = sum(max(0, row.lag) for row in progress.queues) if progress.queues else None
+        self._judge(look, progress)
+        look.late_ms = await self._late_ms(progress)
+
+    def _judge(self, look: GroupLook, progress: ConsumerProgress) -> None:
+        now_ms = round(self._clock.monotonic() * 1000)
+        windows, verdicts = {}, []
+        for row in progress.queues:
+            key = (row.queue.topic, row.queue.broker_name, row.queue.queue_id)
+            sample = Sample(now_ms, max(0, row.consumer_offset), row.broker_offset, 0, look.members > 0)
+            windows[key] = extended(look.windows.get(key, ()), sample)
+            verdicts.append(judge(windows[key]))
+        look.windows = windows
+        look.state = worst(verdict.state for verdict in verdicts)
+        judged = sorted(zip(verdicts, progress.queues, strict=True), key=lambda each: -each[1].lag)
+        look.reason = next(
+            (verdict.reason for verdict, _ in judged if verdict.state is look.state), "it never consumed"
+        )
+        look.drain_s = drain_s(windows.values())
+
+    async def _late_ms(self, progress: ConsumerProgress) -> int | None:
+        """The age of the oldest first message that is not consumed, read from its record: of the queues that are furthest behind."""
+        behind = sorted(
+            (row for row in progress.queues if row.lag > 0), key=lambda row: row.last_timestamp_ms
+        )[:4]
+        if not behind:
+            return 0 if progress.queues else None
+        ages = []
+        for row in behind:
+            try:
+                message = await self._admin.message_at(row.queue, max(0, row.consumer_offset))
+            except AerobeeError:
+                continue
+            ages.append(max(0, self._clock.now_ms() - message.store_timestamp))
+        return max(ages, default=None)
+
+    # --- as JSON
+
+    def overview(self) -> dict[str, Any]:
+        """What every page shows at its head, and the first page."""
+        groups = list(self.groups.values())
+        late = sorted((each for each in groups if each.lag), key=lambda each: -(each.late_ms or 0))[:10]
+        busy = sorted(self.topics.values(), key=lambda each: -(each.rate or 0))[:10]
+        bad = [each for each in groups if each.state not in (LagState.OK, LagState.UNKNOWN)]
+        return {
+            "number": self.number,
+            "at_ms": self.at_ms,
+            "error": self.error,
+            "brokers": self.brokers,
+            "topic_count": len(self.topics),
+            "group_count": len(groups),
+            "lag": sum(each.lag or 0 for each in groups),
+            "in_tps": sum(row.get("in_tps") or 0 for row in self.brokers),
+            "out_tps": sum(row.get("out_tps") or 0 for row in self.brokers),
+            "not_ok": [group_row(each) for each in bad[:20]],
+            "late": [group_row(each) for each in late],
+            "busy": [topic_row(each) for each in busy],
+        }
+
+
+def topic_row(look: TopicLook) -> dict[str, Any]:
+    return {
+        "name": look.name,
+        "queues": look.queues,
+        "messages": look.messages,
+        "rate": look.rate,
+        "last_ms": look.last_ms,
+        "is_known": look.looked_s > float("-inf"),
+    }
+
+
+def group_row(look: GroupLook) -> dict[str, Any]:
+    return {
+        "name": look.name,
+        "lag": look.lag,
+        "late_ms": look.late_ms,
+        "tps": look.tps,
+        "members": look.members,
+        "topics": look.topics,
+        "state": look.state.value,
+        "reason": look.reason,
+        "drain_s": look.drain_s,
+        "is_known": look.looked_s > float("-inf"),
+    }
+
+
+def _first(text: str) -> float | None:
+    parts = text.split()
+    return _number(parts[0]) if parts else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

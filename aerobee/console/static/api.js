@@ -1,0 +1,37 @@
+// Calls of the console's own server.
+
+export const session = { csrf: "", role: "viewer", read_only: false, has_login: false, user: "", nameserver: "" };
+const RANK = { viewer: 1, operator: 2, admin: 3 };
+
+export function may(role) {
+  return !session.read_only && RANK[session.role] >= RANK[role];
+}
+
+async function answer(response) {
+  let document = {};
+  try { document = await response.json(); } catch { /* said below, by the status */ }
+  if (!response.ok) {
+    const error = new Error(document.error || `the console answered ${response.status}`);
+    error.status = response.status;
+    throw error;
+  }
+  return document;
+}
+
+export async function get(view, parameters = {}) {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined && value !== null));
+  return answer(await fetch(`/api/${view}?${query}`, { headers: { Accept: "application/json" } }));
+}
+
+export async function post(path, fields) {
+  return answer(await fetch(`/api/${path}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-CSRF-Token": session.csrf },
+    body: JSON.stringify(fields),
+  }));
+}
+
+export async function begin() {
+  Object.assign(session, { csrf: "", user: "" }, await get("session"));
+  return Boolean(session.csrf);
+}

@@ -1,0 +1,111 @@
+// Which page is shown, what it is told, who is logged in.
+
+import { begin, post, session } from "./api.js";
+import { failure, field, h, route } from "./parts.js";
+import * as pages from "./pages.js";
+import * as work from "./work.js";
+
+const PAGES = [
+  ["overview", "Overview", pages.overview], ["brokers", "Brokers", pages.brokers], ["topics", "Topics", pages.topics], ["groups", "Groups", pages.groups],
+  ["messages", "Messages", pages.messages], ["trace", "Trace", pages.trace], ["why", "Why?", pages.why], ["dlq", "Dead letters", work.dlq],
+  ["transactions", "Transactions", work.transactions], ["timers", "Timers", work.timers], ["settings", "Settings", work.settings], ["send", "Send and watch", work.send],
+];
+const BELOW = { topic: ["topics", pages.topic], group: ["groups", pages.group] };
+const main = document.getElementById("main");
+let current = { number: 0, update: null, leave: null };
+let stream = null;
+
+function where() {
+  const [path, query = ""] = location.hash.replace(/^#\//, "").split("?");
+  return [path || "overview", Object.fromEntries(new URLSearchParams(query))];
+}
+
+async function show() {
+  if (location.hash && !location.hash.startsWith("#/")) return; // a place on the page: the skip link
+  const [name, parameters] = where();
+  const page = PAGES.find((each) => each[0] === name);
+  const [above, draw] = page ? [name, page[2]] : BELOW[name] || ["overview", pages.overview];
+  if (current.leave) current.leave();
+  const number = current.number + 1;
+  current = { number, update: null, leave: null };
+  for (const link of document.querySelectorAll("#nav a")) {
+    if (link.dataset.page === above) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const place = h("div");
+  main.replaceChildren(place);
+  main.setAttribute("aria-busy", "true");
+  try {
+    const result = await draw(parameters, place);
+    if (current.number !== number) { if (result && result.leave) result.leave(); return; }
+    if (typeof result === "function") current.update = result;
+    else if (result && result.leave) current.leave = result.leave;
+  } catch (error) {
+    if (error.status === 401) { await login(); return; }
+    if (!place.querySelector("h1")) place.append(h("h1", {}, name));
+    place.append(failure(error));
+  }
+  main.removeAttribute("aria-busy");
+  document.title = `${(main.querySelector("h1") || main).textContent} – Aerobee console`;
+}
+
+function listen() {
+  if (stream) stream.close();
+  stream = new EventSource("/api/stream");
+  stream.onmessage = async (event) => {
+    const look = JSON.parse(event.data);
+    // Not under somebody's fingers: a page is drawn again only when nothing in it has the focus.
+    if (current.update && !(main.contains(document.activeElement) && document.activeElement !== main)) {
+      const number = current.number;
+      try { await current.update(look); } catch (error) { if (current.number === number) main.append(failure(error)); }
+    }
+  };
+}
+
+async function login() {
+  if (stream) { stream.close(); stream = null; }
+  const name = h("input", { type: "text", autocomplete: "username", required: true });
+  const password = h("input", { type: "password", autocomplete: "current-password", required: true });
+  const trouble = h("div");
+  main.replaceChildren(h("h1", {}, "Log in"), trouble, h("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      await post("login", { name: name.value, password: password.value });
+      await start();
+    } catch (error) { trouble.replaceChildren(failure(error)); password.value = ""; password.focus(); }
+  } }, field("Name", name), field("Password", password), h("button", { class: "main" }, "Log in")));
+  main.removeAttribute("aria-busy");
+  name.focus();
+}
+
+async function start() {
+  if (!(await begin())) { await login(); return; }
+  document.getElementById("cluster").textContent = `NameServer ${session.nameserver}`;
+  const who = document.getElementById("who");
+  who.replaceChildren(`${session.user}, ${session.role}${session.read_only ? ", read-only" : ""} `);
+  if (session.has_login) who.append(h("button", { type: "button", onclick: async () => { await post("logout", {}); location.reload(); } }, "Log out"));
+  listen();
+  await show();
+}
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  const button = document.getElementById("theme");
+  button.textContent = name === "dark" ? "Light" : "Dark";
+  button.setAttribute("aria-label", `Use ${name === "dark" ? "light" : "dark"} colours`);
+}
+
+function wanted() {
+  try { const kept = localStorage.getItem("theme"); if (kept) return kept; } catch { /* storage may be forbidden: what the system says */ }
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  theme(next);
+  try { localStorage.setItem("theme", next); } catch { /* it holds until the page is loaded again */ }
+});
+document.getElementById("nav").append(...PAGES.map(([name, title]) => h("a", { href: route(name), "data-page": name }, title)));
+addEventListener("hashchange", async () => { await show(); if (location.hash.startsWith("#/")) main.focus(); });
+theme(wanted());
+start().catch((error) => main.replaceChildren(failure(error)));

@@ -1,0 +1,223 @@
+// Pages that look: overview, brokers, topics, groups, messages, trace, why. Each is (parameters, place) -> update?
+
+import { act } from "./action.js";
+import { get } from "./api.js";
+import { messageCard } from "./body.js";
+import { count, failure, field, filtered, h, link, moment, rate, route, span, state, table, tiles } from "./parts.js";
+
+const topicColumns = [
+  ["Topic", (row) => link(row.name, "topic", { name: row.name })],
+  ["In", (row) => rate(row.rate), "number"],
+  ["Stored", (row) => (row.is_known ? count(row.messages) : "–"), "number"],
+  ["Queues", (row) => (row.is_known ? row.queues : "–"), "number"],
+  ["Last message", (row) => moment(row.last_ms)],
+];
+const groupColumns = [
+  ["Group", (row) => link(row.name, "group", { name: row.name })],
+  ["State", (row) => state(row.state, row.reason)],
+  ["Not consumed", (row) => count(row.lag), "number"],
+  ["Late by", (row) => span(row.late_ms), "number"],
+  ["Worked off in", (row) => (row.drain_s === null ? "–" : span(row.drain_s * 1000)), "number"],
+  ["Out", (row) => rate(row.tps), "number"],
+  ["Members", (row) => row.members, "number"],
+];
+const brokerColumns = [
+  ["Broker", (row) => row.name],
+  ["Role", (row) => row.role],
+  ["Id", (row) => row.id, "number"],
+  ["Address", (row) => row.address],
+  ["State", (row) => (row.error ? h("span", { class: "bad" }, row.error) : h("span", { class: "good" }, "answers"))],
+  ["In", (row) => rate(row.in_tps), "number"],
+  ["Out", (row) => rate(row.out_tps), "number"],
+  ["Sends, 99 %", (row) => (row.put_p99_ms === null || row.put_p99_ms === undefined ? "–" : `${row.put_p99_ms.toFixed(2)} ms`), "number"],
+  ["Disk", (row) => (row.disk === null || row.disk === undefined || row.disk < 0 ? "–" : `${Math.round(row.disk * 100)} %`), "number"],
+  ["Since", (row) => moment(row.boot_ms)],
+];
+
+export async function overview(parameters, place) {
+  const draw = (look) => {
+    const isWell = !look.error && look.brokers.length && look.brokers.every((each) => !each.error) && !look.not_ok.length;
+    place.replaceChildren(
+      h("h1", {}, "Overview"),
+      ...(look.error ? [failure(new Error(look.error))] : []),
+      tiles(
+        ["Health", look.error ? "not reached" : isWell ? "well" : "look below", isWell ? "good" : "bad"],
+        ["In", rate(look.in_tps)], ["Out", rate(look.out_tps)],
+        ["Not consumed", count(look.lag)],
+        ["Brokers", count(look.brokers.length)], ["Topics", count(look.topic_count)], ["Groups", count(look.group_count)],
+      ),
+      h("h2", {}, "Groups that need somebody"),
+      table("Groups that are not OK", groupColumns, look.not_ok, "Every group is OK, or was not watched for long enough."),
+      h("h2", {}, "Groups that are furthest behind"),
+      table("By the age of the first message that is not consumed", groupColumns, look.late, "No group has anything left to do."),
+      h("h2", {}, "Busiest topics"),
+      table("By messages a second", topicColumns, look.busy, "There is no topic yet."),
+      h("h2", {}, "Brokers"),
+      table("Brokers", brokerColumns, look.brokers, "No broker is known."),
+    );
+  };
+  draw(await get("overview"));
+  return draw;
+}
+
+export async function brokers(parameters, place) {
+  const columns = [...brokerColumns, ["Settings", (row) => link("settings", "settings", { broker: row.address })]];
+  const draw = (look) => place.replaceChildren(h("h1", {}, "Brokers"), table("Brokers, their roles and rates", columns, look.brokers, "No broker is known."));
+  draw(await get("overview"));
+  return draw;
+}
+
+export async function topics(parameters, place) {
+  const found = await get("topics");
+  const list = filtered("Filter", found.topics, (row) => row.name, (rows) => table(`${count(rows.length)} topics`, topicColumns, rows, "No topic has such a name."), parameters.filter || "");
+  const name = h("input", { type: "text", required: true });
+  const queues = h("input", { type: "number", min: "1", max: "1024", value: "8" });
+  place.replaceChildren(h("h1", {}, "Topics"), list.element,
+    h("h2", {}, "A new topic"),
+    h("div", { class: "bar" }, field("Name", name), field("Queues at each broker", queues),
+      act("admin", "Create …", "Create a topic", "topic-create", () => ({ topic: name.value, queues: queues.value }))));
+  return async () => list.update((await get("topics")).topics);
+}
+
+export async function topic(parameters, place) {
+  const found = await get("topic", { name: parameters.name });
+  place.replaceChildren(
+    h("h1", {}, `Topic ${found.name}`),
+    h("div", { class: "bar" }, link("Send and watch", "send", { topic: found.name }), link("Find messages", "messages", { topic: found.name }),
+      act("admin", "Delete …", `Delete topic ${found.name}`, "topic-delete", { topic: found.name }, { danger: true, confirm: found.name, done: () => { location.hash = route("topics"); } })),
+    table("Queues", [
+      ["Broker", (row) => row.broker], ["Queue", (row) => row.queue_id, "number"], ["First", (row) => count(row.min_offset), "number"],
+      ["End", (row) => count(row.max_offset), "number"], ["Stored", (row) => count(row.max_offset - row.min_offset), "number"], ["Last message", (row) => moment(row.last_ms)],
+    ], found.queues),
+    h("h2", {}, "Groups that consume it"),
+    h("p", {}, found.groups.length ? found.groups.map((name, at) => [at ? ", " : "", link(name, "group", { name })]) : "none"),
+    h("h2", {}, "Settings"),
+    table("At each broker", [
+      ["Broker", (row) => row.broker], ["Type", (row) => row.type], ["Read queues", (row) => row.read_queues, "number"], ["Write queues", (row) => row.write_queues, "number"],
+      ["Permission", (row) => ({ 2: "write", 4: "read", 6: "read and write" })[row.perm] || row.perm], ["Ordered", (row) => (row.order ? "yes" : "no")],
+    ], found.settings),
+  );
+}
+
+export async function groups(parameters, place) {
+  const found = await get("groups");
+  const list = filtered("Filter", found.groups, (row) => `${row.name} ${row.state}`, (rows) => table(`${count(rows.length)} groups`, groupColumns, rows, "No group has such a name or state."), parameters.filter || "");
+  place.replaceChildren(h("h1", {}, "Groups"), list.element);
+  return async () => list.update((await get("groups")).groups);
+}
+
+export async function group(parameters, place) {
+  const name = parameters.name;
+  const found = await get("group", { name });
+  const topicNames = [...new Set(found.queues.map((row) => row.topic).filter((each) => !each.startsWith("%")))];
+  const topicInput = h("select", {}, topicNames.map((each) => h("option", {}, each)));
+  const to = h("input", { type: "text", value: "earliest", "aria-describedby": "to-help" });
+  place.replaceChildren(
+    h("h1", {}, `Group ${name}`),
+    found.look ? h("p", {}, state(found.look.state), " ", found.look.reason) : h("p", {}, "It is looked at for the first time."),
+    h("div", { class: "bar" }, link("Why?", "why", { group: name }), link("Dead letters", "dlq", { group: name })),
+    found.conflicts.length ? failure(new Error(`Members subscribe to different things, so messages are lost to them: ${found.conflicts.map((each) => `${each.client_id} asks for ${each.expression} of ${each.topic}, ${each.other_client_id} for ${each.other_expression}`).join("; ")}`)) : h("span"),
+    table("Queues and who owns them", [
+      ["Topic", (row) => link(row.topic, "topic", { name: row.topic })], ["Broker", (row) => row.broker], ["Queue", (row) => row.queue_id, "number"],
+      ["Committed", (row) => count(row.committed), "number"], ["End", (row) => count(row.end), "number"], ["Not consumed", (row) => count(row.lag), "number"],
+      ["Filter takes", (row) => count(row.wanted), "number"], ["Late by", (row) => span(row.late_ms), "number"], ["Owner", (row) => row.owner || "nobody says"],
+    ], found.queues, "It never consumed: there is no offset."),
+    h("h2", {}, "Members"),
+    table(found.model ? `Connected, ${found.model.toLowerCase()}` : "Connected", [
+      ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Language", (row) => row.language], ["Version", (row) => row.version, "number"],
+    ], found.members, "No member is online."),
+    h("h2", {}, "Subscriptions"),
+    table("What members ask for", [["Topic", (row) => row.topic], ["Expression", (row) => row.expression], ["Type", (row) => row.type]], found.subscriptions, "Nobody subscribes now."),
+    found.locks.length ? table("Ordered queues that somebody holds", [
+      ["Topic", (row) => row.topic], ["Queue", (row) => row.queue_id, "number"], ["Holder", (row) => row.client_id], ["Held for", (row) => span(row.held_ms), "number"], ["Renewed", (row) => `${span(row.age_ms)} ago`, "number"],
+    ], found.locks) : h("span"),
+    h("h2", {}, "Move it to another place"),
+    h("div", { class: "bar" }, field("Topic", topicInput), field("To", to),
+      act("operator", "Look …", `Move group ${name}`, "reset", () => ({ group: name, topic: topicInput.value, to: to.value }))),
+    h("p", { id: "to-help", class: "soft" }, "earliest, latest, offset:120, +100 or -100 messages from here, 2026-11-21T10:00:00, or 15m for 15 minutes ago"),
+  );
+}
+
+export async function messages(parameters, place) {
+  const topicInput = h("input", { type: "text", value: parameters.topic || "" });
+  const kind = h("select", {}, [["id", "id"], ["key", "key"], ["time", "time"]].map(([value, text]) => h("option", { value, selected: parameters.by === value }, text)));
+  const what = h("input", { type: "text", value: parameters.what || "", required: true, placeholder: "id, key, or 2026-11-21 10:00" });
+  const found = h("div");
+  const form = h("form", { onsubmit: (event) => {
+    event.preventDefault();
+    location.hash = route("messages", { topic: topicInput.value, by: kind.value, what: what.value });
+  } }, field("Topic", topicInput), field("By", kind), field("What", what), h("button", { class: "main" }, "Find"));
+  place.replaceChildren(h("h1", {}, "Messages"), form, found);
+  if (!parameters.what) return;
+  const by = parameters.by || "id";
+  const value = by === "time" ? String(new Date(parameters.what.replace(" ", "T")).getTime()) : parameters.what;
+  const answer = await get("messages", { topic: parameters.topic, [by]: value });
+  found.replaceChildren(h("h2", {}, `${answer.messages.length} found`), ...answer.messages.map(messageCard));
+}
+
+export async function trace(parameters, place) {
+  const id = h("input", { type: "text", value: parameters.id || "", required: true });
+  const found = h("div");
+  place.replaceChildren(h("h1", {}, "Trace"), h("form", { onsubmit: (event) => {
+    event.preventDefault();
+    location.hash = route("trace", { id: id.value });
+  } }, field("Message id or key", id), h("button", { class: "main" }, "Show")), found);
+  if (!parameters.id) return;
+  const { events } = await get("trace", { id: parameters.id });
+  if (!events.length) {
+    found.append(h("p", {}, "There is no trace of it: clients record only with trace=True (Java: enableMsgTrace), and records arrive some seconds later."));
+    return;
+  }
+  found.append(h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Picture of the trace" }, picture(events)),
+    table("What clients recorded", [["Time", (row) => moment(row.time)], ["What", (row) => row.what], ["Group", (row) => row.group], ["Client", (row) => row.client_host], ["Topic", (row) => row.topic || "–"]], events));
+}
+
+function picture(events) {
+  const svg = (tag, attributes, text) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+  const lanes = [...new Set(events.map((event) => `${event.group}`))];
+  const times = events.map((event) => event.time).filter((time) => time > 0);
+  const ends = events.map((event) => (event.time > 0 ? event.time + (event.cost_ms || 0) : 0));
+  const first = Math.min(...times);
+  const last = Math.max(...ends, first + 1);
+  const width = 900, left = 200, right = 30, high = 46;
+  const x = (time) => left + ((time - first) / (last - first)) * (width - left - right);
+  const height = 40 + lanes.length * high;
+  const root = svg("svg", { class: "trace", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `The way of the message over ${span(last - first)}: ${events.map((event) => event.what).join("; ")}` });
+  lanes.forEach((lane, row) => {
+    const y = 40 + row * high;
+    root.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: y, y2: y }), svg("text", { x: 8, y: y + 4 }, lane.slice(0, 28)));
+  });
+  root.append(svg("text", { class: "soft", x: left, y: 14 }, "0"), svg("text", { class: "soft", x: width - right, y: 14, "text-anchor": "end" }, `+${span(last - first)}`));
+  events.forEach((event) => {
+    if (!(event.time > 0)) return;
+    const y = 40 + lanes.indexOf(`${event.group}`) * high;
+    const kind = event.kind === "Pub" ? "sent" : event.success === false ? "failed" : "ok";
+    // The record of an end has the time at which consumption ended, less its cost.
+    const wide = Math.max(6, x(event.time + (event.cost_ms || 0)) - x(event.time));
+    const mark = svg("rect", { class: kind, x: x(event.time) - 3, y: y - 7, width: wide, height: 14, rx: 4 });
+    mark.append(svg("title", {}, event.what));
+    root.append(mark);
+  });
+  return root;
+}
+
+export async function why(parameters, place) {
+  const groupInput = h("input", { type: "text", value: parameters.group || "", required: true });
+  const topicInput = h("input", { type: "text", value: parameters.topic || "" });
+  const message = h("input", { type: "text", value: parameters.message || "" });
+  const found = h("div");
+  place.replaceChildren(h("h1", {}, "Why?"), h("p", {}, "Why has a group not consumed a message, why is it late, why did a message come twice?"),
+    h("form", { onsubmit: (event) => {
+      event.preventDefault();
+      location.hash = route("why", { group: groupInput.value, topic: topicInput.value, message: message.value });
+    } }, field("Group", groupInput), field("Topic, if one", topicInput), field("Message id, if one", message), h("button", { class: "main" }, "Ask")), found);
+  if (!parameters.group) return;
+  const { findings } = await get("why", { group: parameters.group, topic: parameters.topic, message: parameters.message });
+  found.replaceChildren(h("ol", { class: "findings" }, findings.map((each, at) => h("li", {}, at === 0 ? h("strong", {}, each.text) : each.text))));
+}
+

@@ -1,0 +1,116 @@
+// What pages are made of. Text of strangers becomes text nodes only, never markup.
+
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "class") element.className = value;
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  append(element, children);
+  return element;
+}
+
+export function append(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : String(child));
+  }
+}
+
+export function count(value) {
+  return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
+}
+
+export function rate(value) {
+  if (value === null || value === undefined) return "–";
+  return `${value >= 100 ? count(value) : value.toFixed(1)}/s`;
+}
+
+export function span(ms) {
+  if (ms === null || ms === undefined) return "–";
+  const seconds = ms / 1000;
+  if (seconds < 1) return `${Math.round(ms)} ms`;
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+export function moment(ms) {
+  if (!ms || ms < 0) return "–";
+  const local = new Date(ms - new Date(ms).getTimezoneOffset() * 60000);
+  return local.toISOString().replace("T", " ").slice(0, 23);
+}
+
+const STATES = { OK: "good", WARN: "warn", REWIND: "warn", UNKNOWN: "soft" };
+
+export function state(value, reason) {
+  return h("span", { class: `state ${STATES[value] || "bad"}`, title: reason || null }, value);
+}
+
+// columns: [title, row => content, "number"?]
+export function table(caption, columns, rows, empty) {
+  if (!rows.length) return h("p", { class: "soft" }, empty || "Nothing here.");
+  const head = columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title));
+  const body = rows.map((row) => h("tr", {}, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)))));
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+}
+
+export function tiles(...pairs) {
+  return h("dl", { class: "tiles" }, pairs.map(([title, value, kind]) => h("div", {}, h("dt", {}, title), h("dd", { class: kind }, value))));
+}
+
+export function field(title, input) {
+  return h("label", {}, title, input);
+}
+
+export function link(text, page, parameters = {}) {
+  return h("a", { href: route(page, parameters) }, text);
+}
+
+export function route(page, parameters = {}) {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
+  return `#/${page}${query ? `?${query}` : ""}`;
+}
+
+export function failure(error) {
+  return h("p", { class: "error", role: "alert" }, error.message || String(error));
+}
+
+let clearing = 0;
+export function say(text) {
+  const status = document.getElementById("status");
+  status.textContent = text;
+  clearTimeout(clearing);
+  clearing = setTimeout(() => { status.textContent = ""; }, 5000);
+}
+
+export function command(text) {
+  const copy = h("button", { type: "button", onclick: async () => {
+    try { await navigator.clipboard.writeText(text); say("copied"); } catch { say("the browser does not let this page copy"); }
+  } }, "Copy");
+  return h("div", { class: "command" }, h("pre", { tabindex: "0", "aria-label": "The same on the command line" }, text), copy);
+}
+
+// A list that may be long: a filter, and at most `shown` rows until more are asked for.
+export function filtered(title, rows, name, draw, initial = "") {
+  let shown = 200;
+  const place = h("div");
+  const input = h("input", { type: "search", value: initial, oninput: () => { shown = 200; redraw(); } });
+  const redraw = () => {
+    const wanted = input.value.trim().toLowerCase();
+    const found = rows.filter((row) => name(row).toLowerCase().includes(wanted));
+    const more = found.length > shown
+      ? h("p", {}, h("button", { type: "button", onclick: () => { shown += 1000; redraw(); } }, `Show more of ${count(found.length)}`)) : null;
+    place.replaceChildren(draw(found.slice(0, shown)), ...(more ? [more] : []));
+  };
+  redraw();
+  return {
+    element: h("div", {}, h("div", { class: "bar" }, field(title, input)), place),
+    update(next) { rows = next; redraw(); },
+  };
+}

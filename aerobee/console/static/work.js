@@ -1,0 +1,127 @@
+// Pages that change something: dead letters, transactions, timers, settings, send and watch.
+
+import { act } from "./action.js";
+import { get } from "./api.js";
+import { messageCard } from "./body.js";
+import { count, failure, field, filtered, h, link, moment, route, span, table } from "./parts.js";
+
+export async function dlq(parameters, place) {
+  if (parameters.group) return letters(parameters.group, place);
+  const { groups } = await get("dlq");
+  place.replaceChildren(h("h1", {}, "Dead letters"), table("Groups that have given up messages", [
+    ["Group", (row) => link(row.group, "dlq", { group: row.group })], ["Stored", (row) => count(row.letters), "number"], ["Not sent again", (row) => count(row.waiting), "number"],
+    ["Do", (row) => act("operator", "Redrive …", `Send the dead letters of ${row.group} again`, "redrive", { group: row.group })],
+  ], groups, "There are no dead letters."));
+  return undefined;
+}
+
+async function letters(group, place) {
+  const found = await get("letters", { group });
+  const chosen = new Set();
+  const boxes = (row) => h("input", { type: "checkbox", "aria-label": `choose ${row.message_id}`, onchange: (event) => (event.target.checked ? chosen.add(row.message_id) : chosen.delete(row.message_id)) });
+  const detail = h("div");
+  place.replaceChildren(
+    h("h1", {}, `Dead letters of ${group}`),
+    h("div", { class: "bar" },
+      act("operator", "Redrive all that wait …", `Send the dead letters of ${group} again`, "redrive", { group }),
+      act("operator", "Redrive chosen …", `Send chosen dead letters of ${group} again`, "redrive", () => ({ group, ids: [...chosen] })),
+      link("All groups", "dlq")),
+    table(`${count(found.letters.length)} letters${found.is_cut ? ", the oldest" : ""}`, [
+      ["Choose", boxes], ["Died", (row) => moment(row.died_ms)], ["Topic", (row) => row.topic || "–"], ["Reason", (row) => row.reason || row.error || "–"], ["Tries", (row) => row.tries, "number"],
+      ["Message", (row) => h("button", { type: "button", onclick: () => { detail.replaceChildren(h("h2", {}, "The letter"), messageCard(row.message)); detail.scrollIntoView(); } }, row.message_id)],
+    ], found.letters, "It has no dead letters."),
+    detail,
+  );
+}
+
+export async function transactions(parameters, place) {
+  const chosen = parameters.state || "open";
+  const found = await get("transactions", { state: chosen });
+  const again = () => transactions(parameters, place);
+  const button = (row, action, text) => act("operator", text, `${text} transaction ${row.id}`, "transaction", { id: row.id, action }, { danger: action === "rollback", done: again });
+  place.replaceChildren(
+    h("h1", {}, "Transactions"),
+    h("div", { class: "bar" }, link("Open", "transactions", { state: "open" }), link("Given up", "transactions", { state: "given-up" })),
+    found.unsupported ? failure(new Error(found.unsupported)) : table(`${count(found.total)} ${chosen === "open" ? "open" : "given up"}, the oldest first`, [
+      ["Id", (row) => h("code", {}, row.id)], ["Producer group", (row) => row.group], ["Topic", (row) => row.topic], ["Age", (row) => span(row.age_ms), "number"],
+      ["Asked", (row) => `${row.checks} of ${row.checks_max}`, "number"], ["Producers online", (row) => row.producers, "number"], ["Keys", (row) => row.keys.join(" ") || "–"],
+      ["Do", (row) => h("div", { class: "bar" }, button(row, "commit", "Commit"), button(row, "rollback", "Roll back"), button(row, "check", "Ask"))],
+    ], found.transactions, chosen === "open" ? "No transaction is open." : "None was given up."),
+  );
+}
+
+export async function timers(parameters, place) {
+  const found = await get("timers", { topic: parameters.topic });
+  const again = () => timers(parameters, place);
+  place.replaceChildren(
+    h("h1", {}, "Timers"),
+    found.unsupported ? failure(new Error(found.unsupported)) : h("div", {}, h("p", {}, `${count(found.pending)} messages wait for their time.`), table("The first due first", [
+      ["Due", (row) => moment(row.due_ms)], ["In", (row) => span(Math.max(0, row.in_ms)), "number"], ["Topic", (row) => link(row.topic, "topic", { name: row.topic })], ["Id", (row) => h("code", {}, row.id)],
+      ["Keys", (row) => row.keys.join(" ") || "–"], ["Bytes", (row) => count(row.body_bytes), "number"],
+      ["Do", (row) => (row.handle ? act("operator", "Recall …", "Take a message back", "recall", { handle: row.handle }, { danger: true, done: again }) : "no handle")],
+    ], found.timers, "No message waits.")),
+  );
+}
+
+export async function settings(parameters, place) {
+  const look = await get("overview");
+  const broker = parameters.broker || (look.brokers[0] && look.brokers[0].address);
+  if (!broker) {
+    place.replaceChildren(h("h1", {}, "Settings"), h("p", {}, "No broker is known."));
+    return;
+  }
+  const chooser = h("select", { onchange: (event) => { location.hash = route("settings", { broker: event.target.value }); } },
+    look.brokers.map((each) => h("option", { value: each.address, selected: each.address === broker }, `${each.name} ${each.role} ${each.address}`)));
+  const found = await get("settings", { broker });
+  const key = h("input", { type: "text", list: "keys" });
+  const value = h("input", { type: "text" });
+  const list = filtered("Filter", found.settings, (row) => `${row.key} ${row.meaning}`, (rows) => table(`${count(rows.length)} settings`, [
+    ["Key", (row) => h("code", {}, row.key)], ["Value", (row) => (row.value === row.default || row.default === "" ? row.value : h("strong", {}, row.value))],
+    ["Default", (row) => row.default || "–"], ["Meaning", (row) => row.meaning || "–"],
+  ], rows, "No setting has such a name."));
+  place.replaceChildren(h("h1", {}, "Settings"), h("div", { class: "bar" }, field("Broker", chooser)),
+    h("h2", {}, "Change one while it runs"),
+    h("div", { class: "bar" }, field("Key", key), field("New value", value), h("datalist", { id: "keys" }, found.settings.map((row) => h("option", { value: row.key }))),
+      act("admin", "Look …", "Change a setting", "setting", () => ({ broker, key: key.value, value: value.value }), { done: () => settings(parameters, place) })),
+    list.element);
+}
+
+export async function send(parameters, place) {
+  const topicInput = h("input", { type: "text", value: parameters.topic || "", required: true });
+  const tag = h("input", { type: "text" });
+  const keys = h("input", { type: "text" });
+  const body = h("textarea", {});
+  const shown = h("div", { role: "log", "aria-label": "New messages", tabindex: "0" });
+  const passed = h("p", { class: "soft" }, "Nothing has come yet.");
+  let source = null;
+  let passedCount = 0;
+  const watch = h("button", { type: "button", "aria-pressed": "false", onclick: () => {
+    if (source) { stop(); return; }
+    if (!topicInput.value.trim()) { topicInput.reportValidity(); return; }
+    source = new EventSource(`/api/tail?topic=${encodeURIComponent(topicInput.value.trim())}`);
+    watch.textContent = "Stop watching";
+    watch.setAttribute("aria-pressed", "true");
+    source.onmessage = (event) => {
+      const news = JSON.parse(event.data);
+      if (news.error) passed.textContent = news.error;
+      if (news.passed) { passedCount += news.passed; passed.textContent = `${count(passedCount)} messages came too fast to be shown.`; }
+      if (news.message) {
+        if (!passedCount) passed.textContent = "";
+        shown.prepend(messageCard(news.message));
+        while (shown.children.length > 50) shown.lastChild.remove();
+      }
+    };
+  } }, "Watch the topic");
+  const stop = () => {
+    if (source) source.close();
+    source = null;
+    watch.textContent = "Watch the topic";
+    watch.setAttribute("aria-pressed", "false");
+  };
+  place.replaceChildren(h("h1", {}, "Send and watch"),
+    h("div", { class: "bar" }, field("Topic", topicInput), field("Tag", tag), field("Keys", keys)),
+    h("div", { class: "bar" }, field("Body", body)),
+    h("div", { class: "bar" }, act("operator", "Send …", "Send a message", "send", () => ({ topic: topicInput.value, tag: tag.value, keys: keys.value, body: body.value })), watch),
+    h("h2", {}, "New messages"), passed, shown);
+  return { leave: stop };
+}

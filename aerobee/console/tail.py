@@ -1,0 +1,82 @@
+"""New messages of a topic as they come, read once for all who watch the topic. No group, no offsets: nothing is consumed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from aerobee.client import Admin
+from aerobee.console.views import shown
+from aerobee.errors import AerobeeError
+
+log = logging.getLogger(__name__)
+LOOK_S = 1.0
+SHOWN_A_LOOK = 20  # of a queue; of a faster one the newest are shown, and how many were passed over
+WAITING_MAX = 200  # messages that a slow page has not taken
+TOPICS_MAX = 50
+
+
+class Tails:
+    """One task for each topic that somebody watches."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._watchers: dict[str, set[asyncio.Queue[dict[str, Any]]]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def watch(self, topic: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Messages that are stored from now on, and {"passed": count} or {"error": …}. Close it to stop."""
+        if topic not in self._watchers and len(self._watchers) >= TOPICS_MAX:
+            yield {"error": f"{TOPICS_MAX} topics are watched already"}
+            return
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING_MAX)
+        self._watchers.setdefault(topic, set()).add(queue)
+        if topic not in self._tasks:
+            self._tasks[topic] = asyncio.create_task(self._run(topic), name=f"console-tail-{topic}")
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            watchers = self._watchers.get(topic, set())
+            watchers.discard(queue)
+            if not watchers:
+                self._watchers.pop(topic, None)
+                task = self._tasks.pop(topic, None)
+                if task is not None:
+                    task.cancel()
+
+    async def stop(self) -> None:
+        """End all of them."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, topic: str) -> None:
+        ends: dict[Any, int] = {}
+        is_first = True
+        while True:
+            try:
+                for row in await self._admin.topic_stats(topic):
+                    before = ends.get(row.queue, row.max_offset if is_first else row.min_offset)
+                    begin = max(before, row.max_offset - SHOWN_A_LOOK)
+                    if begin > before:
+                        self._tell(topic, {"passed": begin - before})
+                    for offset in range(begin, row.max_offset):
+                        self._tell(topic, {"message": shown(await self._admin.message_at(row.queue, offset))})
+                    ends[row.queue] = row.max_offset
+                is_first = False
+            except AerobeeError as error:
+                self._tell(topic, {"error": str(error)})
+            except Exception as error:
+                log.exception("the tail of %s failed", topic)
+                self._tell(topic, {"error": f"a fault of the console: {error!r}"})
+            await asyncio.sleep(LOOK_S)
+
+    def _tell(self, topic: str, event: dict[str, Any]) -> None:
+        for queue in self._watchers.get(topic, ()):
+            if queue.full():
+                queue.get_nowait()  # the oldest: a live tail shows what is new
+            queue.put_nowait(event)

@@ -1,0 +1,331 @@
+"""What the pages read: one method for each path below /api/, each a JSON document. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from aerobee.client import Admin, ReceivedMessage
+from aerobee.client.trace_record import TRACE_TOPIC
+from aerobee.clock import Clock
+from aerobee.console.meanings import broker_settings
+from aerobee.console.snapshot import Snapshot, group_row, topic_row
+from aerobee.errors import AerobeeError, ConsumerNotOnline, RequestNotSupported, UsageError
+from aerobee.message import check_group_name
+from aerobee.ops.consume import message_document
+from aerobee.ops.trace import event_document
+from aerobee.ops.why_facts import gather_group, gather_message
+from aerobee.ops.why_rules import findings
+
+BODY_MAX = 65_536  # bytes of a body that a page is given
+FOUND_MAX = 64
+LETTERS_MAX = 200
+DAY_MS = 86_400_000
+
+Query = Mapping[str, str]
+
+
+class Views:
+    """Asks the snapshot where it has it, else the brokers."""
+
+    def __init__(self, admin: Admin, snapshot: Snapshot, clock: Clock) -> None:
+        self._admin = admin
+        self._snapshot = snapshot
+        self._clock = clock
+        self.paths = {
+            "overview": self.overview,
+            "topics": self.topics,
+            "topic": self.topic,
+            "groups": self.groups,
+            "group": self.group,
+            "messages": self.messages,
+            "trace": self.trace,
+            "why": self.why,
+            "dlq": self.dead_letter_groups,
+            "letters": self.letters,
+            "transactions": self.transactions,
+            "timers": self.timers,
+            "settings": self.settings,
+        }
+
+    async def overview(self, query: Query) -> dict[str, Any]:
+        return self._snapshot.overview()
+
+    async def topics(self, query: Query) -> dict[str, Any]:
+        return {"topics": [topic_row(each) for each in self._snapshot.topics.values()]}
+
+    async def topic(self, query: Query) -> dict[str, Any]:
+        name = needed(query, "name")
+        stats = await self._admin.topic_stats(name)
+        return {
+            "name": name,
+            "queues": [
+                {
+                    "broker": row.queue.broker_name,
+                    "queue_id": row.queue.queue_id,
+                    "min_offset": row.min_offset,
+                    "max_offset": row.max_offset,
+                    "last_ms": row.last_update_ms,
+                }
+                for row in stats
+            ],
+            "settings": [
+                {
+                    "broker": each.broker_address,
+                    "read_queues": each.read_queue_count,
+                    "write_queues": each.write_queue_count,
+                    "perm": each.perm,
+                    "order": each.order,
+                    "type": each.message_type,
+                }
+                for each in await self._admin.topic_config(name)
+            ],
+            "groups": await self._admin.topic_groups(name),
+        }
+
+    async def groups(self, query: Query) -> dict[str, Any]:
+        return {"groups": [group_row(each) for each in self._snapshot.groups.values()]}
+
+    async def group(self, query: Query) -> dict[str, Any]:
+        name = needed(query, "name")
+        check_group_name(name)
+        progress = await self._admin.consumer_progress(name)
+        try:
+            online = await self._admin.consumer_connections(name)
+        except (ConsumerNotOnline, AerobeeError):
+            online = None
+        locks = await self._admin.queue_locks(name)
+        now_ms = self._clock.now_ms()
+        look = self._snapshot.groups.get(name)
+        return {
+            "name": name,
+            "look": group_row(look) if look is not None else None,
+            "tps": progress.consume_tps,
+            "queues": [
+                {
+                    "topic": row.queue.topic,
+                    "broker": row.queue.broker_name,
+                    "queue_id": row.queue.queue_id,
+                    "end": row.broker_offset,
+                    "committed": row.consumer_offset,
+                    "lag": row.lag,
+                    "wanted": row.wanted,
+                    "late_ms": await self._late_ms(row.queue, row.consumer_offset) if row.lag > 0 else 0,
+                    "owner": row.client_id,
+                }
+                for row in progress.queues
+            ],
+            "members": [
+                {
+                    "client_id": each.client_id,
+                    "address": each.address,
+                    "language": each.language,
+                    "version": each.version,
+                }
+                for each in (online.connections if online else ())
+            ],
+            "model": online.message_model if online else None,
+            "subscriptions": [
+                {"topic": each.topic, "expression": each.expression, "type": each.expression_type}
+                for each in (online.subscriptions if online else ())
+            ],
+            "conflicts": [
+                {
+                    "topic": each.topic,
+                    "client_id": each.client_id,
+                    "expression": each.expression,
+                    "other_client_id": each.other_client_id,
+                    "other_expression": each.other_expression,
+                }
+                for each in (online.conflicts if online else ())
+            ],
+            "locks": [
+                {
+                    "topic": lock.queue.topic,
+                    "broker": lock.queue.broker_name,
+                    "queue_id": lock.queue.queue_id,
+                    "client_id": lock.client_id,
+                    "held_ms": now_ms - lock.since_ms,
+                    "age_ms": lock.age_ms,
+                }
+                for lock in locks or ()
+            ],
+        }
+
+    async def _late_ms(self, queue: Any, offset: int) -> int | None:
+        """The age of the first message that is not consumed; None when it cannot be read."""
+        try:
+            message = await self._admin.message_at(queue, max(0, offset))
+        except AerobeeError:
+            return None
+        return max(0, self._clock.now_ms() - message.store_timestamp)
+
+    async def messages(self, query: Query) -> dict[str, Any]:
+        """By `id` (with the topic for a sender's id), by `key`, or by `time` in ms: the first of each queue from then on."""
+        topic = query.get("topic", "")
+        if query.get("id"):
+            found = [await self._admin.message(query["id"], topic or None)]
+        elif query.get("key"):
+            found = list(
+                await self._admin.messages_by_key(needed(query, "topic"), query["key"], count_max=FOUND_MAX)
+            )
+        elif query.get("time"):
+            found = await self._at_time(needed(query, "topic"), number(query, "time"))
+        else:
+            raise UsageError("give an id, a key or a time")
+        return {"messages": [shown(message) for message in found]}
+
+    async def _at_time(self, topic: str, time_ms: int) -> list[ReceivedMessage]:
+        found = []
+        for row in await self._admin.topic_stats(topic):
+            low, high = row.min_offset, row.max_offset
+            while low < high:  # the first one stored at or after the time
+                middle = (low + high) // 2
+                message = await self._admin.message_at(row.queue, middle)
+                if message.store_timestamp < time_ms:
+                    low = middle + 1
+                else:
+                    high = middle
+            for offset in range(low, min(low + 8, row.max_offset)):
+                found.append(await self._admin.message_at(row.queue, offset))
+        return sorted(found, key=lambda each: each.store_timestamp)[:FOUND_MAX]
+
+    async def trace(self, query: Query) -> dict[str, Any]:
+        now_ms = self._clock.now_ms()
+        events = await self._admin.trace(needed(query, "id"), trace_topic=TRACE_TOPIC, end_ms=now_ms + DAY_MS)
+        return {"events": [event_document(event) for event in events]}
+
+    async def why(self, query: Query) -> dict[str, Any]:
+        group, topic, message_id = (
+            needed(query, "group"),
+            query.get("topic") or None,
+            query.get("message") or None,
+        )
+        check_group_name(group)
+        facts = await gather_group(self._admin, group, topic)
+        message = await gather_message(self._admin, facts, message_id, topic) if message_id else None
+        return {"findings": [{"kind": each.kind, "text": each.text} for each in findings(facts, message)]}
+
+    async def dead_letter_groups(self, query: Query) -> dict[str, Any]:
+        rows = []
+        for group in await self._admin.dead_letter_groups():
+            queues = await self._admin.dead_letter_queues(group)
+            letters, waiting = sum(each.count for each in queues), sum(each.waiting for each in queues)
+            rows.append({"group": group, "letters": letters, "waiting": waiting})
+        return {"groups": rows}
+
+    async def letters(self, query: Query) -> dict[str, Any]:
+        group = needed(query, "group")
+        check_group_name(group)
+        rows: list[dict[str, Any]] = []
+        async for letter in self._admin.dead_letters(group, only_waiting=query.get("waiting") == "true"):
+            rows.append(
+                {
+                    "topic": letter.topic,
+                    "message_id": letter.message_id,
+                    "reason": letter.reason,
+                    "error": letter.error,
+                    "tries": letter.tries,
+                    "died_ms": letter.died_ms,
+                    "message": shown(letter.message),
+                }
+            )
+            if len(rows) >= LETTERS_MAX:
+                break
+        return {"letters": rows, "is_cut": len(rows) >= LETTERS_MAX}
+
+    async def transactions(self, query: Query) -> dict[str, Any]:
+        try:
+            found = await self._admin.transactions(state=query.get("state", "open"))
+        except RequestNotSupported:
+            return {"unsupported": "RocketMQ's brokers do not tell which transactions are open"}
+        return {
+            "total": found.total,
+            "transactions": [
+                {
+                    "id": each.transaction_id,
+                    "group": each.group,
+                    "topic": each.topic,
+                    "state": each.state,
+                    "age_ms": each.age_ms,
+                    "checks": each.checks,
+                    "checks_max": each.checks_max,
+                    "next_check_ms": each.next_check_ms,
+                    "producers": each.producers_online,
+                    "keys": each.keys,
+                }
+                for each in found.transactions
+            ],
+        }
+
+    async def timers(self, query: Query) -> dict[str, Any]:
+        try:
+            found = await self._admin.timers(topic=query.get("topic") or None, count_max=200)
+        except RequestNotSupported:
+            return {"unsupported": "RocketMQ's brokers do not tell which messages wait for their time"}
+        return {
+            "pending": found.pending,
+            "timers": [
+                {
+                    "id": each.message_id,
+                    "topic": each.topic,
+                    "due_ms": each.due_ms,
+                    "in_ms": each.in_ms,
+                    "keys": each.keys,
+                    "tag": each.tag,
+                    "body_bytes": each.body_bytes,
+                    "handle": each.recall_handle,
+                }
+                for each in found.timers
+            ],
+        }
+
+    async def settings(self, query: Query) -> dict[str, Any]:
+        address = needed(query, "broker")
+        if address not in {row["address"] for row in self._snapshot.brokers}:
+            raise UsageError(f"{address} is no broker of this cluster")
+        known = broker_settings()
+        config = await self._admin.broker_config(address)
+        nothing = ("", "")
+        return {
+            "broker": address,
+            "settings": [
+                {
+                    "key": key,
+                    "value": value,
+                    "meaning": known.get(key, nothing)[0],
+                    "default": known.get(key, nothing)[1],
+                }
+                for key, value in sorted(config.items())
+            ],
+        }
+
+
+def needed(query: Query, name: str) -> str:
+    """A parameter that must be given. Raises UsageError."""
+    value = query.get(name, "").strip()
+    if not value:
+        raise UsageError(f"{name} is missing")
+    return value
+
+
+def number(query: Query, name: str) -> int:
+    """A whole number. Raises UsageError."""
+    text = needed(query, name)
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{name} is {text!r}, not a whole number") from None
+
+
+def shown(message: ReceivedMessage) -> dict[str, Any]:
+    """A message for a page: the body as base64, cut at BODY_MAX."""
+    document = message_document(message)
+    del document["encoding"]
+    body = message.body
+    return document | {
+        "body": b64encode(body[:BODY_MAX]).decode(),
+        "body_bytes": len(body),
+        "is_cut": len(body) > BODY_MAX,
+    }

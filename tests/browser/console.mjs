@@ -1,0 +1,260 @@
+// Every page and every action of the console in a real Chromium, with axe-core on each page: `scripts/test-console` runs it.
+// Arguments: the line of console_world.py, the folder for screenshots.
+
+import { createRequire } from "node:module";
+import { readFileSync, mkdirSync, mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import assert from "node:assert/strict";
+
+const require = createRequire(join(process.env.CONSOLE_MODULES, "x.js"));
+const { chromium } = require("playwright-core");
+const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+const world = JSON.parse(process.argv[2]);
+const shots = process.argv[3];
+if (shots) mkdirSync(shots, { recursive: true });
+const only = process.env.CONSOLE_ONLY;
+
+const context = await chromium.launchPersistentContext(mkdtempSync(join(tmpdir(), "aerobee-chromium-")), {
+  executablePath: process.env.CHROMIUM || "/usr/bin/chromium",
+  headless: true,
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+  viewport: { width: 1280, height: 860 },
+  colorScheme: "light",
+  bypassCSP: false,
+});
+context.setDefaultTimeout(60_000);
+const page = await context.newPage();
+const troubles = [];
+page.on("pageerror", (error) => troubles.push(`error on the page: ${error.message}`));
+page.on("console", (message) => { if (message.type() === "error" && !/status of 4|status of 5/.test(message.text())) troubles.push(`console: ${message.text()}`); });
+
+let checked = 0;
+async function check(name, { shot = false } = {}) {
+  await page.waitForFunction(() => !document.querySelector("main[aria-busy]"));
+  // By the debugger: the page's own rules let no foreign script in.
+  const session = await context.newCDPSession(page);
+  await session.send("Runtime.evaluate", { expression: axe });
+  const { result } = await session.send("Runtime.evaluate", {
+    expression: "axe.run(document, {resultTypes: ['violations']}).then(found => JSON.stringify(found.violations.map(v => ({id: v.id, nodes: v.nodes.map(n => n.html + ' ' + n.failureSummary).slice(0, 3)}))))",
+    awaitPromise: true,
+  });
+  await session.detach();
+  const violations = JSON.parse(result.value);
+  assert.deepEqual(violations, [], `${name}: axe-core finds ${JSON.stringify(violations, null, 1)}`);
+  checked += 1;
+  if (shot && shots) await page.screenshot({ path: join(shots, `${name}.png`) });
+}
+
+async function open(route, heading) {
+  await page.goto(`${world.url}#/${route}`);
+  await page.locator("main h1", { hasText: heading }).waitFor();
+  await page.waitForFunction(() => !document.querySelector("main[aria-busy]"));
+}
+
+async function perform(button, title) {
+  await button.click();
+  const dialog = page.locator("dialog[open]");
+  await dialog.locator("h2", { hasText: title }).waitFor();
+  await dialog.locator(".command pre").waitFor();
+  const command = await dialog.locator(".command pre").textContent();
+  return { dialog, command };
+}
+
+const steps = {
+  async overview() {
+    await open("overview", "Overview");
+    await page.locator("td", { hasText: "orders" }).first().waitFor();
+    await page.waitForFunction(() => /\d/.test(document.querySelector(".tiles").textContent));
+    await check("overview", { shot: true });
+  },
+  async brokers() {
+    await open("brokers", "Brokers");
+    await page.locator("td", { hasText: "answers" }).first().waitFor();
+    assert.ok((await page.locator("td", { hasText: /^slave$/ }).count()) >= 1);
+    await check("brokers");
+  },
+  async topics() {
+    await open("topics", "Topics");
+    await page.getByLabel("Filter").fill("orders");
+    await page.locator("tbody tr").first().waitFor();
+    assert.equal(await page.locator("tbody tr").count(), 1);
+    await check("topics");
+    await page.getByLabel("Name").fill("made-here");
+    await page.getByLabel("Queues at each broker").fill("3");
+    const { dialog, command } = await perform(page.getByRole("button", { name: "Create …" }), "Create a topic");
+    assert.match(command, /aerobee topic create made-here --queues 3/);
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".good").waitFor();
+    await dialog.getByRole("button", { name: "Close" }).click();
+  },
+  async topic() {
+    await open("topic?name=made-here", "Topic made-here");
+    await page.locator("td", { hasText: "read and write" }).first().waitFor();
+    await check("topic");
+    const { dialog } = await perform(page.getByRole("button", { name: "Delete …" }), "Delete topic made-here");
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".error", { hasText: "to confirm" }).waitFor();
+    await dialog.getByLabel("Write made-here to confirm").fill("made-here");
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".good", { hasText: "is deleted" }).waitFor();
+    await check("dialog");
+    await dialog.getByRole("button", { name: "Close" }).click();
+  },
+  async groups() {
+    await open("groups", "Groups");
+    await page.locator("td", { hasText: "slow" }).first().waitFor();
+    await check("groups", { shot: true });
+  },
+  async group() {
+    await open("group?name=slow", "Group slow");
+    await page.locator("td", { hasText: "mixed" }).first().waitFor();
+    await check("group", { shot: true });
+    await page.getByLabel("To", { exact: true }).fill("latest");
+    const { dialog, command } = await perform(page.getByRole("button", { name: "Look …" }), "Move group slow");
+    assert.match(command, /aerobee offset reset slow --topic \S+ --to latest --yes/);
+    await dialog.locator("th", { hasText: "before" }).waitFor();
+    if (shots) await page.screenshot({ path: join(shots, "offset-reset.png") });
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".good", { hasText: "moved to latest" }).waitFor();
+    await dialog.getByRole("button", { name: "Close" }).click();
+  },
+  async messages() {
+    await open("messages", "Messages");
+    await page.getByLabel("Topic").fill("orders");
+    await page.locator("main select").selectOption("key");
+    await page.getByLabel("What").fill("o-17");
+    await page.getByRole("button", { name: "Find" }).click();
+    await page.locator("article pre", { hasText: '"order": 17' }).waitFor();
+    await check("messages", { shot: true });
+    await page.getByRole("button", { name: "Hex" }).click();
+    await page.locator("article pre", { hasText: "7b 22 6f 72 64 65 72" }).waitFor();
+    await page.getByRole("button", { name: "Text" }).click();
+    await page.locator("article pre", { hasText: '{"order": 17' }).waitFor();
+    await open(`messages?topic=orders&by=id&what=${world.message}`, "Messages");
+    await page.locator("article", { hasText: world.message }).waitFor();
+    const hour = new Date(Date.now() - 3_600_000 - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+    await open(`messages?topic=orders&by=time&what=${encodeURIComponent(hour)}`, "Messages");
+    await page.locator("article").first().waitFor();
+  },
+  async trace() {
+    await open(`trace?id=${world.message}`, "Trace");
+    await page.locator("svg.trace rect").first().waitFor();
+    await check("trace", { shot: true });
+  },
+  async why() {
+    await open("why?group=slow&topic=mixed", "Why?");
+    await page.locator("ol.findings li").first().waitFor();
+    await check("why", { shot: true });
+  },
+  async dlq() {
+    await open("dlq", "Dead letters");
+    await page.locator("td", { hasText: "refusing" }).waitFor();
+    await check("dlq");
+    await open("dlq?group=refusing", "Dead letters of refusing");
+    await page.locator("td", { hasText: "its amount is negative" }).first().waitFor();
+    await check("dead-letters", { shot: true });
+    await page.getByRole("checkbox").first().check();
+    const { dialog, command } = await perform(page.getByRole("button", { name: "Redrive chosen …" }), "Send chosen dead letters");
+    assert.match(command, /aerobee dlq redrive refusing --id \w+/);
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".good", { hasText: "1 sent to group refusing again" }).waitFor();
+    await dialog.getByRole("button", { name: "Close" }).click();
+  },
+  async transactions() {
+    await open("transactions", "Transactions");
+    const row = page.locator("tr", { hasText: "payers" });
+    await row.waitFor();
+    await check("transactions", { shot: true });
+    const { dialog, command } = await perform(row.getByRole("button", { name: "Roll back" }), "Roll back transaction");
+    assert.match(command, /aerobee transaction rollback \w+/);
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".good", { hasText: "rolled back" }).waitFor();
+    await dialog.getByRole("button", { name: "Close" }).click();
+    await page.locator("p", { hasText: "No transaction is open." }).waitFor();
+  },
+  async timers() {
+    await open("timers", "Timers");
+    const row = page.locator("tr", { hasText: "later-1" });
+    await row.waitFor();
+    await check("timers", { shot: true });
+    const { dialog } = await perform(row.getByRole("button", { name: "Recall …" }), "Take a message back");
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".good", { hasText: "is taken back" }).waitFor();
+    await dialog.getByRole("button", { name: "Close" }).click();
+  },
+  async settings() {
+    await open(`settings?broker=${world.broker}`, "Settings");
+    await page.getByLabel("Filter").fill("longPollingEnable");
+    await page.locator("tbody tr").first().waitFor();
+    await page.getByLabel("Key").fill("longPollingEnable");
+    await page.getByLabel("New value").fill("false");
+    await check("settings", { shot: true });
+    const { dialog } = await perform(page.getByRole("button", { name: "Look …" }), "Change a setting");
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".good", { hasText: "longPollingEnable is false" }).waitFor();
+    await dialog.getByRole("button", { name: "Close" }).click();
+  },
+  async send() {
+    await open("send?topic=made-to-watch", "Send and watch");
+    await page.getByLabel("Body").fill('{"hello": "console"}');
+    let { dialog, command } = await perform(page.getByRole("button", { name: "Send …" }), "Send a message");
+    assert.match(command, /aerobee send made-to-watch/);
+    await dialog.getByRole("button", { name: "Do it" }).click();
+    await dialog.locator(".good", { hasText: "sent:" }).waitFor();
+    await dialog.getByRole("button", { name: "Close" }).click();
+    await page.getByRole("button", { name: "Watch the topic" }).click();
+    // What comes before the first look is not shown: send until one is.
+    for (let tries = 0; tries < 30 && !(await page.locator("article").count()); tries += 1) {
+      ({ dialog } = await perform(page.getByRole("button", { name: "Send …" }), "Send a message"));
+      await dialog.getByRole("button", { name: "Do it" }).click();
+      await dialog.locator(".good").waitFor();
+      await dialog.getByRole("button", { name: "Close" }).click();
+      await page.waitForTimeout(1000);
+    }
+    await page.locator("article pre", { hasText: '"hello": "console"' }).first().waitFor();
+    await check("send", { shot: true });
+    await page.getByRole("button", { name: "Stop watching" }).click();
+  },
+  async keyboard() {
+    await open("overview", "Overview");
+    await page.reload();
+    await page.locator("main h1", { hasText: "Overview" }).waitFor();
+    await page.keyboard.press("Tab");
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+    for (let presses = 0; presses < 8; presses += 1) {
+      await page.keyboard.press("Tab");
+      if ((await page.evaluate(() => document.activeElement.textContent)) === "Groups") break;
+    }
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Groups");
+    await page.keyboard.press("Enter");
+    await page.locator("main h1", { hasText: "Groups" }).waitFor();
+    assert.equal(await page.evaluate(() => document.activeElement.id), "main");
+  },
+  async dark_and_narrow() {
+    await page.setViewportSize({ width: 360, height: 740 });
+    await page.getByRole("button", { name: "Use dark colours" }).click();
+    for (const [route, heading] of [["overview", "Overview"], ["groups", "Groups"], ["group?name=slow", "Group slow"], ["settings", "Settings"], ["send", "Send and watch"], ["why", "Why?"], ["messages", "Messages"]]) {
+      await open(route, heading);
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+      assert.ok(wide <= 360, `${route} is ${wide} wide on a screen of 360`);
+      await check(`${route.split("?")[0]}-dark-360`, { shot: route === "overview" });
+    }
+  },
+};
+
+try {
+  for (const [name, step] of Object.entries(steps)) {
+    if (only && !only.split(",").includes(name)) continue;
+    await step();
+    console.log(`ok ${name}`);
+  }
+  assert.deepEqual(troubles, []);
+  console.log(`${checked} pages without a violation`);
+} catch (error) {
+  if (shots) await page.screenshot({ path: join(shots, "failure.png") });
+  console.error(error.message, troubles);
+  process.exitCode = 1;
+} finally {
+  await context.close();
+}

@@ -1,0 +1,79 @@
+"""A cluster with messages of every kind and a console, for the browser: prints one JSON line with addresses, stays until stdin ends.
+
+`--topics N` adds so many empty topics. `--users` lets people log in: vera (viewer), otto (operator), ada (admin), password "secret".
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from aerobee import Message
+from aerobee.client import ProducerConfig
+from aerobee.console.config import ConsoleConfig
+from aerobee.console.server import ConsoleServer
+from aerobee.console.users import hash_password
+from aerobee.remoting.body.topic_config import TopicConfig
+from tests.integration.prometheus import world
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--topics", type=int, default=0)
+    parser.add_argument("--users", action="store_true")
+    asked = parser.parse_args()
+    async with AsyncExitStack() as stack:
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        running = await stack.enter_async_context(world())
+        cluster = running.cluster
+        broker = cluster.broker()
+        if asked.topics:
+            broker.topics.put_all(TopicConfig(f"wide-{number:05}", 1, 1) for number in range(asked.topics))
+            broker.registration.register_all()
+        async with cluster.producer("tracers", config=ProducerConfig(), trace=True) as producer:
+            sent = await producer.send(
+                Message(
+                    "orders", json.dumps({"order": 17, "lines": [1, 2]}).encode(), tag="paid", keys=("o-17",)
+                )
+            )
+            await producer.send(Message("later", b"in an hour", deliver_after=3600, keys=("later-1",)))
+        users = None
+        if asked.users:
+            people = {"vera": "viewer", "otto": "operator", "ada": "admin"}
+            users = path / "users.json"
+            users.write_text(
+                json.dumps(
+                    {
+                        name: {"role": role, "password": hash_password("secret")}
+                        for name, role in people.items()
+                    }
+                )
+            )
+        console = ConsoleServer(
+            ConsoleConfig(
+                nameserver=cluster.nameserver_address,
+                port=0,
+                users_file=users,
+                audit_file=path / "audit.jsonl",
+                refresh_s=1.0,
+            )
+        )
+        await console.start()
+        stack.push_async_callback(console.stop)
+        line = {
+            "url": console.url,
+            "broker": broker.address,
+            "message": sent.message_id,
+            "audit": str(path / "audit.jsonl"),
+        }
+        print(json.dumps(line), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
