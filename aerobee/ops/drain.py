@@ -15,7 +15,7 @@ import typer
 
 from aerobee.client import Admin
 from aerobee.client.results import BrokerInfo, ConsumerProgress
-from aerobee.errors import AerobeeError, RequestTimeout, UsageError
+from aerobee.errors import AerobeeError, RemoteError, RequestTimeout, UsageError
 from aerobee.ops.clients import open_admin
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.output import Output
@@ -113,7 +113,7 @@ def drain(
             ask(f"Have {', '.join(sorted(wanted))} take no more messages?", yes)
             for each in brokers:
                 if each.broker_name in wanted:
-                    await admin.update_broker_config(each.address, {"brokerPermission": READ_ONLY})
+                    await make_read_only(admin, each.address)
             await _wait(admin, wanted, cluster, timeout_s, out)
             out.document(
                 {"drained": sorted(wanted)},
@@ -121,6 +121,18 @@ def drain(
             )
 
     run(command)
+
+
+async def make_read_only(admin: Admin, address: str) -> None:
+    """Have a broker take no more messages. Raises what it answers unless that is in force all the same.
+
+    In a container the file is mounted and cannot be written: the broker says that the change is not kept for its next start.
+    """
+    try:
+        await admin.update_broker_config(address, {"brokerPermission": READ_ONLY})
+    except RemoteError:
+        if (await admin.broker_config(address)).get("brokerPermission") != READ_ONLY:
+            raise
 
 
 async def _wait(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from aerobee.client.results import BrokerInfo, ConsumerProgress, QueueProgress
-from aerobee.errors import UsageError
+from aerobee.errors import RemoteError, UsageError
 from aerobee.message import MessageQueue
-from aerobee.ops.drain import Remainder, chosen, unread, waiting
+from aerobee.ops.drain import Remainder, chosen, make_read_only, unread, waiting
 from aerobee.ops.ha import heir_of
 
 
@@ -102,3 +102,25 @@ def test_who_does_not_lead_has_no_heir() -> None:
 def test_without_an_heir_the_reason_is_said(flaw: str) -> None:
     with pytest.raises(UsageError, match="nobody can lead a but h1:1"):
         heir_of(group(member(1), member(2, **{flaw: False})), "a", "h1:1")
+
+
+class OneBroker:
+    """What drain asks of a broker whose file cannot be written."""
+
+    def __init__(self, permission: str) -> None:
+        self._permission = permission
+
+    async def update_broker_config(self, address: str, values: dict[str, str]) -> None:
+        raise RemoteError(1, "not kept for the next start", address=address)
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        return {"brokerPermission": self._permission}
+
+
+async def test_a_broker_that_cannot_write_its_file_is_drained_when_the_change_is_in_force() -> None:
+    await make_read_only(cast(Any, OneBroker("4")), "h:1")
+
+
+async def test_a_refused_change_is_an_error() -> None:
+    with pytest.raises(RemoteError, match="not kept"):
+        await make_read_only(cast(Any, OneBroker("6")), "h:1")
