@@ -8,11 +8,14 @@ from typing import Annotated
 
 import typer
 
+from aerobee.errors import UsageError
 from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output, plural
 from aerobee.simulation.fleet import run_all
 from aerobee.simulation.run import Outcome, run_seed
+from aerobee.simulation.scenarios import SCENARIOS
+from aerobee.simulation.shrink import shrink
 
 STORY_LINES = 60
 
@@ -33,8 +36,21 @@ def simulate(
     jobs: Annotated[
         int, typer.Option("--jobs", min=1, max=256, help="So many runs at once, each in a process.")
     ] = 1,
+    scenario: Annotated[
+        str,
+        typer.Option(
+            "--scenario", help="Run this schedule of faults instead of random ones; --list names them."
+        ),
+    ] = "",
+    list_: Annotated[
+        bool, typer.Option("--list", help="Name the scenarios, and what happened in each.")
+    ] = False,
     story: Annotated[
         bool, typer.Option("--story", help="Tell what happened, also when nothing was broken.")
+    ] = False,
+    shrink_: Annotated[
+        bool,
+        typer.Option("--shrink", help="Leave out faults of a run that broke a promise while it still does."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,16 +59,28 @@ def simulate(
     All of it is the real code. Ends with 1 when an acknowledged message was lost, replicas differ, or the cluster does not get well.
     """
     out = Output(as_json)
+    if list_:
+        for each in SCENARIOS.values():
+            out.line({"name": each.name, "history": each.history}, f"{each.name:26} {each.history}")
+        return
+    if scenario and scenario not in SCENARIOS:
+        raise UsageError(f"there is no scenario {scenario!r}: the names are {', '.join(SCENARIOS)}")
+    schedule = SCENARIOS.get(scenario)
+    out.note(f"seeds {seed} to {seed + runs - 1}")
     logging.disable(logging.CRITICAL)
     broken = 0
     simulated_s = wall_s = 0.0
     try:
         for outcome in run_all(
-            range(seed, seed + runs), lambda number: run_seed(number, minutes=minutes), jobs=jobs
+            range(seed, seed + runs),
+            lambda number: run_seed(number, minutes=minutes, scenario=schedule),
+            jobs=jobs,
         ):
             broken += bool(outcome.failure)
             simulated_s += outcome.simulated_s
             wall_s += outcome.wall_s
+            if outcome.failure and shrink_ and schedule is None:
+                outcome = _shrunk(outcome, minutes)
             told = story or bool(outcome.failure)
             out.line(_document(outcome, told=told), _text(outcome, told=told))
     finally:
@@ -62,6 +90,16 @@ def simulate(
             f"{plural(runs, 'run')}, {broken} broke a promise; {simulated_s:,.0f} simulated seconds in {wall_s:,.0f} s of a core"
         )
     raise typer.Exit(int(ExitCode.REFUSED if broken else ExitCode.DONE))
+
+
+def _shrunk(outcome: Outcome, minutes: float) -> Outcome:
+    def run(left_out: frozenset[int]) -> Outcome:
+        (found,) = run_all([outcome.seed], lambda seed: run_seed(seed, minutes=minutes, left_out=left_out))
+        return found
+
+    shortest, left_out = shrink(outcome, run)
+    shortest.story.append(f"{'':10}  {plural(len(left_out), 'fault')} of {outcome.fault_count} were left out")
+    return shortest
 
 
 def _document(outcome: Outcome, *, told: bool) -> dict[str, object]:

@@ -1,61 +1,121 @@
-"""What must hold after the faults, by what the clients were told.
-
-- every acknowledged message lies where its acknowledgement said, in the log of whoever is master now, once
-- nothing is there that nobody sent
-- all replicas have the same bytes
-- whoever reads gets every acknowledged message, at least once
-"""
+"""What must hold after the faults, by what the clients were told. See broken.Checker for the names."""
 
 from __future__ import annotations
 
 from aerobee.message import decode_records
-from aerobee.simulation.cluster import QUEUES, TOPIC, Broken, Cluster, Node
+from aerobee.simulation.broken import Broken, Checker
+from aerobee.simulation.clients import Sent
+from aerobee.simulation.cluster import Cluster, Node
+from aerobee.simulation.names import GROUP, QUEUES, TOPIC
 from aerobee.store.stored_message import GetStatus
 
-SETTLE_S = 180.0  # longest that the cluster may take after the last fault until everything is well
+SETTLE_S = 90.0  # longest that the cluster may take after the last fault until everything is well
 
 
 async def check_in_the_end(cluster: Cluster) -> None:
     """After the last fault: the cluster gets well by itself within SETTLE_S, and has lost nothing. Raises Broken."""
+    clients = cluster.clients
     await cluster.until(lambda: cluster.master() is not None, SETTLE_S, "no master after the last fault")
-    await cluster.end_producers()
+    count = sum(each.offset >= 0 for each in clients.sent)
+    await cluster.until(
+        lambda: sum(each.offset >= 0 for each in clients.sent) > count,
+        SETTLE_S,
+        "nothing is acknowledged any more",
+    )
+    await clients.end_producers()
     await cluster.until(lambda: _all_equal(cluster), SETTLE_S, "the replicas never had the same log again")
+    cluster.raise_broken()
+    cluster.watch.look()
     master = cluster.master()
     assert master is not None
-    check_stored(cluster, master)
+    stored = read_all(master)
+    if cluster.settings.waits_for_replicas:
+        check_acknowledged(clients.sent, stored)
+        check_order(clients.sent, stored)
+    check_nothing_unsent(clients.sent, {*stored.values(), *clients.received})
     check_equal(cluster)
-    acked = [each.body for each in cluster.sent if each.offset >= 0]
-    await cluster.until(
-        lambda: all(body in cluster.received for body in acked),
-        SETTLE_S,
-        "acknowledged messages never reached the consumer",
-    )
-    unknown = set(cluster.received) - {each.body for each in cluster.sent}
-    if unknown:
-        raise Broken(f"received, but sent by nobody: {sorted(unknown)[:3]}")
+    if cluster.settings.waits_for_replicas:
+        gone = set(clients.received) - set(stored.values())
+        if gone:
+            raise Broken(
+                Checker.NOTHING_UNSENT, f"received, and not in the log that is left: {sorted(gone)[:3]}"
+            )
+        wanted = [each.body for each in clients.sent if each.offset >= 0]
+        await cluster.until(
+            lambda: all(body in clients.received for body in wanted),
+            SETTLE_S,
+            "acknowledged messages never reached the consumer",
+            checker=Checker.DELIVERED,
+        )
+        check_committed(cluster, master)
+    cluster.raise_broken()
 
 
-def check_stored(cluster: Cluster, node: Node) -> None:
-    """Every acknowledged message is at its place, and nothing that was not sent."""
-    stored = read_all(node)
+def check_acknowledged(sent: list[Sent], stored: dict[tuple[int, int], bytes]) -> None:
+    """Every acknowledged message is at its place, and once where its client sent it once."""
     places: dict[bytes, list[tuple[int, int]]] = {}
     for place, body in stored.items():
         places.setdefault(body, []).append(place)
     lost = [
-        each
-        for each in cluster.sent
-        if each.offset >= 0 and stored.get((each.queue_id, each.offset)) != each.body
+        each for each in sent if each.offset >= 0 and stored.get((each.queue_id, each.offset)) != each.body
     ]
     if lost:
         first = lost[0]
         raise Broken(
+            Checker.ACKNOWLEDGED,
             f"{len(lost)} acknowledged messages are not where their answers said, the first one {first.body[:20]!r} of "
-            f"{first.at:.3f} s at queue {first.queue_id} offset {first.offset}: there is "
-            f"{stored.get((first.queue_id, first.offset), b'nothing')[:20]!r}, it lies at {places.get(first.body, 'no place')}"
+            f"{first.at:.3f} s, answered by {first.broker} at {first.answered_at:.3f} s, at queue {first.queue_id} offset "
+            f"{first.offset}: there is {stored.get((first.queue_id, first.offset), b'nothing')[:20]!r}, it lies at "
+            f"{places.get(first.body, 'no place')}",
         )
-    strangers = set(places) - {each.body for each in cluster.sent}
+    for each in sent:
+        if each.is_once and len(places.get(each.body, [])) > 1:
+            raise Broken(
+                Checker.EXACTLY_ONCE,
+                f"{each.body[:20]!r} was sent once and lies at {places[each.body]}",
+            )
+
+
+def check_order(sent: list[Sent], stored: dict[tuple[int, int], bytes]) -> None:
+    """What was sent after another message of its producer and queue was answered lies behind it."""
+    placed: dict[tuple[bytes, int], list[Sent]] = {}
+    for each in sent:
+        if each.offset >= 0:
+            placed.setdefault((each.body.partition(b"-")[0], each.queue_id), []).append(each)
+    for messages in placed.values():
+        messages.sort(key=lambda each: each.offset)
+        latest = messages[0]
+        for each in messages[1:]:
+            if each.answered_at < latest.at:
+                raise Broken(
+                    Checker.ORDER,
+                    f"{each.body[:12]!r} was answered before {latest.body[:12]!r} was sent, and lies behind it in queue "
+                    f"{each.queue_id}: offsets {each.offset} and {latest.offset}",
+                )
+            if each.at > latest.at:
+                latest = each
+
+
+def check_nothing_unsent(sent: list[Sent], seen: set[bytes]) -> None:
+    """Nobody has what was never sent."""
+    strangers = seen - {each.body for each in sent}
     if strangers:
-        raise Broken(f"stored, but sent by nobody: {sorted(strangers)[:3]}")
+        raise Broken(
+            Checker.NOTHING_UNSENT, f"stored or received, and sent by nobody: {sorted(strangers)[:3]}"
+        )
+
+
+def check_committed(cluster: Cluster, master: Node) -> None:
+    """No group stands behind a message that was not handled."""
+    handled = set(cluster.clients.arrivals)
+    for queue_id in range(QUEUES):
+        committed = master.process.offsets.query(GROUP, TOPIC, queue_id) or 0
+        for offset in range(master.process.store.min_offset(TOPIC, queue_id), committed):
+            if (queue_id, offset) not in handled:
+                raise Broken(
+                    Checker.OFFSETS,
+                    f"{GROUP} committed {committed} in queue {queue_id}, and never handled the message at {offset}",
+                )
 
 
 def read_all(node: Node) -> dict[tuple[int, int], bytes]:
@@ -83,7 +143,7 @@ def check_equal(cluster: Cluster) -> None:
                 (n for n, (a, b) in enumerate(zip(content, other, strict=False)) if a != b),
                 min(len(content), len(other)),
             )
-            raise Broken(f"the logs of {first} and {name} differ from byte {at} on")
+            raise Broken(Checker.EQUAL, f"the logs of {first} and {name} differ from byte {at} on")
 
 
 def _all_equal(cluster: Cluster) -> bool:

@@ -14,52 +14,48 @@ from typing import Any
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
-from aerobee.client import (
-    ClientConfig,
-    ConsumeFrom,
-    ConsumerConfig,
-    Producer,
-    ProducerConfig,
-    PushConsumer,
-    ReceivedMessage,
-)
 from aerobee.errors import AerobeeError
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import Controller
-from aerobee.message import Message
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.simulation.broken import Broken, Checker
+from aerobee.simulation.clients import Clients
 from aerobee.simulation.host import Host
+from aerobee.simulation.names import (
+    BROKER_PORT,
+    BROKERS,
+    CONTROLLER_ADDRESSES,
+    CONTROLLERS,
+    HA_PORT,
+    LOCAL,
+    NAME,
+    NAMESERVER_ADDRESSES,
+    NAMESERVER_PORT,
+    NAMESERVERS,
+    PEERS,
+    PORT_STEP,
+    QUEUES,
+    TOPIC,
+)
+from aerobee.simulation.watch import WATCH_S, Watch
 from aerobee.store.config import FlushDiskType, StoreConfig
 from aerobee.testing.simulated_loop import InlineExecutor, SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
 
-LOCAL = "127.0.0.1"
-TOPIC, GROUP, NAME = "orders", "readers", "broker-a"
-QUEUES = 2
-NAMESERVERS, CONTROLLERS, BROKERS = 2, 3, 3
-NAMESERVER_PORT, CONTROLLER_PORT, BROKER_PORT, HA_PORT = 9_876, 9_890, 10_911, 10_912
-STEP_MS_MAX = 150  # between two sends of one producer
 
-NAMESERVER_ADDRESSES = ";".join(f"{LOCAL}:{NAMESERVER_PORT + n}" for n in range(NAMESERVERS))
-PEERS = ";".join(f"n{n}-{LOCAL}:{CONTROLLER_PORT + n}" for n in range(CONTROLLERS))
-CONTROLLER_ADDRESSES = ";".join(f"{LOCAL}:{CONTROLLER_PORT + n}" for n in range(CONTROLLERS))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What differs between clusters. The defaults: two replicas have what is acknowledged, whoever dies."""
 
-
-class Broken(AssertionError):
-    """The cluster broke a promise."""
-
-
-@dataclass(slots=True)
-class Sent:
-    """What a producer asked for, and what it was told."""
-
-    body: bytes
-    at: float
-    queue_id: int = -1
-    offset: int = -1  # where it lies; -1: not acknowledged
-    error: str = ""
+    sync_disk: bool = (
+        False  # brokers answer when their disk has it (SYNC_FLUSH); then a power loss may hit all of them
+    )
+    waits_for_replicas: bool = (
+        True  # else a master answers alone, under its lease: what it answered may be lost with it
+    )
+    controllers: bool = True
 
 
 @dataclass(slots=True)
@@ -87,12 +83,11 @@ class Story:
 class Cluster:
     """Every process of one seed. Belongs to a SimulatedLoop."""
 
-    def __init__(self, seed: int, clock: SimulatedClock, *, sync_disk: bool) -> None:
-        """`sync_disk`: brokers answer when their disk has it (SYNC_FLUSH); then a power loss may hit all of them."""
+    def __init__(self, seed: int, clock: SimulatedClock, settings: Settings) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.clock = clock
-        self.sync_disk = sync_disk
+        self.settings = settings
         self.network = SimulatedNetwork(
             random.Random(self.rng.getrandbits(64)), clock, delay_max_s=0.005, resends=True
         )
@@ -100,11 +95,9 @@ class Cluster:
         self.nameservers = [self._node("nameserver", n) for n in range(NAMESERVERS)]
         self.controllers = [self._node("controller", n) for n in range(CONTROLLERS)]
         self.brokers = [self._node("broker", n) for n in range(BROKERS)]
-        self.sent: list[Sent] = []
-        self.received: dict[bytes, int] = {}
-        self._client_host = Host("clients", rng=self.rng, clock=clock, network=self.network)
-        self._tasks: list[asyncio.Task[None]] = []
-        self.is_sending = True
+        self.watch = Watch(self)
+        self.clients = Clients(self, self.watch.acknowledged)
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def nodes(self) -> list[Node]:
@@ -175,7 +168,7 @@ class Cluster:
                 broker_name=NAME,
                 broker_ip1=LOCAL,
                 bind_address=LOCAL,
-                listen_port=BROKER_PORT + 10 * node.index,
+                listen_port=BROKER_PORT + PORT_STEP * node.index,
                 enable_vip_listener=False,
                 namesrv_addr=NAMESERVER_ADDRESSES,
                 default_topic_queue_nums=QUEUES,
@@ -190,17 +183,19 @@ class Cluster:
                 max_index_num=256,
                 commit_log_reserve_bytes=16_384,
                 timer_wheel_enable=False,
-                ha_listen_port=HA_PORT + 10 * node.index,
-                all_ack_in_sync_state_set=True,
-                in_sync_replicas=2,
-                min_in_sync_replicas=2,
+                ha_listen_port=HA_PORT + PORT_STEP * node.index,
+                all_ack_in_sync_state_set=self.settings.waits_for_replicas,
+                in_sync_replicas=2 if self.settings.waits_for_replicas else 1,
+                min_in_sync_replicas=2 if self.settings.waits_for_replicas else 1,
                 total_replicas=BROKERS,
-                flush_disk_type=FlushDiskType.SYNC_FLUSH if self.sync_disk else FlushDiskType.ASYNC_FLUSH,
+                flush_disk_type=FlushDiskType.SYNC_FLUSH
+                if self.settings.sync_disk
+                else FlushDiskType.ASYNC_FLUSH,
             ),
             clock=node.host.clock,
             network=node.host.network,
             disk=node.host.disk,
-            executor=InlineExecutor(),
+            executor=node.host.executor,
             config_writer=InlineExecutor(),
         )
 
@@ -228,6 +223,25 @@ class Cluster:
             return f" ({process.role.role.value} of epoch {process.role.epoch})"
         return ""
 
+    async def end(self, node: Node) -> None:
+        """SIGTERM: it ends in order."""
+        process, node.process = node.process, None
+        if process is not None:
+            self.resume(node)
+            self.story.tell(f"{node.host.name} is stopped{self._as_what(process)}")
+            await process.stop()
+            node.host.disk.crash()
+            node.host.lose_connections()
+
+    def cut(self, one: Node, other: Node) -> None:
+        """Nothing gets from one machine to the other."""
+        self.network.cut(one.host.name, other.host.name)
+
+    def open_all(self) -> None:
+        """Every way is open again."""
+        self.network.mend()
+        self.story.tell("every way is open")
+
     def pause(self, node: Node) -> None:
         if node.process is not None and not node.is_paused:
             node.is_paused = True
@@ -245,81 +259,52 @@ class Cluster:
         found = [node for node in self.brokers if node.process is not None and node.process.role.takes_writes]
         return found[0] if len(found) == 1 else None
 
-    # --- clients
-
-    def _client(self, name: str) -> dict[str, Any]:
-        return {
-            "client": ClientConfig(instance=name, client_ip=LOCAL, route_refresh_s=2.0, heartbeat_s=5.0),
-            "clock": self._client_host.clock,
-            "network": self.network.endpoint(name),
-            "random": random.Random(self.rng.getrandbits(32)),
-        }
-
     async def create_topic(self) -> None:
         """Make the topic at the master, and wait until it is known."""
         node = self.master()
         assert node is not None
         await node.process.topics.put_beside([TopicConfig(TOPIC, QUEUES, QUEUES)])
 
-    def begin_clients(self, producers: int = 2) -> None:
-        for number in range(producers):
-            self._tasks.append(asyncio.create_task(self._produce(number)))
-        self._tasks.append(asyncio.create_task(self._consume()))
+    def begin(self) -> None:
+        """Clients work from now on, and what must hold all the time is watched."""
+        self.clients.begin()
+        self._watching = asyncio.create_task(self._watch())
 
-    async def _produce(self, number: int) -> None:
-        rng = random.Random(self.rng.getrandbits(64))
-        config = ProducerConfig(send_timeout_s=5.0)
-        async with Producer(
-            NAMESERVER_ADDRESSES, f"P{number}", config=config, **self._client(f"producer-{number}")
-        ) as producer:
-            count = 0
-            while self.is_sending:
-                await self.clock.sleep(rng.uniform(0, STEP_MS_MAX) / 1000)
-                count += 1
-                sent = Sent(b"%d-%d" % (number, count) + b"x" * rng.randrange(200), self.clock.monotonic())
-                self.sent.append(sent)
-                try:
-                    result = await producer.send(Message(TOPIC, sent.body))
-                except AerobeeError as error:
-                    sent.error = str(error)
-                    continue
-                if result.status.value == "SEND_OK":
-                    sent.queue_id, sent.offset = result.queue.queue_id, result.queue_offset
+    async def _watch(self) -> None:
+        while True:
+            await self.clock.sleep(WATCH_S)
+            self.watch.look()
 
-    async def _consume(self) -> None:
-        def take(message: ReceivedMessage) -> None:
-            self.received[message.body] = self.received.get(message.body, 0) + 1
-
-        async def handle(message: ReceivedMessage) -> None:
-            take(message)
-
-        async with PushConsumer(
-            NAMESERVER_ADDRESSES,
-            GROUP,
-            subscriptions={TOPIC: "*"},
-            handler=handle,
-            config=ConsumerConfig(consume_from=ConsumeFrom.FIRST),
-            **self._client("consumer"),
-        ):
-            await asyncio.Event().wait()
-
-    async def end_producers(self) -> None:
-        self.is_sending = False
-        await asyncio.gather(*self._tasks[:-1])
+    def raise_broken(self) -> None:
+        """Raise what was noticed meanwhile."""
+        if self.clients.broken is not None:
+            raise self.clients.broken
+        if self._watching is not None and self._watching.done():
+            self._watching.result()
 
     async def stop(self) -> None:
         """End what still runs, in any order: nothing is checked any more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self.clients.stop()
         for node in self.nodes:
             if node.process is not None:
                 await self.kill(node, power=False)
 
-    async def until(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
-        """Let simulated time pass until the condition holds. Raises Broken with `otherwise` when it does not."""
+    async def until(
+        self,
+        condition: Callable[[], bool],
+        seconds: float,
+        otherwise: str,
+        *,
+        step_s: float = 0.1,
+        checker: Checker = Checker.PROGRESS,
+    ) -> None:
+        """Let simulated time pass until the condition holds. Raises Broken with `otherwise` when it does not, and what was noticed."""
         end = self.clock.monotonic() + seconds
         while not condition():
+            self.raise_broken()
             if self.clock.monotonic() >= end:
-                raise Broken(otherwise)
-            await self.clock.sleep(0.1)
+                raise Broken(checker, otherwise)
+            await self.clock.sleep(step_s)

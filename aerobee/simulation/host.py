@@ -13,7 +13,7 @@ from typing import Any
 
 from aerobee.clock import Timer
 from aerobee.testing.simulated_disk import SimulatedDisk
-from aerobee.testing.simulated_loop import SimulatedClock, SimulatedTimer
+from aerobee.testing.simulated_loop import SimulatedClock, SimulatedTimer, SlowExecutor
 from aerobee.testing.simulated_network import Endpoint, SimulatedNetwork
 
 DRIFT_MAX = 0.01  # clocks run at most so much faster or slower than the simulation's
@@ -93,6 +93,7 @@ class Host:
         self.name = name
         self.clock = HostClock(clock, rate=1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
         self.disk = SimulatedDisk(random.Random(rng.getrandbits(64)), now_ms=self.clock.now_ms)
+        self.executor = SlowExecutor()  # of whoever syncs and reads
         self.network: Endpoint = network.endpoint(name)
         self.is_up = False
         self._net = network

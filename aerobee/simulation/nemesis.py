@@ -15,42 +15,63 @@ from typing import Any
 
 from aerobee.errors import AerobeeError
 from aerobee.simulation.cluster import Cluster, Node
+from aerobee.simulation.host import DRIFT_MAX
 
-Fault = Callable[[], Coroutine[Any, Any, None]]
+Work = Callable[[], Coroutine[Any, Any, None]]
 QUIET_S_MAX = 4.0  # between two faults
 DOWN_S_MAX = 8.0
 BEHIND_S_MAX = 25.0  # longer than a replica may be behind and stay in the set
 RETRY_S = 2.0
+CLOCK_JUMP_MS_MAX = 3_600_000
 
 
 class Nemesis:
-    """Makes faults until it is told to end, and mends them again."""
+    """Makes faults until it is told to end, and mends them again. Those whose numbers are in `left_out` do not happen."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, left_out: frozenset[int] = frozenset()) -> None:
         self._cluster = cluster
         self._rng = random.Random(cluster.rng.getrandbits(64))
+        self._left_out = left_out
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
+        self.count = 0  # of those that began, with those left out
 
     async def run(self, seconds: float) -> None:
         """Faults for so long; on return all of them are mended, and every process runs."""
         cluster, rng = self._cluster, self._rng
         end = cluster.clock.monotonic() + seconds
         while cluster.clock.monotonic() < end:
-            await cluster.clock.sleep(rng.uniform(0.05, QUIET_S_MAX))
-            name, fault = rng.choice(self._faults())
+            cluster.raise_broken()
+            # Each fault has random numbers of its own, so that one can be left out and the others stay what they are.
+            quiet_s, own, is_waited_for = (
+                rng.uniform(0.05, QUIET_S_MAX),
+                rng.getrandbits(64),
+                rng.random() < 0.6,
+            )
+            number, self.count = self.count, self.count + 1
+            await cluster.clock.sleep(quiet_s)
+            if number in self._left_out:
+                continue
+            fault = Fault(cluster, random.Random(own))
+            name, work = fault.chosen()
             self.counts[name] += 1
-            task = asyncio.create_task(fault())
+            cluster.story.tell(f"fault {number}: {name}")
+            task = asyncio.create_task(work())
             self._tasks.add(task)
             task.add_done_callback(self._ended)
-            if rng.random() < 0.6:
+            if is_waited_for:
                 await asyncio.wait({task})
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+        await self.mend()
+
+    async def mend(self) -> None:
+        """Open every way, and let every process run."""
+        cluster = self._cluster
         cluster.network.mend()
         for node in cluster.nodes:
             cluster.resume(node)
-            await self._start(node)
+            await start(cluster, node)
         cluster.story.tell("no more faults")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -58,7 +79,19 @@ class Nemesis:
         if not task.cancelled() and task.exception() is not None:
             raise task.exception()  # type: ignore[misc]
 
-    def _faults(self) -> list[tuple[str, Fault]]:
+
+class Fault:
+    """One fault, by its random numbers."""
+
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self._cluster = cluster
+        self._rng = rng
+
+    def chosen(self) -> tuple[str, Work]:
+        """What it is called, and what does it."""
+        return self._rng.choice(self._faults())
+
+    def _faults(self) -> list[tuple[str, Work]]:
         return [
             ("kill", lambda: self._die(power=False)),
             ("kill of the master", lambda: self._die(power=False, node=self._cluster.master())),
@@ -72,6 +105,12 @@ class Nemesis:
             ("replica that is left behind", self._behind),
             ("failing fsync", self._bad_disk),
             ("slow network", self._slow),
+            ("partition", self._partition),
+            ("connections that hang", self._hang),
+            ("full disk", self._full),
+            ("slow disk", self._slow_disk),
+            ("clock that is set", self._set_clock),
+            ("restart", self._restart),
         ]
 
     async def _time(self, most_s: float) -> None:
@@ -85,18 +124,11 @@ class Nemesis:
     async def _die(self, *, power: bool, node: Node | None = None) -> None:
         cluster = self._cluster
         node = node or self._victim()
-        if power and not cluster.sync_disk and node in cluster.brokers:
+        if power and not cluster.settings.sync_disk and node in cluster.brokers:
             power = False  # what is in memory of two brokers is promised for a process's death only
         await cluster.kill(node, power=power)
         await self._time(DOWN_S_MAX)
-        await self._start(node)
-
-    async def _start(self, node: Node) -> None:
-        while node.process is None:
-            try:
-                await self._cluster.start_node(node)
-            except (AerobeeError, OSError):
-                await self._cluster.clock.sleep(RETRY_S)
+        await start(cluster, node)
 
     async def _pause(self, node: Node | None = None) -> None:
         node = node or self._victim()
@@ -146,7 +178,7 @@ class Nemesis:
             cluster.network.uncut(master.host.name, node.host.name)
             cluster.network.uncut(node.host.name, master.host.name)
         cluster.story.tell(f"{master.host.name} reaches everybody again")
-        await self._start(master)
+        await start(cluster, master)
 
     async def _behind(self) -> None:
         """A replica sees nothing for a while, others die together, and it is the only one there: it must not lead unless it has all."""
@@ -163,7 +195,69 @@ class Nemesis:
         cluster.resume(node)
         await self._time(DOWN_S_MAX)
         for each in others:
-            await self._start(each)
+            await start(cluster, each)
+
+    async def _partition(self) -> None:
+        """Some machines do not reach the others; with luck one reaches both sides."""
+        cluster, rng = self._cluster, self._rng
+        nodes = rng.sample(cluster.nodes, len(cluster.nodes))
+        size = rng.randint(1, len(nodes) // 2)
+        inside, outside = nodes[:size], nodes[size + rng.randint(0, 1) :]
+        cluster.story.tell(
+            f"{', '.join(node.host.name for node in inside)} do not reach {', '.join(node.host.name for node in outside)}"
+        )
+        for one in inside:
+            for other in outside:
+                cluster.cut(one, other)
+                cluster.cut(other, one)
+        await self._time(DOWN_S_MAX)
+        for one in inside:
+            for other in outside:
+                cluster.network.uncut(one.host.name, other.host.name)
+                cluster.network.uncut(other.host.name, one.host.name)
+        cluster.story.tell("the two sides reach each other")
+
+    async def _hang(self) -> None:
+        one, other = self._rng.sample(self._cluster.nodes, 2)
+        self._cluster.story.tell(f"the open connections of {one.host.name} and {other.host.name} hang")
+        self._cluster.network.hang(one.host.name, other.host.name)
+        await self._time(DOWN_S_MAX)
+
+    async def _slow_disk(self) -> None:
+        host = self._rng.choice(self._cluster.brokers).host
+        host.executor.delay_s = self._rng.choice((0.02, 0.2, 1.0))
+        self._cluster.story.tell(f"the disk of {host.name} takes {host.executor.delay_s} s for a sync")
+        await self._time(DOWN_S_MAX)
+        host.executor.delay_s = 0.0
+        self._cluster.story.tell(f"the disk of {host.name} is quick")
+
+    async def _full(self) -> None:
+        cluster = self._cluster
+        node = self._rng.choice(cluster.brokers)
+        disk = node.host.disk
+        before, disk.total_bytes = disk.total_bytes, disk.used_bytes
+        cluster.story.tell(f"the disk of {node.host.name} is full")
+        await self._time(DOWN_S_MAX)
+        disk.total_bytes = max(before, disk.total_bytes)
+        cluster.story.tell(f"there is room on the disk of {node.host.name}")
+        await cluster.kill(node, power=False)
+        await start(cluster, node)
+
+    async def _set_clock(self) -> None:
+        """A wall clock jumps, and the steady one changes its speed."""
+        host, rng = self._victim().host, self._rng
+        host.clock.wall_offset_ms = rng.randint(-CLOCK_JUMP_MS_MAX, CLOCK_JUMP_MS_MAX)
+        host.clock.set_rate(1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
+        self._cluster.story.tell(
+            f"the clock of {host.name} is {host.clock.wall_offset_ms / 1000:.0f} s off and runs {host.clock.rate:.4f} times as fast"
+        )
+
+    async def _restart(self) -> None:
+        """Stopped in order, and started: an upgrade."""
+        node = self._victim()
+        await self._cluster.end(node)
+        await self._time(2.0)
+        await start(self._cluster, node)
 
     async def _bad_disk(self) -> None:
         """Each sync of a broker fails for a while; such a disk is not trusted again without a restart."""
@@ -175,7 +269,7 @@ class Nemesis:
         node.host.disk.fail = lambda call, path: 0
         cluster.story.tell(f"the disk of {node.host.name} is replaced by one that works, with what it had")
         await cluster.kill(node, power=False)
-        await self._start(node)
+        await start(cluster, node)
 
     async def _slow(self) -> None:
         network = self._cluster.network
@@ -184,3 +278,12 @@ class Nemesis:
         await self._time(DOWN_S_MAX)
         network.delay_max_s = before
         self._cluster.story.tell("the network is quick")
+
+
+async def start(cluster: Cluster, node: Node) -> None:
+    """Start a process, again and again until it comes up."""
+    while node.process is None:
+        try:
+            await cluster.start_node(node)
+        except (AerobeeError, OSError):
+            await cluster.clock.sleep(RETRY_S)

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.checks import check_in_the_end
-from aerobee.simulation.cluster import Broken, Cluster
+from aerobee.simulation.cluster import Cluster, Settings
 from aerobee.simulation.nemesis import Nemesis
+from aerobee.simulation.scenarios import Scenario
 from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
 
 
@@ -25,10 +27,12 @@ class Outcome:
 
     seed: int
     failure: str = ""
+    checker: str = ""  # the name of the one that noticed
     simulated_s: float = 0.0
     wall_s: float = 0.0
     sent: int = 0
     acknowledged: int = 0
+    fault_count: int = 0  # of the schedule, with those that were left out
     faults: dict[str, int] = field(default_factory=dict)
     story: list[str] = field(default_factory=list)
     digest: str = ""
@@ -38,9 +42,17 @@ PROCESS_ID = 4_242  # of every process in the simulation: it is in the ids of me
 
 
 def run_seed(
-    seed: int, *, minutes: float = 1.0, prepare: Callable[[Cluster], None] = lambda cluster: None
+    seed: int,
+    *,
+    minutes: float = 1.0,
+    scenario: Scenario | None = None,
+    left_out: frozenset[int] = frozenset(),
+    prepare: Callable[[Cluster], None] = lambda cluster: None,
 ) -> Outcome:
-    """Run a cluster under faults for so many simulated minutes, then let it get well and check it."""
+    """Run a cluster under faults for so many simulated minutes, or through a scenario; then let it get well and check it.
+
+    `left_out`: numbers of random faults that do not happen.
+    """
     clock = SimulatedClock()
     loop = SimulatedLoop(clock)
     outcome = Outcome(seed)
@@ -55,24 +67,28 @@ def run_seed(
 
     loop.set_exception_handler(note)
     with _this_machine():
-        cluster = Cluster(seed, clock, sync_disk=bool(seed % 2))
+        settings = scenario.settings if scenario is not None else Settings(sync_disk=bool(seed % 2))
+        cluster = Cluster(seed, clock, settings)
         prepare(cluster)
         try:
-            loop.run_until_complete(_life(cluster, outcome, minutes))
+            loop.run_until_complete(_life(cluster, outcome, minutes, scenario, left_out))
             if unheard:
-                raise Broken(f"an error that nobody handled: {unheard[0]}")
+                raise Broken(Checker.NO_FAULT_OF_OURS, f"an error that nobody handled: {unheard[0]}")
+        except Broken as error:
+            outcome.failure, outcome.checker = str(error), error.checker.value
         except Exception as error:
+            outcome.checker = Checker.NO_FAULT_OF_OURS.value
             outcome.failure = f"{type(error).__name__}: {error}"
         finally:
             outcome.simulated_s = clock.monotonic()
             outcome.story = cluster.story.lines
-            outcome.sent = len(cluster.sent)
-            outcome.acknowledged = sum(each.offset >= 0 for each in cluster.sent)
+            outcome.sent = len(cluster.clients.sent)
+            outcome.acknowledged = sum(each.offset >= 0 for each in cluster.clients.sent)
             _close(loop)
     outcome.wall_s = time.perf_counter() - began
     told = [
         *outcome.story,
-        *(f"{each.body!r} {each.queue_id} {each.offset}" for each in cluster.sent),
+        *(f"{each.body!r} {each.queue_id} {each.offset}" for each in cluster.clients.sent),
         f"{cluster.network.trace:08x}",
     ]
     outcome.digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
@@ -93,16 +109,25 @@ def _this_machine() -> Iterator[None]:
             gc.enable()
 
 
-async def _life(cluster: Cluster, outcome: Outcome, minutes: float) -> None:
+async def _life(
+    cluster: Cluster, outcome: Outcome, minutes: float, scenario: Scenario | None, left_out: frozenset[int]
+) -> None:
     try:
         await cluster.start()
         await cluster.create_topic()
-        cluster.begin_clients()
-        nemesis = Nemesis(cluster)
+        cluster.begin()
+        nemesis = Nemesis(cluster, left_out)
         try:
-            await nemesis.run(minutes * 60)
+            if scenario is not None:
+                await scenario.script(cluster, random.Random(cluster.rng.getrandbits(64)))
+                outcome.faults = {scenario.name: 1}
+                await nemesis.mend()
+            else:
+                await nemesis.run(minutes * 60)
+                outcome.faults = dict(nemesis.counts)
         finally:
-            outcome.faults = dict(nemesis.counts)
+            outcome.faults = outcome.faults or dict(nemesis.counts)
+            outcome.fault_count = nemesis.count
         await check_in_the_end(cluster)
     finally:
         await cluster.stop()

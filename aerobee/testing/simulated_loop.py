@@ -101,6 +101,13 @@ class InlineExecutor(Executor):
         return future
 
 
+class SlowExecutor(InlineExecutor):
+    """A thread whose work takes `delay_s` of simulated time; 0: none, at once. For work that the loop is given to run in it."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+
+
 class _NoSelector(selectors.BaseSelector):
     """Has no sockets; the loop never asks it."""
 
@@ -183,10 +190,19 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except Exception as error:
-            future.set_exception(error)
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:
+                future.set_exception(error)
+
+        if isinstance(executor, SlowExecutor) and executor.delay_s:
+            self.call_later(executor.delay_s, run)
+        else:
+            run()
         return future
 
     def _write_to_self(self) -> None:

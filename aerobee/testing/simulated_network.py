@@ -44,6 +44,7 @@ class _Transport(asyncio.Transport):
         # What is under way: when it arrives, and what it does there.
         self._wire: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
         self._cut_since: float | None = None
+        self.hangs = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.closed and data:
@@ -68,7 +69,7 @@ class _Transport(asyncio.Transport):
         network, wire = self._network, self._wire
         now = network.clock.monotonic()
         while wire and wire[0][0] <= now:
-            if network.is_cut(self.owner, self.other.owner):
+            if self.hangs or network.is_cut(self.owner, self.other.owner):
                 self._cut_since = now if self._cut_since is None else self._cut_since
                 if now - self._cut_since < GIVE_UP_S:
                     network.clock.call_later(RESEND_S, self._arrive)
@@ -190,6 +191,12 @@ class SimulatedNetwork:
         for transport in self._of(name):
             transport.other.end(ConnectionResetError("severed"))
             transport.end(ConnectionResetError("severed"))
+
+    def hang(self, one: str, other: str) -> None:
+        """What is open between two parties carries nothing from now on; new connections are not touched."""
+        for transport in self._open:
+            if {transport.owner, transport.other.owner} == {one, other}:
+                transport.hangs = True
 
     def is_cut(self, one: str, other: str) -> bool:
         """Whether nothing gets from one to the other."""

@@ -1,47 +1,275 @@
-"""Promises of replication taken out of the real code, each of which a cluster's life must notice."""
+"""Promises taken out of the real code, as a careless change would. Each is noticed in a scenario, by a checker with a name.
+
+    python -m tests.simulation.cluster_mutations [NAME…]
+
+says for each from which seed of its scenario on, and by whom.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
+from aerobee.broker.replication.controller_agent import ControllerAgent
+from aerobee.broker.replication.offset_merge import Merge, OffsetMerge
+from aerobee.broker.replication.raw_receiver import RawReceiver
+from aerobee.client.consumer.process_queue import ProcessQueue
+from aerobee.errors import TransportError
 from aerobee.ha.controller import election, state
+from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.simulation.broken import Checker
+from aerobee.simulation.run import run_seed
+from aerobee.simulation.scenarios import SCENARIOS
 
-Mutation = Callable[[], AbstractContextManager[Any]]
-
-
-def a_master_waits_for_nobody() -> AbstractContextManager[Any]:
-    def confirm(mode: AutoSwitchMode) -> None:
-        mode._acks.advance(mode._store.log.end)
-
-    return mock.patch.object(AutoSwitchMode, "_confirm", confirm)
+Break = Callable[[], AbstractContextManager[Any]]
 
 
-def anybody_may_be_elected() -> AbstractContextManager[Any]:
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """`scenario` notices it by one of `checkers`."""
+
+    name: str
+    break_: Break
+    scenario: str
+    checkers: tuple[Checker, ...]
+
+
+def _replaced(owner: Any, name: str, new: Any) -> Break:
+    return lambda: mock.patch.object(owner, name, new)
+
+
+# --- the six histories
+
+
+def _counted(found: SyncStateSet) -> frozenset[int]:
+    return found.members
+
+
+@contextmanager
+def _queues_end_where_it_is_confirmed() -> Any:
+    become_master = AutoSwitchMode.become_master
+
+    def become(mode: AutoSwitchMode, epoch: int) -> None:
+        become_master(mode, epoch)
+        store, confirmed = mode._store, mode.confirm_offset
+        for queue in store.queues.values():
+            queue.cut_records_from(confirmed)
+
+    with mock.patch.object(AutoSwitchMode, "become_master", become):
+        yield
+
+
+def _always(_: object) -> bool:
+    return True
+
+
+@contextmanager
+def _confirm_offset_outlives_a_cut() -> Any:
+    align, become_master = AutoSwitchFollower._align, AutoSwitchMode.become_master
+    highest: dict[int, int] = {}
+
+    def become(mode: AutoSwitchMode, epoch: int) -> None:
+        become_master(mode, epoch)
+        assert mode._set is not None
+        mode._set.confirm_offset = max(mode._set.confirm_offset, highest.get(mode._broker_id(), 0))
+
+    async def kept(follower: AutoSwitchFollower, greeting: Any) -> None:
+        end = follower._store.log.end
+        await align(follower, greeting)
+        highest[follower._broker_id()] = end
+
+    with (
+        mock.patch.object(AutoSwitchFollower, "_align", kept),
+        mock.patch.object(AutoSwitchMode, "become_master", become),
+    ):
+        yield
+
+
+async def _heartbeats_until_one_fails(agent: ControllerAgent, address: str, now: asyncio.Event) -> None:
+    while True:
+        now.clear()
+        try:
+            await agent._heartbeat(address)
+        except TransportError:
+            return
+        timer = agent._clock.call_later(agent._heartbeat_interval_s, now.set)
+        try:
+            await now.wait()
+        finally:
+            timer.cancel()
+
+
+# --- others
+
+
+def _confirm_alone(mode: AutoSwitchMode) -> None:
+    mode._acks.advance(mode._store.log.end)
+
+
+@contextmanager
+def _anybody_may_be_elected() -> Any:
     choose = election.choose
 
     def anybody(*args: Any, **named: Any) -> Any:
         return choose(*args, **{**named, "is_unclean_allowed": True})
 
-    return mock.patch.object(state, "choose", anybody)
+    with mock.patch.object(state, "choose", anybody):
+        yield
 
 
-def who_rejoins_is_not_cut() -> AbstractContextManager[Any]:
-    async def align(follower: AutoSwitchFollower, greeting: Any) -> None:
-        follower._master_end = greeting.max_offset
-
-    return mock.patch.object(AutoSwitchFollower, "_align", align)
+async def _not_cut(follower: AutoSwitchFollower, greeting: Any) -> None:
+    follower._master_end = greeting.max_offset
 
 
-MUTATIONS: dict[str, Mutation] = {
-    mutation.__name__: mutation
-    for mutation in (
-        a_master_waits_for_nobody,
-        anybody_may_be_elected,
-        who_rejoins_is_not_cut,
-    )
-}
+@contextmanager
+def _a_byte_changes_on_its_way() -> Any:
+    take = RawReceiver.take
+
+    def damaged(receiver: RawReceiver, offset: int, body: bytes) -> int:
+        at = bytes(body).find(b"xxxxx")
+        if at >= 0:
+            body = bytes(body[:at]) + b"y" + bytes(body[at + 1 :])
+        return take(receiver, offset, body)
+
+    with mock.patch.object(RawReceiver, "take", damaged):
+        yield
+
+
+@contextmanager
+def _a_message_is_forgotten() -> Any:
+    put_all = ProcessQueue.put_all
+
+    def forget(queue: ProcessQueue, messages: Any) -> Any:
+        return [each for each in put_all(queue, messages) if not each.body.startswith(b"1-3-")]
+
+    with mock.patch.object(ProcessQueue, "put_all", forget):
+        yield
+
+
+@contextmanager
+def _nobody_leaves() -> Any:
+    wanted = SyncStateSet.wanted
+
+    def grown(found: SyncStateSet, now_ms: float) -> frozenset[int] | None:
+        members = wanted(found, now_ms)
+        return None if members is None or members < found.members else members
+
+    with mock.patch.object(SyncStateSet, "wanted", grown):
+        yield
+
+
+@contextmanager
+def _offsets_are_put_over() -> Any:
+    def merge(self: OffsetMerge, table: Any, query: Any) -> Merge:
+        return Merge([each._replace(offset=max(0, each.offset - 3)) for each in table], [])
+
+    with mock.patch.object(OffsetMerge, "merge", merge):
+        yield
+
+
+def _disk_is_always_sound(agent: ControllerAgent) -> bool:
+    return True
+
+
+_ALL = (
+    Mutation(
+        "what_was_asked_for_does_not_count",
+        lambda: mock.patch.object(SyncStateSet, "counted", property(_counted)),
+        "set-grows-early",
+        (Checker.ACKNOWLEDGED,),
+    ),
+    Mutation(
+        "queues_end_where_it_is_confirmed",
+        _queues_end_where_it_is_confirmed,
+        "shared-queue-offsets",
+        (
+            Checker.ACKNOWLEDGED,
+            Checker.EXACTLY_ONCE,
+            Checker.EQUAL,
+            Checker.PROGRESS,
+            Checker.NO_FAULT_OF_OURS,
+        ),
+    ),
+    Mutation(
+        "a_master_needs_no_lease",
+        lambda: mock.patch.object(AutoSwitchMode, "_has_lease", property(_always)),
+        "two-masters",
+        (Checker.ONE_MASTER,),
+    ),
+    Mutation(
+        "a_confirm_offset_outlives_a_cut",
+        _confirm_offset_outlives_a_cut,
+        "confirm-of-another-epoch",
+        (Checker.CONFIRMED,),
+    ),
+    Mutation(
+        "heartbeats_until_one_fails",
+        _replaced(ControllerAgent, "_send_heartbeats", _heartbeats_until_one_fails),
+        "wrong-controller",
+        (Checker.PROGRESS,),
+    ),
+    Mutation(
+        "a_bad_disk_counts_as_sound",
+        lambda: mock.patch.object(ControllerAgent, "_is_sound", property(_disk_is_always_sound)),
+        "bad-disk",
+        (Checker.PROGRESS,),
+    ),
+    Mutation(
+        "a_master_waits_for_nobody",
+        _replaced(AutoSwitchMode, "_confirm", _confirm_alone),
+        "nobody-copies",
+        (Checker.ACKNOWLEDGED,),
+    ),
+    Mutation("anybody_may_be_elected", _anybody_may_be_elected, "left-behind", (Checker.ACKNOWLEDGED,)),
+    Mutation(
+        "who_rejoins_is_not_cut",
+        _replaced(AutoSwitchFollower, "_align", _not_cut),
+        "nobody-copies",
+        (Checker.PROGRESS, Checker.EQUAL, Checker.CONFIRMED),
+    ),
+    Mutation(
+        "a_byte_changes_on_its_way",
+        _a_byte_changes_on_its_way,
+        "nobody-copies",
+        (Checker.CONFIRMED, Checker.EQUAL, Checker.PROGRESS),
+    ),
+    Mutation(
+        "offsets_of_the_master_are_put_over",
+        _offsets_are_put_over,
+        "rolling-restart",
+        (Checker.OFFSETS,),
+    ),
+    Mutation(
+        "a_message_is_forgotten",
+        _a_message_is_forgotten,
+        "power-of-all",
+        (Checker.DELIVERED, Checker.PROGRESS),
+    ),
+    Mutation("nobody_leaves_the_set", _nobody_leaves, "left-behind", (Checker.PROGRESS,)),
+)
+MUTATIONS = {each.name: each for each in _ALL}
+HISTORIES = tuple(each.name for each in _ALL[:6])
+
+
+def noticed(mutation: Mutation, seeds: range) -> tuple[int, str, str] | None:
+    """(seed, checker, what it said) of the first life that notices; None when none does."""
+    for seed in seeds:
+        with mutation.break_():
+            outcome = run_seed(seed, scenario=SCENARIOS[mutation.scenario])
+        if outcome.failure:
+            return seed, outcome.checker, outcome.failure
+    return None
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    for name in sys.argv[1:] or MUTATIONS:
+        print(name, MUTATIONS[name].scenario, noticed(MUTATIONS[name], range(6)), flush=True)

@@ -1,4 +1,7 @@
-"""Whole clusters under faults: nothing acknowledged is lost, whoever reads gets all of it, and the checkers bite."""
+"""Whole clusters under faults: nothing acknowledged is lost, whoever reads gets all of it, and the checkers bite.
+
+AEROBEE_SEEDS sets how many random lives run. Runs are forked, two at a time.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from aerobee.simulation.run import run_seed
-from tests.simulation.cluster_mutations import MUTATIONS
+from aerobee.simulation.fleet import run_all
+from aerobee.simulation.run import Outcome, run_seed
+from aerobee.simulation.scenarios import SCENARIOS
+from tests.simulation.cluster_mutations import HISTORIES, MUTATIONS, noticed
 
-SEEDS = min(int(os.environ.get("AEROBEE_SEEDS", "0")), 2_000) or 6
-SEEDS_TO_NOTICE = 25
-MINUTES = 0.7
+SEEDS = min(int(os.environ.get("AEROBEE_SEEDS", "0")), 100_000) or 12
+SCENARIO_SEEDS = 1
+SEEDS_TO_NOTICE = 6
+MINUTES = 0.2
+JOBS = 2
 
 
 @pytest.fixture(autouse=True)
@@ -27,20 +34,37 @@ def _numbers_of_their_own() -> Iterator[None]:
     random.setstate(state)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_cluster_keeps_its_promises(seed: int) -> None:
-    outcome = run_seed(seed, minutes=MINUTES)
-    assert not outcome.failure, "\n".join([f"seed {seed}: {outcome.failure}", *outcome.story])
-    assert outcome.acknowledged > 0
+def _told(outcome: Outcome) -> str:
+    return "\n".join([f"seed {outcome.seed}: {outcome.failure}", *outcome.story])
+
+
+def test_clusters_keep_their_promises() -> None:
+    acknowledged = 0
+    for outcome in run_all(range(SEEDS), lambda seed: run_seed(seed, minutes=MINUTES), jobs=JOBS):
+        assert not outcome.failure, _told(outcome)
+        acknowledged += outcome.acknowledged
+    assert acknowledged > 10 * SEEDS
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_keeps_the_promises(name: str) -> None:
+    for outcome in run_all(
+        range(SCENARIO_SEEDS), lambda seed: run_seed(seed, scenario=SCENARIOS[name]), jobs=JOBS
+    ):
+        assert not outcome.failure, _told(outcome)
+        assert outcome.acknowledged > 0
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_lives_notice(name: str) -> None:
-    for seed in range(SEEDS_TO_NOTICE):
-        with MUTATIONS[name]():
-            if run_seed(seed, minutes=MINUTES).failure:
-                return
-    pytest.fail(f"{SEEDS_TO_NOTICE} lives without a promise broken")
+def test_a_mutation_is_noticed_by_its_checker(name: str) -> None:
+    found = noticed(MUTATIONS[name], range(SEEDS_TO_NOTICE))
+    assert found is not None, f"{SEEDS_TO_NOTICE} lives without a promise broken"
+    _, checker, failure = found
+    assert checker in [each.value for each in MUTATIONS[name].checkers], failure
+
+
+def test_the_histories_are_among_the_mutations() -> None:
+    assert len({MUTATIONS[name].scenario for name in HISTORIES}) == 6
 
 
 def test_the_same_seed_is_the_same_run() -> None:
@@ -72,3 +96,19 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert runs[0]["story"] == runs[1]["story"]
     assert runs[0]["digest"] == runs[1]["digest"]
     assert runs[0]["sent"] > 10
+
+
+def test_the_command_names_the_scenarios() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "aerobee.ops", "sim", "--list"], capture_output=True, text=True, check=True
+    ).stdout
+    assert all(name in listed for name in SCENARIOS)
+
+
+def test_a_run_whose_process_dies_is_a_failure() -> None:
+    def die(seed: int) -> Outcome:
+        os._exit(7)
+
+    (outcome,) = run_all([3], die)
+    assert outcome.seed == 3
+    assert "status 7" in outcome.failure

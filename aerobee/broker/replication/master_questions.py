@@ -22,6 +22,10 @@ class MasterQuestions:
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
 
+    def connection_to(self, address: str) -> object | None:
+        """The connection over which that broker is asked; another object after it was lost. None while there is none."""
+        return self._client.connection_to(address)
+
     async def ask(self, address: str, request: RemotingCommand) -> RemotingCommand:
         """A request that the broker at `address` answers. Raises RemoteError and what a connection raises."""
         reply = await self._client.invoke(address, request, timeout_s=TABLE_TIMEOUT_S)

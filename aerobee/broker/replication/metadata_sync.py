@@ -72,6 +72,7 @@ class MetadataSync:
         self._master = ""
         self._offsets_mark = ""
         self._modes_body = b""
+        self._connection: object | None = None  # over which the last offsets came
         self._trouble = ""
 
     async def run(self, master: str) -> None:
@@ -167,6 +168,11 @@ class MetadataSync:
         if (table is not None or levels != self._schedule.offsets) and not await self._has_reached():
             return
         self._schedule.copy_from(levels, log_end)
+        connection = self._questions.connection_to(self._master)
+        if connection is not self._connection:
+            # A master that was killed and came back at once has the offsets that its file had: that is no reset.
+            self._merge.master_lost()
+            self._connection = connection
         if table is not None:
             await self._take(table)
             self._offsets_mark = (reply.ext or {}).get(MARK_FIELD, "")

@@ -65,6 +65,11 @@ class Replication:
         store.on_reconfigured(self._settings_changed)
 
     @property
+    def mode(self) -> HaMode:
+        """How the log travels: classic, or controller mode's."""
+        return self._mode
+
+    @property
     def master(self) -> MasterAddress | None:
         """Whom this slave follows, if it knows."""
         return self._master

@@ -137,6 +137,11 @@ class Controller:
         """host:port at which the others know it."""
         return self.config.peers[self.config.controller_d_leger_self_id]
 
+    @property
+    def is_leading(self) -> bool:
+        """Whether it leads the quorum and answers for it."""
+        return self._raft.status.is_serving
+
     async def start(self) -> None:
         """Recover, listen, take part. Raises StoreLocked, StoreError, OSError when an address cannot be bound."""
         config = self.config

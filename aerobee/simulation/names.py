@@ -1,0 +1,19 @@
+"""What the processes of a simulated cluster are called, and where they listen."""
+
+from __future__ import annotations
+
+LOCAL = "127.0.0.1"
+TOPIC, GROUP, NAME = "orders", "readers", "broker-a"
+QUEUES = 2
+NAMESERVERS, CONTROLLERS, BROKERS = 2, 3, 3
+NAMESERVER_PORT, CONTROLLER_PORT, BROKER_PORT, HA_PORT = 9_876, 9_890, 10_911, 10_912
+PORT_STEP = 10  # between two brokers
+
+NAMESERVER_ADDRESSES = ";".join(f"{LOCAL}:{NAMESERVER_PORT + n}" for n in range(NAMESERVERS))
+PEERS = ";".join(f"n{n}-{LOCAL}:{CONTROLLER_PORT + n}" for n in range(CONTROLLERS))
+CONTROLLER_ADDRESSES = ";".join(f"{LOCAL}:{CONTROLLER_PORT + n}" for n in range(CONTROLLERS))
+
+
+def broker_at(port: int) -> str:
+    """The name of the machine whose broker listens there."""
+    return f"broker-{(port - BROKER_PORT) // PORT_STEP}"

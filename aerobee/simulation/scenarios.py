@@ -1,0 +1,392 @@
+"""Schedules of faults that hit one window each: six in which RocketMQ or DLedger lost messages or service, and some of our own.
+
+A scenario is a script for a cluster that runs and has clients. A seed moves its times, so that a range of seeds sweeps the window.
+What it does not mend itself is mended when it ends; then the checks are those of every run (checks.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
+from aerobee.errors import AerobeeError
+from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.simulation.broken import Broken, Checker
+from aerobee.simulation.cluster import Cluster, Node, Settings
+from aerobee.simulation.names import NAME
+
+Script = Callable[[Cluster, random.Random], Coroutine[Any, Any, None]]
+LONG_S = 60.0
+FINE_S = 0.001
+RETRY_S = 1.0
+ACKNOWLEDGED_FIRST = 4  # messages that all replicas have before anything happens
+
+
+PLAIN = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`history`: what happened where, in a sentence."""
+
+    name: str
+    history: str
+    script: Script
+    settings: Settings = PLAIN
+
+
+async def _master(cluster: Cluster) -> Node:
+    await cluster.until(lambda: cluster.master() is not None, LONG_S, "no master")
+    node = cluster.master()
+    assert node is not None
+    return node
+
+
+def _set_of(node: Node) -> SyncStateSet | None:
+    if node.process is None:
+        return None
+    mode = node.process.replication.mode
+    assert isinstance(mode, AutoSwitchMode)
+    return mode.sync_state_set
+
+
+async def _full_set(cluster: Cluster) -> Node:
+    """The master, when all replicas are in sync."""
+
+    def is_full() -> bool:
+        node = cluster.master()
+        found = _set_of(node) if node is not None else None
+        return (
+            found is not None
+            and len(found.counted) == len(cluster.brokers) == len(found.members)
+            and sum(each.offset >= 0 for each in cluster.clients.sent) >= ACKNOWLEDGED_FIRST
+        )
+
+    await cluster.until(is_full, LONG_S, "the replicas were never in sync", step_s=0.02)
+    return await _master(cluster)
+
+
+def _others(cluster: Cluster, *nodes: Node) -> list[Node]:
+    return [node for node in cluster.brokers if node not in nodes]
+
+
+def _leading_controller(cluster: Cluster) -> Node | None:
+    for node in cluster.controllers:
+        if node.process is not None and node.process.is_leading:
+            return node
+    return None
+
+
+async def _start(cluster: Cluster, *nodes: Node) -> None:
+    for node in nodes:
+        while node.process is None:
+            try:
+                await cluster.start_node(node)
+            except (AerobeeError, OSError):
+                await cluster.clock.sleep(RETRY_S)
+
+
+async def _kill(cluster: Cluster, *nodes: Node, power: bool = False) -> None:
+    await asyncio.gather(*(cluster.kill(node, power=power) for node in nodes))
+
+
+async def _set_grows_early(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    back = rng.choice(_others(cluster, master))
+    await _kill(cluster, back)
+    await cluster.until(
+        lambda: (found := _set_of(master)) is not None and len(found.counted) == 2,
+        LONG_S,
+        "the set never shrank",
+    )
+    await _start(cluster, back)
+
+    def is_in() -> bool:
+        leader = _leading_controller(cluster)
+        return leader is not None and len(leader.process.state.groups[NAME].in_sync) == len(cluster.brokers)
+
+    await cluster.until(is_in, LONG_S, "the replica never came back into the set", step_s=FINE_S)
+    for controller in cluster.controllers:  # the controllers' answer is on its way
+        cluster.cut(controller, master)
+    cluster.cut(master, back)
+    cluster.story.tell(f"{back.host.name} is in the set again; {master.host.name} does not hear of it")
+    await cluster.clock.sleep(rng.uniform(0.3, 1.5))
+    await _kill(cluster, *_others(cluster, back))
+    cluster.open_all()
+    await cluster.clock.sleep(rng.uniform(12.0, 15.0))
+    await _start(cluster, *cluster.brokers)
+
+
+async def _shared_queue_offsets(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    for node in _others(cluster, master):
+        cluster.cut(master, node)
+    await cluster.clock.sleep(rng.uniform(0.5, 1.5))
+    controller = _leading_controller(cluster)
+    await _kill(cluster, *cluster.brokers, *([controller] if controller is not None else []))
+    cluster.open_all()
+    await _start(cluster, master, *([controller] if controller is not None else []))
+    await cluster.until(lambda: cluster.master() is master, LONG_S, "the old master never leads again")
+    await _start(cluster, *cluster.brokers)
+    await cluster.clock.sleep(rng.uniform(2.0, 4.0))
+
+
+async def _two_masters(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    controller = _leading_controller(cluster)
+    inside = [master, *(node for node in cluster.controllers if node is controller)][: rng.choice((1, 2))]
+    for one in inside:
+        for other in (*cluster.brokers, *cluster.controllers):
+            if other not in inside:
+                cluster.cut(one, other)
+                cluster.cut(other, one)
+    cluster.story.tell(f"{', '.join(node.host.name for node in inside)} are alone with the clients")
+    await cluster.until(
+        lambda: any(node.process.role.takes_writes for node in _others(cluster, master)),
+        LONG_S,
+        "nobody else became master",
+    )
+    await cluster.clock.sleep(rng.uniform(1.0, 4.0))
+
+
+async def _confirm_of_another_epoch(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    for node in _others(cluster, master):
+        cluster.cut(master, node)
+    await cluster.clock.sleep(rng.uniform(0.5, 1.5))
+    await _kill(cluster, master)
+    second = await _master(cluster)
+    for node in _others(cluster, master, second):
+        await _kill(cluster, node)
+    cluster.open_all()
+    await _start(cluster, master)
+    await cluster.until(
+        lambda: (found := _set_of(second)) is not None and len(found.members) == 2,
+        LONG_S,
+        "the old master never follows",
+        step_s=0.02,
+    )
+    await _kill(cluster, second)
+    await cluster.until(
+        lambda: cluster.master() is master, LONG_S, "the old master never leads again", step_s=0.02
+    )
+    cluster.watch.look()
+    await cluster.clock.sleep(rng.uniform(0.1, 1.0))
+    await _start(cluster, *cluster.brokers)
+
+
+async def _wrong_controller(cluster: Cluster, rng: random.Random) -> None:
+    await _full_set(cluster)
+    for _ in range(2):
+        leader = _leading_controller(cluster)
+        for controller in cluster.controllers if leader is None else [leader]:
+            cluster.network.isolate(controller.host.name)
+            cluster.story.tell(f"{controller.host.name} is cut off")
+            await cluster.clock.sleep(rng.uniform(16.0, 18.0))  # until connections to it are broken
+            cluster.network.rejoin(controller.host.name)
+            cluster.story.tell(f"{controller.host.name} is reachable again")
+            await cluster.clock.sleep(rng.uniform(0.1, 1.0))
+    await _kill(cluster, await _master(cluster))
+    await _master(cluster)
+
+
+async def _bad_disk(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    calls = rng.choice((("sync",), ("sync", "create", "reserve", "replace")))
+    master.host.disk.fail = lambda call, path: errno.EIO if call in calls else 0
+    cluster.story.tell(f"the disk of {master.host.name}, the master, fails ({', '.join(calls)}) and stays so")
+    await cluster.until(
+        lambda: any(node.process.role.takes_writes for node in _others(cluster, master)),
+        LONG_S,
+        "a master whose disk fails stays master",
+    )
+    count = sum(each.offset >= 0 for each in cluster.clients.sent)
+    await cluster.until(
+        lambda: sum(each.offset >= 0 for each in cluster.clients.sent) > count,
+        LONG_S,
+        "nothing is acknowledged while a replica's disk is bad",
+    )
+    master.host.disk.fail = lambda call, path: 0
+    await _kill(cluster, master)
+
+
+async def _nobody_copies(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    for node in _others(cluster, master):
+        cluster.cut(master, node)
+    cluster.story.tell(f"nothing gets from {master.host.name}, the master, to the other brokers")
+    await cluster.clock.sleep(rng.uniform(0.3, 1.5))
+    await _kill(cluster, master)
+    cluster.open_all()
+    await _master(cluster)
+    await cluster.clock.sleep(rng.uniform(0.3, 1.0))
+    await _start(cluster, master)
+
+
+async def _left_behind(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    behind = rng.choice(_others(cluster, master))
+    await _kill(cluster, behind)
+    await cluster.until(
+        lambda: (found := _set_of(master)) is not None and len(found.counted) == 2,
+        LONG_S,
+        "the set never shrank",
+    )
+    await cluster.clock.sleep(rng.uniform(0.5, 2.0))
+    await _kill(cluster, *_others(cluster, behind))
+    await _start(cluster, behind)
+    await cluster.clock.sleep(rng.uniform(8.0, 14.0))
+    await _start(cluster, *cluster.brokers)
+
+
+async def _slow_to_join(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    behind = rng.choice(_others(cluster, master))
+    await _kill(cluster, behind)
+    await cluster.until(
+        lambda: (found := _set_of(master)) is not None and len(found.counted) == 2,
+        LONG_S,
+        "the set never shrank",
+    )
+    await cluster.clock.sleep(rng.uniform(0.5, 2.0))
+    await _start(cluster, behind)
+    await cluster.until(
+        lambda: len(master.process.replication.mode.replicas()) == 2,
+        LONG_S,
+        "it never follows",
+        step_s=FINE_S,
+    )
+    cluster.cut(master, behind)  # what it lacks is on its way
+    await cluster.clock.sleep(rng.uniform(0.5, 2.0))
+    await _kill(cluster, *_others(cluster, behind))
+    cluster.open_all()
+    await cluster.clock.sleep(rng.uniform(12.0, 15.0))
+    await _start(cluster, *cluster.brokers)
+
+
+async def _power_of_all(cluster: Cluster, rng: random.Random) -> None:
+    await _full_set(cluster)
+    for node in cluster.brokers:
+        node.host.executor.delay_s = rng.uniform(0.02, 0.3)
+    await cluster.clock.sleep(rng.uniform(0.5, 2.0))
+    await _kill(cluster, *cluster.brokers, power=True)
+    for node in cluster.brokers:
+        node.host.executor.delay_s = 0.0
+    await _start(cluster, *cluster.brokers)
+
+
+async def _rolling_restart(cluster: Cluster, rng: random.Random) -> None:
+    await _full_set(cluster)
+    for node in (
+        *cluster.nameservers,
+        *cluster.controllers,
+        *rng.sample(cluster.brokers, len(cluster.brokers)),
+    ):
+        await cluster.end(node)
+        await cluster.clock.sleep(rng.uniform(0.1, 2.0))
+        await _start(cluster, node)
+        if node in cluster.brokers:
+            await _full_set(cluster)
+
+
+async def _clocks_are_set(cluster: Cluster, rng: random.Random) -> None:
+    await _full_set(cluster)
+    for _ in range(6):
+        node = rng.choice(cluster.nodes)
+        node.host.clock.wall_offset_ms = rng.randint(-3_600_000, 3_600_000)
+        node.host.clock.set_rate(1 + rng.uniform(-0.0098, 0.0098))
+        cluster.story.tell(
+            f"the clock of {node.host.name} is set by {node.host.clock.wall_offset_ms / 1000:.0f} s and runs "
+            f"{node.host.clock.rate:.4f} times as fast"
+        )
+        await cluster.clock.sleep(rng.uniform(0.2, 3.0))
+    await _kill(cluster, await _master(cluster))
+    await _master(cluster)
+
+
+async def _hanging_connections(cluster: Cluster, rng: random.Random) -> None:
+    await _full_set(cluster)
+    for _ in range(4):
+        one, other = rng.sample(cluster.nodes, 2)
+        cluster.network.hang(one.host.name, other.host.name)
+        cluster.story.tell(f"the open connections of {one.host.name} and {other.host.name} hang")
+        await cluster.clock.sleep(rng.uniform(0.5, 5.0))
+
+
+async def _full_disk(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    node = rng.choice((master, rng.choice(_others(cluster, master))))
+    disk = node.host.disk
+    before, disk.total_bytes = disk.total_bytes, disk.used_bytes
+    cluster.story.tell(f"the disk of {node.host.name} is full")
+    await cluster.clock.sleep(rng.uniform(5.0, 20.0))
+    disk.total_bytes = before
+    cluster.story.tell(f"there is room on the disk of {node.host.name}")
+    await _kill(cluster, node)
+    await _start(cluster, node)
+
+
+_ALL = (
+    Scenario(
+        "set-grows-early",
+        "RocketMQ 5663: the controllers took a replica into the set, their answer was lost, and the master went on without it",
+        _set_grows_early,
+    ),
+    Scenario(
+        "shared-queue-offsets",
+        "RocketMQ 7689: master and leading controller died together, and what was sent then got the queue offsets of what lay "
+        "behind the confirm offset",
+        _shared_queue_offsets,
+    ),
+    Scenario(
+        "two-masters",
+        "RocketMQ 7017: a master cut off together with a controller went on answering while another one was elected",
+        _two_masters,
+        Settings(waits_for_replicas=False),
+    ),
+    Scenario(
+        "confirm-of-another-epoch",
+        "RocketMQ 7923: a confirm offset of one epoch was used in another, behind the end of the log it was for",
+        _confirm_of_another_epoch,
+        Settings(waits_for_replicas=False),
+    ),
+    Scenario(
+        "wrong-controller",
+        "RocketMQ 10812: after controllers were out of reach for a while brokers sent no heartbeats to the one that leads",
+        _wrong_controller,
+    ),
+    Scenario("bad-disk", "DLedger 287: a disk that failed, and heartbeats that went on", _bad_disk),
+    Scenario("nobody-copies", "the master's log reaches no replica, and then it dies", _nobody_copies),
+    Scenario("left-behind", "the only replica that runs is one that was not in sync", _left_behind),
+    Scenario(
+        "slow-to-join", "the others die while a replica that comes back is still catching up", _slow_to_join
+    ),
+    Scenario(
+        "power-of-all",
+        "all brokers, whose disks are slow, lose power at once",
+        _power_of_all,
+        Settings(sync_disk=True),
+    ),
+    Scenario(
+        "rolling-restart", "every process is stopped and started, one after the other", _rolling_restart
+    ),
+    Scenario("clocks-are-set", "clocks jump by up to an hour and change their speed", _clocks_are_set),
+    Scenario(
+        "hanging-connections", "open connections carry nothing any more, new ones work", _hanging_connections
+    ),
+    Scenario("full-disk", "a disk is full for a while", _full_disk),
+)
+SCENARIOS = {each.name: each for each in _ALL}
+
+
+def scenario(name: str) -> Scenario:
+    """Raises KeyError for a name that there is not."""
+    return SCENARIOS[name]
+
+
+__all__ = ["SCENARIOS", "Broken", "Checker", "Scenario", "scenario"]

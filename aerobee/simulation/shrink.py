@@ -1,0 +1,32 @@
+"""From a run that broke a promise to a short schedule of faults that still breaks it: what is left is the story."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.simulation.run import Outcome
+
+Run = Callable[[frozenset[int]], Outcome]  # a run without the faults of these numbers
+
+
+def shrink(broken: Outcome, run: Run, *, tries_max: int = 60) -> tuple[Outcome, frozenset[int]]:
+    """Leave out faults as long as the same checker notices; halves first, then one by one.
+
+    Returns the last run that broke it, and the numbers of the faults that it leaves out.
+    """
+    left_out: frozenset[int] = frozenset()
+    best, tries = broken, 0
+    size = max(1, broken.fault_count // 2)
+    while size:
+        at = 0
+        while at < broken.fault_count and tries < tries_max:
+            part = frozenset(range(at, at + size)) - left_out
+            at += size
+            if not part:
+                continue
+            tries += 1
+            found = run(left_out | part)
+            if found.checker == broken.checker:
+                best, left_out = found, left_out | part
+        size //= 2
+    return best, left_out

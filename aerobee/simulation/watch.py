@@ -1,0 +1,110 @@
+"""What must hold while faults go on, looked at every WATCH_S and with each acknowledgement. Raises Broken.
+
+- CONFIRMED: a broker's confirm offset is not behind its log's end, and of two brokers the bytes are the same up to what both confirm
+- ONE_MASTER: an epoch has one master; once a broker takes messages in an epoch, nobody of an earlier one acknowledges what
+  is sent from then on
+- OFFSETS: while a broker runs, the offset that a group committed there does not go back
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
+from aerobee.simulation.broken import Broken, Checker
+from aerobee.simulation.names import GROUP, QUEUES, TOPIC
+
+if TYPE_CHECKING:
+    from aerobee.simulation.clients import Sent
+    from aerobee.simulation.cluster import Cluster, Node
+
+WATCH_S = 0.25
+
+
+class Watch:
+    """Of one cluster. `look()` is called again and again, `acknowledged()` with each answer to a send."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._masters: dict[int, str] = {}  # epoch: who took messages in it
+        self._began: dict[int, float] = {}  # epoch: from when on
+        self._committed: dict[tuple[str, int, int], int] = {}  # broker, its start, queue: offset
+
+    def look(self) -> None:
+        """Raise Broken for what does not hold now."""
+        running = [node for node in self._cluster.brokers if node.process is not None]
+        for node in running:
+            self._look_at_role(node)
+            self._look_at_offsets(node)
+        if self._cluster.settings.controllers:
+            self._look_at_confirmed(running)
+
+    def _look_at_role(self, node: Node) -> None:
+        role = node.process.role
+        if not (role.takes_writes and self._cluster.settings.controllers):
+            return
+        other = self._masters.setdefault(role.epoch, node.host.name)
+        if other != node.host.name:
+            raise Broken(
+                Checker.ONE_MASTER, f"{other} and {node.host.name} are masters of epoch {role.epoch}"
+            )
+        self._began.setdefault(role.epoch, self._cluster.clock.monotonic())
+
+    def acknowledged(self, sent: Sent) -> None:
+        """A producer was told that this message is stored."""
+        for node in self._cluster.brokers:
+            if node.process is not None:
+                self._look_at_role(node)
+        epoch = max((epoch for epoch, name in self._masters.items() if name == sent.broker), default=None)
+        if epoch is None:
+            return
+        for later, began in self._began.items():
+            if later > epoch and began < sent.at:
+                raise Broken(
+                    Checker.ONE_MASTER,
+                    f"{sent.broker}, master of epoch {epoch}, acknowledged {sent.body[:12]!r}, sent at {sent.at:.3f} s, and "
+                    f"{self._masters[later]} took messages in epoch {later} since {began:.3f} s",
+                )
+
+    def _look_at_offsets(self, node: Node) -> None:
+        if not self._cluster.settings.waits_for_replicas:
+            return  # what was read may be cut off, and an offset goes back with it
+        for queue_id in range(QUEUES):
+            offset = node.process.offsets.query(GROUP, TOPIC, queue_id)
+            if offset is None:
+                continue
+            place = node.host.name, node.starts, queue_id
+            before = self._committed.get(place, -1)
+            if offset < before:
+                raise Broken(
+                    Checker.OFFSETS,
+                    f"{GROUP} in queue {queue_id} of {TOPIC} went from {before} back to {offset} at {node.host.name}",
+                )
+            self._committed[place] = offset
+
+    def _look_at_confirmed(self, running: list[Node]) -> None:
+        found = []
+        for node in running:
+            log, mode = node.process.store.log, node.process.replication.mode
+            assert isinstance(mode, AutoSwitchMode)
+            confirmed = mode.confirm_offset
+            if confirmed > log.end:
+                raise Broken(
+                    Checker.CONFIRMED, f"{node.host.name} confirms {confirmed}, and its log ends at {log.end}"
+                )
+            found.append((node, log, confirmed))
+        if not self._cluster.settings.waits_for_replicas:
+            return  # a master confirms what only it has
+        for (one, log, confirmed), (other, other_log, other_confirmed) in itertools.pairwise(found):
+            end = min(confirmed, other_confirmed)
+            at = max(log.min_offset, other_log.min_offset)
+            while at < end:
+                segment, other_segment = log.segment_at(at), other_log.segment_at(at)
+                stop = min(end, segment.end, other_segment.end)
+                if log.read(at, stop - at) != other_log.read(at, stop - at):
+                    raise Broken(
+                        Checker.CONFIRMED,
+                        f"{one.host.name} and {other.host.name} both confirm {end}, and differ between {at} and {stop}",
+                    )
+                at = stop
