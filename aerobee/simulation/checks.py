@@ -5,8 +5,9 @@ from __future__ import annotations
 from aerobee.message import decode_records
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.clients import Sent
-from aerobee.simulation.cluster import Cluster, Node
+from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.names import GROUP, QUEUES, TOPIC
+from aerobee.simulation.node import Node
 from aerobee.store.stored_message import GetStatus
 
 SETTLE_S = 90.0  # longest that the cluster may take after the last fault until everything is well

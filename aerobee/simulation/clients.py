@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aerobee.client import (
     ClientConfig,
@@ -26,9 +26,8 @@ from aerobee.message import Message, MessageQueue, parse_offset_message_id
 from aerobee.simulation.broken import Broken
 from aerobee.simulation.host import Host
 from aerobee.simulation.names import GROUP, LOCAL, NAME, NAMESERVER_ADDRESSES, QUEUES, TOPIC, broker_at
-
-if TYPE_CHECKING:
-    from aerobee.simulation.cluster import Cluster
+from aerobee.testing.simulated_loop import SimulatedClock
+from aerobee.testing.simulated_network import SimulatedNetwork
 
 PRODUCERS = 2
 BURST_MAX = 6
@@ -53,15 +52,21 @@ class Sent:
 class Clients:
     """Of one cluster."""
 
-    def __init__(self, cluster: Cluster, on_acknowledged: Callable[[Sent], None]) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        clock: SimulatedClock,
+        network: SimulatedNetwork,
+        on_acknowledged: Callable[[Sent], None],
+    ) -> None:
         self.sent: list[Sent] = []
         self.received: dict[bytes, int] = {}
         self.arrivals: list[tuple[int, int]] = []  # queue, offset, in the order in which they were handled
         self.is_sending = True
         self.broken: Broken | None = None
-        self._cluster = cluster
+        self._rng, self._clock, self._network = rng, clock, network
         self._on_acknowledged = on_acknowledged
-        self._host = Host("clients", rng=cluster.rng, clock=cluster.clock, network=cluster.network)
+        self._host = Host("clients", rng=rng, clock=clock, network=network)
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -80,16 +85,15 @@ class Clients:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _settings(self, name: str) -> dict[str, Any]:
-        cluster = self._cluster
         return {
             "client": ClientConfig(instance=name, client_ip=LOCAL, route_refresh_s=2.0, heartbeat_s=5.0),
             "clock": self._host.clock,
-            "network": cluster.network.endpoint(name),
-            "random": random.Random(cluster.rng.getrandbits(32)),
+            "network": self._network.endpoint(name),
+            "random": random.Random(self._rng.getrandbits(32)),
         }
 
     async def _produce(self, number: int) -> None:
-        cluster, rng = self._cluster, random.Random(self._cluster.rng.getrandbits(64))
+        clock, rng = self._clock, random.Random(self._rng.getrandbits(64))
         is_once = bool(number % 2)
         config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, retry_count_max=0 if is_once else 2)
         async with Producer(
@@ -97,16 +101,16 @@ class Clients:
         ) as producer:
             count = 0
             while self.is_sending:
-                await cluster.clock.sleep(rng.uniform(0.01, PAUSE_S_MAX))
+                await clock.sleep(rng.uniform(0.01, PAUSE_S_MAX))
                 burst = []
                 for _ in range(rng.randint(1, BURST_MAX)):
                     count += 1
                     body = b"%d-%d-" % (number, count) + b"x" * rng.randrange(200)
-                    burst.append(Sent(body, cluster.clock.monotonic(), rng.randrange(QUEUES), is_once))
+                    burst.append(Sent(body, clock.monotonic(), rng.randrange(QUEUES), is_once))
                 self.sent += burst
                 *others, last = burst
                 await asyncio.gather(*(self._send(producer, each) for each in others))
-                last.at = cluster.clock.monotonic()
+                last.at = clock.monotonic()
                 await self._send(producer, last)
 
     async def _send(self, producer: Producer, sent: Sent) -> None:
@@ -125,7 +129,7 @@ class Clients:
             return
         sent.queue_id, sent.offset = result.queue.queue_id, result.queue_offset
         sent.broker = broker_at(parse_offset_message_id(result.offset_message_id)[0][1])
-        sent.answered_at = self._cluster.clock.monotonic()
+        sent.answered_at = self._clock.monotonic()
         try:
             self._on_acknowledged(sent)
         except Broken as error:

@@ -39,34 +39,11 @@ from aerobee.simulation.names import (
     QUEUES,
     TOPIC,
 )
+from aerobee.simulation.node import Node, Settings
 from aerobee.simulation.watch import WATCH_S, Watch
 from aerobee.store.config import FlushDiskType, StoreConfig
 from aerobee.testing.simulated_loop import InlineExecutor, SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What differs between clusters. The defaults: two replicas have what is acknowledged, whoever dies."""
-
-    sync_disk: bool = (
-        False  # brokers answer when their disk has it (SYNC_FLUSH); then a power loss may hit all of them
-    )
-    waits_for_replicas: bool = (
-        True  # else a master answers alone, under its lease: what it answered may be lost with it
-    )
-    controllers: bool = True
-
-
-@dataclass(slots=True)
-class Node:
-    """A machine and the process on it, which is None while it is down."""
-
-    host: Host
-    index: int
-    process: Any = None
-    is_paused: bool = False
-    starts: int = 0
 
 
 @dataclass(slots=True)
@@ -95,8 +72,8 @@ class Cluster:
         self.nameservers = [self._node("nameserver", n) for n in range(NAMESERVERS)]
         self.controllers = [self._node("controller", n) for n in range(CONTROLLERS)]
         self.brokers = [self._node("broker", n) for n in range(BROKERS)]
-        self.watch = Watch(self)
-        self.clients = Clients(self, self.watch.acknowledged)
+        self.watch = Watch(self.brokers, settings, clock)
+        self.clients = Clients(self.rng, clock, self.network, self.watch.acknowledged)
         self._watching: asyncio.Task[None] | None = None
 
     @property

@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aerobee.errors import AerobeeError
-from aerobee.simulation.cluster import Cluster, Node
+from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.host import DRIFT_MAX
+from aerobee.simulation.node import Node
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 QUIET_S_MAX = 4.0  # between two faults

@@ -15,8 +15,9 @@ from typing import Any
 
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.checks import check_in_the_end
-from aerobee.simulation.cluster import Cluster, Settings
+from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.nemesis import Nemesis
+from aerobee.simulation.node import Settings
 from aerobee.simulation.scenarios import Scenario
 from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
 

@@ -17,8 +17,9 @@ from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.errors import AerobeeError
 from aerobee.ha.sync_state_set import SyncStateSet
 from aerobee.simulation.broken import Broken, Checker
-from aerobee.simulation.cluster import Cluster, Node, Settings
+from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.names import NAME
+from aerobee.simulation.node import Node, Settings
 
 Script = Callable[[Cluster, random.Random], Coroutine[Any, Any, None]]
 LONG_S = 60.0

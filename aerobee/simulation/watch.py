@@ -9,15 +9,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.simulation.broken import Broken, Checker
+from aerobee.simulation.clients import Sent
 from aerobee.simulation.names import GROUP, QUEUES, TOPIC
-
-if TYPE_CHECKING:
-    from aerobee.simulation.clients import Sent
-    from aerobee.simulation.cluster import Cluster, Node
+from aerobee.simulation.node import Node, Settings
+from aerobee.testing.simulated_loop import SimulatedClock
 
 WATCH_S = 0.25
 
@@ -25,35 +23,35 @@ WATCH_S = 0.25
 class Watch:
     """Of one cluster. `look()` is called again and again, `acknowledged()` with each answer to a send."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, brokers: list[Node], settings: Settings, clock: SimulatedClock) -> None:
+        self._brokers, self._settings, self._clock = brokers, settings, clock
         self._masters: dict[int, str] = {}  # epoch: who took messages in it
         self._began: dict[int, float] = {}  # epoch: from when on
         self._committed: dict[tuple[str, int, int], int] = {}  # broker, its start, queue: offset
 
     def look(self) -> None:
         """Raise Broken for what does not hold now."""
-        running = [node for node in self._cluster.brokers if node.process is not None]
+        running = [node for node in self._brokers if node.process is not None]
         for node in running:
             self._look_at_role(node)
             self._look_at_offsets(node)
-        if self._cluster.settings.controllers:
+        if self._settings.controllers:
             self._look_at_confirmed(running)
 
     def _look_at_role(self, node: Node) -> None:
         role = node.process.role
-        if not (role.takes_writes and self._cluster.settings.controllers):
+        if not (role.takes_writes and self._settings.controllers):
             return
         other = self._masters.setdefault(role.epoch, node.host.name)
         if other != node.host.name:
             raise Broken(
                 Checker.ONE_MASTER, f"{other} and {node.host.name} are masters of epoch {role.epoch}"
             )
-        self._began.setdefault(role.epoch, self._cluster.clock.monotonic())
+        self._began.setdefault(role.epoch, self._clock.monotonic())
 
     def acknowledged(self, sent: Sent) -> None:
         """A producer was told that this message is stored."""
-        for node in self._cluster.brokers:
+        for node in self._brokers:
             if node.process is not None:
                 self._look_at_role(node)
         epoch = max((epoch for epoch, name in self._masters.items() if name == sent.broker), default=None)
@@ -68,7 +66,7 @@ class Watch:
                 )
 
     def _look_at_offsets(self, node: Node) -> None:
-        if not self._cluster.settings.waits_for_replicas:
+        if not self._settings.waits_for_replicas:
             return  # what was read may be cut off, and an offset goes back with it
         for queue_id in range(QUEUES):
             offset = node.process.offsets.query(GROUP, TOPIC, queue_id)
@@ -94,7 +92,7 @@ class Watch:
                     Checker.CONFIRMED, f"{node.host.name} confirms {confirmed}, and its log ends at {log.end}"
                 )
             found.append((node, log, confirmed))
-        if not self._cluster.settings.waits_for_replicas:
+        if not self._settings.waits_for_replicas:
             return  # a master confirms what only it has
         for (one, log, confirmed), (other, other_log, other_confirmed) in itertools.pairwise(found):
             end = min(confirmed, other_confirmed)
