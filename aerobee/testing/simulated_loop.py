@@ -64,15 +64,16 @@ class SimulatedClock(ManualClock):
 
     def advance(self, seconds: float) -> None:
         end = self._elapsed + seconds
+        self._drop_cancelled()
         while self._timers and self._timers[0][0] <= end:
             self.step()
+            self._drop_cancelled()
         self._elapsed = end
 
     def step(self) -> None:
         """Let time pass until the next timer, and run all that are due then. Raises UsageError when there is none."""
         timers, pop = self._timers, heapq.heappop
-        while timers and timers[0][2].cancelled:
-            pop(timers)
+        self._drop_cancelled()
         if not timers:
             raise UsageError("the simulation stands still: something waits for what will never happen")
         due = timers[0][0]
@@ -87,6 +88,10 @@ class SimulatedClock(ManualClock):
                 owner.held.append(timer)
             else:
                 timer.callback(*timer.args)
+
+    def _drop_cancelled(self) -> None:
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
 
 
 class InlineExecutor(Executor):
