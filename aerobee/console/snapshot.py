@@ -220,10 +220,12 @@ class Snapshot:
             windows[key] = extended(look.windows.get(key, ()), sample)
             verdicts.append(judge(windows[key]))
         look.windows = windows
-        look.state = worst(verdict.state for verdict in verdicts)
+        # Queues in which something waits speak for the group; where nothing waits all are well.
         judged = sorted(zip(verdicts, progress.queues, strict=True), key=lambda each: -each[1].lag)
+        speaking = [verdict for verdict, row in judged if row.lag > 0] or verdicts
+        look.state = worst(verdict.state for verdict in speaking)
         look.reason = next(
-            (verdict.reason for verdict, _ in judged if verdict.state is look.state), "it never consumed"
+            (verdict.reason for verdict in speaking if verdict.state is look.state), "it never consumed"
         )
         look.drain_s = drain_s(windows.values())
 

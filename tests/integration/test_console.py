@@ -189,6 +189,32 @@ async def test_a_hundred_pages_cost_the_brokers_what_one_costs(cluster: LocalClu
         assert looks < 50
 
 
+async def test_a_group_with_a_queue_that_waits_is_not_said_to_have_nothing_to_do(
+    cluster: LocalCluster,
+) -> None:
+    await cluster.create_topic("half", queues=2)
+    async with cluster.producer() as producer:
+        queues = await producer.queues("half")
+        await producer.send(Message("half", b"x"), queue=queues[0])
+    async with cluster.admin() as admin:
+        await admin.create_group("clerks")
+    for queue in queues:
+        cluster.broker().offsets.commit("clerks", "half", queue.queue_id, 0)
+    async with console(cluster) as server, aiohttp.ClientSession() as session:
+
+        async def group() -> dict[str, Any]:
+            async with session.get(f"{server.url}api/groups") as answer:
+                return {row["name"]: row for row in (await answer.json())["groups"]}.get("clerks", {})
+
+        async with asyncio.timeout(60):
+            while not (await group()).get("is_known"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        found = await group()
+    assert (found["lag"], found["state"]) == (1, "UNKNOWN")
+    assert found["reason"].startswith("watched for")
+    assert found["late_ms"] is not None
+
+
 def test_beyond_loopback_takes_users(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--users"):
         ConsoleConfig(nameserver="x:1", host="0.0.0.0")
