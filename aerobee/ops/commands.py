@@ -55,6 +55,7 @@ COMMANDS = {
     "bench": "bench",
     "store": "store",
     "sim": "sim",
+    "spark": "spark",
     "context": "context",
 }
 COMPLETING = "_AEROBEE_COMPLETE"

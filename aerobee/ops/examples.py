@@ -32,6 +32,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee console --hash-password",
     ),
     "sim": ("aerobee sim --seed 7 --story", "aerobee sim --runs 100 --minutes 0.5 --json"),
+    "spark lag": (
+        "aerobee spark lag --history /data/lag",
+        "aerobee spark lag --history /data/lag --rounds 120 --every 30 --alerts lag-alerts",
+    ),
     "doctor": ("aerobee doctor", "aerobee doctor -n 10.0.0.7:9876 --verbose"),
     "trace": (
         "aerobee trace 7F0000010A3C18B4AAC2000000000000",

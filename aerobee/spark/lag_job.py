@@ -1,0 +1,225 @@
+"""The lag job: samples of a cluster into a history, and what the history says of every queue of every group.
+
+    aerobee spark lag --nameservers 127.0.0.1:9876 --history /data/lag --rounds 5 --every 30
+    spark-submit -c spark.submit.deployMode=client $(python -c 'import aerobee.spark.lag_job as m; print(m.__file__)') --nameservers ...
+
+The history is a table of SAMPLE_FIELDS in any format that Spark appends to and reads by path (Parquet, Delta) or by options (JDBC).
+evaluation() is a plain DataFrame of it: each queue's samples of the last windows are judged together by aerobee/spark/lag_rows.py, in
+tasks; nothing that grows with the history comes to the driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.table import Table
+
+from aerobee.client.config import ClientConfig
+from aerobee.errors import ConfigError
+from aerobee.message import MessageQueue
+from aerobee.monitoring.lag_state import SEVERITY, WINDOW_MS
+from aerobee.spark.lag_rows import LAG_FIELDS, as_row, evaluate
+from aerobee.spark.lag_sampler import sample_cluster
+from aerobee.spark.registration import register
+
+log = logging.getLogger(__name__)
+
+SAMPLE_SCHEMA = (
+    "at_ms bigint, cluster string, `group` string, topic string, broker string, queue_id int, committed bigint, "
+    "min_offset bigint, max_offset bigint, filtered_lag bigint, oldest_ms bigint, retention_ms bigint, "
+    "is_attended boolean, subscriptions_differ boolean, error string"
+)
+LAG_SCHEMA = (
+    "at_ms bigint, cluster string, `group` string, topic string, broker string, queue_id int, kind string, state string, "
+    "reason string, lag bigint, filtered_lag bigint, lag_ms bigint, consume_rate double, produce_rate double, "
+    "drain_s double, retention_s double"
+)
+KEYS = ("group", "topic", "broker", "queue_id")
+WINDOWS_READ = 3  # samples older than so many windows are not looked at
+KNOWN_MS = 24 * 3_600_000  # a queue that was not sampled for so long is forgotten
+ROWS_SHOWN = 40
+_ARROW = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "double": pa.float64()}
+_LAG_ARROW = pa.schema(
+    [(name.strip("`"), _ARROW[kind]) for name, kind in (each.split() for each in LAG_SCHEMA.split(", "))]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Where samples are kept. `options` for formats without a path, as url and dbtable of jdbc."""
+
+    format: str
+    path: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+    def append(self, spark: Any, rows: Sequence[dict[str, Any]]) -> None:
+        """Add samples of one look."""
+        frame = spark.createDataFrame([tuple(row.values()) for row in rows], SAMPLE_SCHEMA).coalesce(1)
+        writer = frame.write.format(self.format).options(**self.options).mode("append")
+        writer.save(self.path) if self.path else writer.save()
+
+    def read(self, spark: Any) -> Any:
+        """All samples, with nothing read yet."""
+        reader = spark.read.format(self.format).options(**self.options)
+        if self.format in ("parquet", "json", "orc"):
+            reader = reader.schema(SAMPLE_SCHEMA)
+        return reader.load(self.path) if self.path else reader.load()
+
+
+def evaluation(history: Any, now_ms: int, *, window_ms: int = WINDOW_MS) -> Any:
+    """A DataFrame of LAG_SCHEMA: one row for each queue of each group that was sampled in the last windows."""
+    recent = history.where((F.col("at_ms") > now_ms - WINDOWS_READ * window_ms) & (F.col("at_ms") <= now_ms))
+
+    def judged(samples: pa.Table) -> pa.Table:
+        result = evaluate(samples.to_pylist(), window_ms=window_ms)
+        return pa.Table.from_pylist([] if result is None else [as_row(result)], schema=_LAG_ARROW)
+
+    return recent.groupBy(*KEYS).applyInArrow(judged, LAG_SCHEMA)
+
+
+def known_queues(history: Any, now_ms: int) -> list[tuple[str, MessageQueue]]:
+    """The queues of groups that were sampled lately: as many as a sample has rows."""
+    rows = history.where(F.col("at_ms") > now_ms - KNOWN_MS).select(*KEYS).distinct()
+    return [
+        (row["group"], MessageQueue(row["topic"], row["broker"], row["queue_id"]))
+        for row in rows.toLocalIterator()
+    ]
+
+
+def look(spark: Any, nameservers: str, history: History, *, client: ClientConfig | None = None) -> int:
+    """Take one sample of everything into the history; returns its time, ms."""
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        known = known_queues(history.read(spark), now_ms)
+    except AnalysisException:
+        known = []  # there is no history yet
+    samples = sample_cluster(nameservers, known=known, client=client)
+    if samples:
+        history.append(spark, [as_row(each) for each in samples])
+        return samples[0].at_ms
+    log.warning("no group of the cluster consumes anything")
+    return now_ms
+
+
+def groups_of(result: Any) -> Any:
+    """One row for each group: its worst state, lag, retry and dead letters. What is UNKNOWN adds nothing, and is counted."""
+    rank = F.array_position(F.array(*(F.lit(state.value) for state in SEVERITY)), F.col("state"))
+    is_unknown = F.col("state") == "UNKNOWN"
+
+    def total(kind: str) -> Any:
+        return F.sum(F.when(F.col("kind") == kind, F.col("lag")))
+
+    return result.groupBy("cluster", "group").agg(
+        F.min_by("state", rank).alias("state"),
+        F.min_by("reason", rank).alias("reason"),
+        total("topic").alias("lag"),
+        total("retry").alias("retry"),
+        total("dead").alias("dead"),
+        F.max("lag_ms").alias("lag_ms"),
+        F.sum("consume_rate").alias("consume_rate"),
+        F.sum("produce_rate").alias("produce_rate"),
+        F.max("drain_s").alias("drain_s"),
+        F.min("retention_s").alias("retention_s"),
+        F.count_if(is_unknown).alias("unknown_queues"),
+    )
+
+
+def send_alerts(result: Any, nameservers: str, topic: str) -> None:
+    """A message in JSON for each queue that is not OK; key: the group."""
+    rows = result.where("state <> 'OK'").select(
+        F.col("group").alias("key"),
+        F.col("state").alias("tags"),
+        F.to_json(F.struct(*LAG_FIELDS)).alias("value"),
+    )
+    rows.write.format("rocketmq").options(nameservers=nameservers, topic=topic).mode("append").save()
+
+
+def report(result: Any, console: Console) -> None:
+    """The worst groups as a table, at most ROWS_SHOWN of them."""
+    table = Table(box=None, header_style="bold")
+    columns = (
+        "group",
+        "state",
+        "lag",
+        "retry",
+        "dead",
+        "oldest s",
+        "in/s",
+        "out/s",
+        "drain s",
+        "lost in s",
+        "reason",
+    )
+    for name in columns:
+        table.add_column(name)
+    groups = groups_of(result)
+    rank = F.array_position(F.array(*(F.lit(state.value) for state in SEVERITY)), F.col("state"))
+    for row in groups.orderBy(rank, F.desc("lag")).limit(ROWS_SHOWN).toLocalIterator():
+        age_s = None if row["lag_ms"] is None else row["lag_ms"] / 1000
+        numbers = (row["lag"], row["retry"], row["dead"], age_s, row["produce_rate"], row["consume_rate"])
+        texts = [_number(each) for each in (*numbers, row["drain_s"], row["retention_s"])]
+        table.add_row(row["group"], row["state"], *texts, row["reason"])
+    console.print(table)
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns an exit code."""
+    args = _parser().parse_args(arguments)
+    if args.format in ("parquet", "delta", "json", "orc") and not args.history:
+        raise ConfigError(f"--history is missing: a directory for {args.format}")
+    options = dict(each.partition("=")[::2] for each in args.option)
+    history = History(args.format, args.history, options)
+    spark = SparkSession.builder.appName("aerobee-lag").getOrCreate()
+    register(spark)
+    console = Console()
+    for number in range(args.rounds):
+        if number:
+            time.sleep(args.every)
+        at_ms = look(spark, args.nameservers, history)
+        try:
+            result = evaluation(history.read(spark), at_ms, window_ms=round(args.window * 1000)).cache()
+        except AnalysisException as error:
+            raise ConfigError(f"there is no history yet, and nothing to sample: {error}") from error
+        report(result, console)
+        if args.alerts:
+            send_alerts(result, args.nameservers, args.alerts)
+        result.unpersist()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="aerobee spark lag", description="Lag of every group, with history, by Spark."
+    )
+    parser.add_argument("--nameservers", required=True, help="host:port, several with ;")
+    parser.add_argument("--history", default="", help="directory of the samples")
+    parser.add_argument("--format", default="parquet", help="parquet, delta, jdbc, ...")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="of the format; again for more"
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="looks, each with a report")
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between two looks")
+    parser.add_argument(
+        "--window", type=float, default=WINDOW_MS / 1000, help="seconds of history that a state is judged by"
+    )
+    parser.add_argument("--alerts", default="", help="topic for a message about each queue that is not OK")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

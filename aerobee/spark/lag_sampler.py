@@ -1,0 +1,227 @@
+"""Asks a cluster for one sample of each queue of each group: what the lag job keeps as history.
+
+It asks with admin calls, a few groups at a time, and never commits. Groups that consume by broadcasting keep their offsets themselves and
+are left out. A broker that gives no answer leaves samples that say so, for the queues that earlier samples knew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+
+from aerobee.client.admin.admin import Admin
+from aerobee.client.config import ClientConfig
+from aerobee.client.results import QueueProgress
+from aerobee.client.sync import LoopThread
+from aerobee.errors import AerobeeError, ConsumerNotOnline, RemoteError, TopicNotExist
+from aerobee.message import DLQ_PREFIX, MessageQueue
+from aerobee.remoting.body.route import MASTER_ID
+from aerobee.spark.lag_rows import MS_PER_HOUR, LagSample
+
+GROUPS_AT_ONCE = 8
+LAGS_AT_ONCE = 16  # queues whose first unread message is looked up at a time
+SYSTEM_GROUPS = (
+    "CID_",
+    "TOOLS_CONSUMER",
+    "SCHEDULE_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "__MONITOR_CONSUMER",
+    "SELF_TEST",
+)
+BROADCASTING = "BROADCASTING"
+
+Known = Iterable[tuple[str, MessageQueue]]  # (group, queue) of earlier samples
+
+
+def sample_cluster(
+    nameservers: str,
+    *,
+    known: Known = (),
+    groups: Collection[str] = (),
+    client: ClientConfig | None = None,
+) -> list[LagSample]:
+    """One look at all groups, or at `groups`. Blocks; of `known` queues that cannot be seen now samples say so.
+
+    Raises TransportError when no nameserver answers.
+    """
+    thread = LoopThread("aerobee-lag")
+    try:
+        return thread.call(_sample(nameservers, tuple(known), groups, client))
+    finally:
+        thread.stop()
+
+
+async def _sample(
+    nameservers: str,
+    known: tuple[tuple[str, MessageQueue], ...],
+    groups: Collection[str],
+    client: ClientConfig | None,
+) -> list[LagSample]:
+    async with ClusterSampler(nameservers, client=client) as sampler:
+        return await sampler.sample(known, groups)
+
+
+class ClusterSampler(Admin):
+    """The calls of one look."""
+
+    async def sample(
+        self, known: tuple[tuple[str, MessageQueue], ...], groups: Collection[str]
+    ) -> list[LagSample]:
+        """Samples of all queues; see sample_cluster()."""
+        self._at_ms = self._session.clock.now_ms()
+        self._gate = asyncio.Semaphore(LAGS_AT_ONCE)
+        info = await self.cluster_info()
+        self._cluster_of = {
+            name: cluster for cluster, names in info.cluster_addr_table.items() for name in names
+        }
+        self._errors: dict[str, str] = {}
+        self._retention_ms: dict[str, int] = {}
+        found = set(groups)
+        for name, data in info.broker_addr_table.items():
+            address = data.broker_addrs.get(MASTER_ID)
+            try:
+                if address is None:
+                    self._errors[name] = f"broker {name} has no master now"
+                    continue
+                config = await self.broker_config(address)
+                self._retention_ms[name] = int(config.get("fileReservedTime", "72")) * MS_PER_HOUR
+                if not groups:
+                    found.update(await self._group_configs(address))
+            except (AerobeeError, ValueError) as error:
+                self._errors[name] = str(error)
+        turn = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+        async def look(group: str) -> list[LagSample]:
+            async with turn:
+                return await self._look(group)
+
+        wanted = sorted(group for group in found if not group.startswith(SYSTEM_GROUPS))
+        samples = [sample for each in await asyncio.gather(*map(look, wanted)) for sample in each]
+        return samples + self._unseen(known, samples)
+
+    def _unseen(
+        self, known: tuple[tuple[str, MessageQueue], ...], samples: list[LagSample]
+    ) -> list[LagSample]:
+        """Samples that say why, of queues that were there before and whose broker gave no answer now."""
+        seen = {(each.group, each.topic, each.broker, each.queue_id) for each in samples}
+        unseen = []
+        for group, queue in known:
+            if (group, queue.topic, queue.broker_name, queue.queue_id) in seen:
+                continue
+            why = self._errors.get(queue.broker_name)
+            if queue.broker_name not in self._cluster_of:
+                why = f"broker {queue.broker_name} is not registered at any nameserver now"
+            if why:
+                unseen.append(self._base(group, queue, error=why))
+        return unseen
+
+    def _base(self, group: str, queue: MessageQueue, *, error: str = "") -> LagSample:
+        return LagSample(
+            at_ms=self._at_ms,
+            cluster=self._cluster_of.get(queue.broker_name, ""),
+            group=group,
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            error=error,
+        )
+
+    async def _look(self, group: str) -> list[LagSample]:
+        attended, differ = False, False
+        try:
+            members = await self.consumer_connections(group)
+            if members.message_model == BROADCASTING:
+                return []
+            attended, differ = bool(members.connections), bool(members.conflicts)
+        except ConsumerNotOnline:
+            attended = False
+        except RemoteError:
+            attended = False
+        except AerobeeError as error:
+            self._errors.setdefault("", str(error))
+        try:
+            progress = (await self.consumer_progress(group)).queues
+        except RemoteError:
+            progress = ()  # it has consumed nothing yet
+        except AerobeeError:
+            return []  # its brokers are among the errors: _unseen() speaks for its queues
+        bounds = await self._bounds({each.queue.topic for each in progress})
+        looks = (self._one(group, each, bounds, attended, differ) for each in progress)
+        return [*await asyncio.gather(*looks), *await self._dead(group)]
+
+    async def _bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
+        found = {}
+        for topic in topics:
+            try:
+                for stats in await self.topic_stats(topic):
+                    found[stats.queue] = (max(0, stats.min_offset), max(0, stats.max_offset))
+            except AerobeeError as error:
+                self._errors.setdefault("", str(error))
+        return found
+
+    async def _one(
+        self,
+        group: str,
+        progress: QueueProgress,
+        bounds: dict[MessageQueue, tuple[int, int]],
+        attended: bool,
+        differ: bool,
+    ) -> LagSample:
+        queue = progress.queue
+        if queue not in bounds:
+            return self._base(
+                group, queue, error=self._errors.get(queue.broker_name, "its broker gave no bounds")
+            )
+        low, high = bounds[queue]
+        high = max(high, progress.broker_offset)
+        committed = progress.consumer_offset if progress.consumer_offset >= 0 else None
+        oldest_ms = None
+        if committed is not None and max(committed, low) < high:
+            async with self._gate:
+                oldest_ms = await self._store_time(queue, max(committed, low))
+        return LagSample(
+            at_ms=self._at_ms,
+            cluster=self._cluster_of.get(queue.broker_name, ""),
+            group=group,
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            committed=committed,
+            min_offset=low,
+            max_offset=high,
+            filtered_lag=progress.wanted,
+            oldest_ms=oldest_ms,
+            retention_ms=self._retention_ms.get(queue.broker_name),
+            is_attended=attended,
+            subscriptions_differ=differ,
+        )
+
+    async def _store_time(self, queue: MessageQueue, offset: int) -> int | None:
+        try:
+            messages, _ = await self._read(queue, offset)
+        except AerobeeError:
+            return None
+        return messages[0].store_timestamp if messages else None
+
+    async def _dead(self, group: str) -> list[LagSample]:
+        try:
+            stats = await self.topic_stats(DLQ_PREFIX + group)
+        except TopicNotExist:
+            return []
+        except AerobeeError as error:
+            self._errors.setdefault("", str(error))
+            return []
+        return [
+            LagSample(
+                at_ms=self._at_ms,
+                cluster=self._cluster_of.get(each.queue.broker_name, ""),
+                group=group,
+                topic=each.queue.topic,
+                broker=each.queue.broker_name,
+                queue_id=each.queue.queue_id,
+                min_offset=max(0, each.min_offset),
+                max_offset=max(0, each.max_offset),
+                retention_ms=self._retention_ms.get(each.queue.broker_name),
+            )
+            for each in stats
+        ]

@@ -1,0 +1,246 @@
+"""Streaming queries whose processes are killed and started again: what is lost, what comes twice.
+
+    python tests/spark/restart_rounds.py [--rounds 200] [--seed 1] [--rate 100]
+
+A cluster in this process, messages with rising numbers, and a driver process with two queries: topic to Parquet, and topic to another
+topic with dedup=true. Each round starts the driver, waits until it works (or, in some rounds, does not wait), and sends kill -9 after a
+random while: to the driver with all its Python workers, or to one worker alone, whose task fails then, and in local mode its query.
+At the end the driver runs until all is read. Parquet and the second topic must have every number exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import aerobee.spark
+from aerobee.errors import AerobeeError
+from aerobee.message import Message
+from aerobee.testing.threaded_cluster import ThreadedCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 300.0
+END_TIMEOUT_S = 900.0
+
+
+def drive(nameservers: str, directory: Path, *, to_the_end: bool) -> None:
+    """The driver process: both queries until it is killed, or until everything is read."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(ROOT)
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    aerobee.spark.register(spark)
+
+    def begin(name: str, kind: str, **options: str) -> Any:
+        source = spark.readStream.format("rocketmq").options(
+            nameservers=nameservers,
+            subscribe="numbers",
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger="5000",
+        )
+        trigger: dict[str, Any] = (
+            {"availableNow": True} if to_the_end else {"processingTime": "100 milliseconds"}
+        )
+        writer = source.load().select("value").writeStream.format(kind).options(**options)
+        return (
+            writer.option("checkpointLocation", str(directory / f"{name}-checkpoint"))
+            .trigger(**trigger)
+            .start()
+        )
+
+    queries = [
+        begin("parquet", "parquet", path=str(directory / "out")),
+        begin("topic", "rocketmq", nameservers=nameservers, topic="copies", dedup="true"),
+    ]
+    (directory / "works").touch()
+    for query in queries:
+        query.awaitTermination()
+
+
+class Driver:
+    """A driver process in a process group of its own."""
+
+    def __init__(self, nameservers: str, directory: Path, *, to_the_end: bool = False) -> None:
+        (directory / "works").unlink(missing_ok=True)
+        self._works = directory / "works"
+        self._log = (directory / "driver.log").open("ab")
+        end = ["--to-the-end"] if to_the_end else []
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--drive", nameservers, str(directory), *end],
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def wait_until_it_works(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._works.exists() and self._process.poll() is None:
+            if time.monotonic() > deadline:
+                raise AssertionError("the driver did not start")
+            time.sleep(0.05)
+
+    def wait(self) -> int:
+        try:
+            return self._process.wait(END_TIMEOUT_S)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """The JVM, its Python workers, the Python driver: all of the group at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._log.close()
+
+    def kill_a_worker(self, chosen: random.Random) -> bool:
+        """One Python process that the JVM started; False when there is none."""
+        mine = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                command = (entry / "cmdline").read_bytes()
+                if os.getpgid(int(entry.name)) == self._process.pid and b"pyspark.daemon" in command:
+                    mine.append(int(entry.name))
+        if not mine:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chosen.choice(mine), signal.SIGKILL)
+        return True
+
+
+def numbers_of(cluster: ThreadedCluster, topic: str) -> Counter[int]:
+    """What a topic holds, read by a client."""
+    found: Counter[int] = Counter()
+    with cluster.admin() as admin:
+        total = sum(stats.max_offset for stats in admin.topic_stats(topic))
+    with cluster.pull_consumer("judge") as consumer:
+        queues = consumer.queues(topic)
+        consumer.assign(queues)
+        for queue in queues:
+            consumer.seek_to_begin(queue)
+        while found.total() < total:
+            found.update(int(message.body) for message in consumer.poll())
+    return found
+
+
+def numbers_in_parquet(directory: Path) -> Counter[int]:
+    """What a reader of the sink's log sees: files of batches that were committed."""
+    import pyarrow.parquet as parquet
+
+    found: Counter[int] = Counter()
+    log = directory / "_spark_metadata"
+    files: set[str] = set()
+    batches = sorted(
+        (entry for entry in log.iterdir() if not entry.name.startswith(".")),
+        key=lambda e: int(e.name.split(".")[0]),
+    )
+    for batch in batches:
+        lines = batch.read_text().splitlines()[1:]
+        files |= {json.loads(line)["path"] for line in lines if line}
+    for name in sorted(files):
+        found.update(
+            int(value) for value in parquet.read_table(name.removeprefix("file://"))["value"].to_pylist()
+        )
+    return found
+
+
+def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
+    """Returns what was counted. Raises AssertionError with the numbers that are missing or came twice."""
+    chosen = random.Random(seed)
+    counted = Counter({"rounds": 0, "worker kills": 0})
+    broker = {"dedupWindowMillis": "7200000"}
+    with tempfile.TemporaryDirectory() as place, ThreadedCluster(brokers=2, broker_config=broker) as cluster:
+        directory = Path(place)
+        cluster.create_topic("numbers", 2)
+        cluster.create_topic("copies", 2)
+        ended = threading.Event()
+        sent = 0
+
+        def send() -> None:
+            nonlocal sent
+            with cluster.producer() as producer:
+                queues = producer.queues("numbers")
+                while not ended.is_set():
+                    # A busy machine answers late: what is sent again is stored once, too.
+                    number = Message("numbers", b"%d" % sent, properties={"DEDUP_KEY": f"number-{sent}"})
+                    with contextlib.suppress(AerobeeError):
+                        producer.send(number, queue=queues[sent % len(queues)])
+                        sent += 1
+                    time.sleep(1 / rate)
+
+        producing = threading.Thread(target=send)
+        producing.start()
+        try:
+            for _ in range(rounds):
+                driver = Driver(cluster.nameserver_address, directory)
+                try:
+                    if chosen.random() < 0.9:
+                        driver.wait_until_it_works()
+                        time.sleep(chosen.uniform(0, 12))
+                    else:
+                        time.sleep(chosen.uniform(0, 8))
+                    if chosen.random() < 0.3 and driver.kill_a_worker(chosen):
+                        counted["worker kills"] += 1
+                        time.sleep(chosen.uniform(0, 3))
+                finally:
+                    driver.kill()
+                counted["rounds"] += 1
+                print(f"round {counted['rounds']}: {sent} sent", flush=True)
+        finally:
+            ended.set()
+            producing.join()
+        print(f"{sent} sent; to the end", flush=True)
+        code = Driver(cluster.nameserver_address, directory, to_the_end=True).wait()
+        assert code == 0, (
+            f"the last driver ended with {code}:\n{(directory / 'driver.log').read_text()[-4000:]}"
+        )
+        for where, found in (
+            ("Parquet", numbers_in_parquet(directory / "out")),
+            ("the second topic", numbers_of(cluster, "copies")),
+        ):
+            lost = [number for number in range(sent) if not found[number]]
+            twice = [number for number in found if found[number] > 1]
+            assert not lost, f"seed {seed}: {len(lost)} numbers are missing in {where}: {lost[:20]}"
+            assert not twice, f"seed {seed}: {len(twice)} numbers are twice in {where}: {sorted(twice)[:20]}"
+    return {**counted, "messages": sent}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=int, default=100, help="messages a second")
+    parser.add_argument("--drive", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--to-the-end", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.drive:
+        drive(args.drive[0], Path(args.drive[1]), to_the_end=args.to_the_end)
+        return
+    print(run(args.rounds, args.seed, args.rate))
+
+
+if __name__ == "__main__":
+    main()

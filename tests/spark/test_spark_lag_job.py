@@ -1,0 +1,70 @@
+"""The lag job at a real cluster: figures that the test knows, brokers that are gone, alerts, and plans that grow with nothing."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from aerobee.message import Message, MessageQueue
+from aerobee.spark.lag_job import History, evaluation, groups_of, look, report, send_alerts
+from aerobee.testing.threaded_cluster import ThreadedCluster
+
+
+def test_lag_is_what_it_is_and_unknown_when_nobody_answers(spark: Any, tmp_path: Path):
+    with ThreadedCluster(brokers=2) as own:
+        own.create_topic("orders", 1)
+        own.create_topic("alerts", 1)
+        queues = [MessageQueue("orders", name, 0) for name in own.broker_names]
+        with own.producer() as producer:
+            for n in range(30):
+                producer.send(Message("orders", b"%d" % n), queue=queues[n % 2])
+        with own.admin() as admin:
+            admin.create_group("billing")
+        with own.pull_consumer("billing") as consumer:
+            consumer.assign(queues)
+            consumer.commit({queues[0]: 5, queues[1]: 15})
+        history = History("parquet", str(tmp_path / "history"))
+        at_ms = look(spark, own.nameserver_address, history)
+        rows = {row["broker"]: row for row in evaluation(history.read(spark), at_ms).collect()}
+        assert {name: row["lag"] for name, row in rows.items()} == {"broker-a": 10, "broker-b": 0}
+        assert rows["broker-b"]["state"] == "OK"
+        assert 0 < rows["broker-a"]["lag_ms"] < 600_000
+        assert 71 * 3600 < rows["broker-a"]["retention_s"] < 73 * 3600
+        own.kill_broker(0)
+        time.sleep(0.01)
+        at_ms = look(spark, own.nameserver_address, history)
+        result = evaluation(history.read(spark), at_ms).cache()
+        gone = {row["broker"]: row for row in result.collect()}["broker-a"]
+        assert (gone["state"], gone["lag"], gone["lag_ms"]) == ("UNKNOWN", None, None)
+        assert "not registered" in gone["reason"]
+        (group,) = groups_of(result).collect()
+        assert (group["group"], group["lag"], group["unknown_queues"]) == ("billing", 0, 1)
+        own.start_broker(0)
+        send_alerts(result, own.nameserver_address, "alerts")
+        alerts = spark.read.format("rocketmq").options(nameservers=own.nameserver_address, subscribe="alerts")
+        assert [(row.key, row.tags) for row in alerts.load().collect()] == [("billing", "UNKNOWN")]
+        screen = io.StringIO()
+        report(result, Console(file=screen, width=200))
+        assert "billing" in screen.getvalue()
+
+
+def test_the_plan_joins_nothing_and_reads_the_last_windows_only(spark: Any, tmp_path: Path):
+    history = History("parquet", str(tmp_path / "history"))
+    sample = {
+        "at_ms": 1000, "cluster": "c", "group": "g", "topic": "t", "broker": "b", "queue_id": 0, "committed": 1,
+        "min_offset": 0, "max_offset": 2, "filtered_lag": None, "oldest_ms": None, "retention_ms": None,
+        "is_attended": True, "subscriptions_differ": False, "error": "",
+    }  # fmt: skip
+    history.append(spark, [sample])
+    frame = groups_of(evaluation(history.read(spark), 500_000))
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "Cartesian" not in plan
+    assert "Join" not in plan
+    assert (
+        "PushedFilters: [IsNotNull(at_ms), GreaterThan(at_ms,140000), LessThanOrEqual(at_ms,500000)]" in plan
+    )
+    assert frame.count() == 0
