@@ -89,7 +89,8 @@ def evaluate(history: Iterable[Mapping[str, Any]], *, window_ms: int = WINDOW_MS
     now = samples[-1]
     said: dict[str, Any] = {
         "at_ms": now.at_ms,
-        "cluster": now.cluster,
+        # The cluster of a broker that is not registered now is the one that it was in.
+        "cluster": next((each.cluster for each in reversed(samples) if each.cluster), ""),
         "group": now.group,
         "topic": now.topic,
         "broker": now.broker,

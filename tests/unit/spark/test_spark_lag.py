@@ -68,6 +68,7 @@ def test_a_broker_without_an_answer_is_unknown_and_never_zero():
     gone = sample(150, None, 0, error="broker broker-a is not registered at any nameserver now")
     said = judged(*steps((10, 20), (20, 40)), gone)
     assert (said.state, said.reason) == ("UNKNOWN", "broker broker-a is not registered at any nameserver now")
+    assert said.cluster == "c"
     assert (said.lag, said.lag_ms, said.consume_rate, said.drain_s, said.retention_s) == (None,) * 5
     back = judged(*steps((10, 20), (20, 40)), gone, sample(180, 40, 40))
     assert (back.state, back.lag) == ("OK", 0)
