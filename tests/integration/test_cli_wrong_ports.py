@@ -17,7 +17,7 @@ from aerobee.ops.examples import EXAMPLES
 from aerobee.testing import ThreadedCluster
 
 ANSWER_S = 0.3
-OFFLINE = {"up", "nameserver", "broker", "controller", "store", "sim", "spark", "context"}
+OFFLINE = {"up", "nameserver", "broker", "controller", "console", "store", "sim", "spark", "context"}
 OFFLINE_COMMANDS = {"filter test"}
 ASKING = re.compile(r"delete|recall|commit|rollback|elect|forget|remove-controller|redrive")
 # A request's name with its code, a code alone, or the name of a response code.
