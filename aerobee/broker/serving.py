@@ -26,7 +26,7 @@ from aerobee.broker.call_parts import (
 from aerobee.broker.config import MASTER_ID, BrokerConfig
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.fastpath.choice import BackendChoice
+from aerobee.broker.fastpath.choice import BackendChoice, HeldRawAppends
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.features import fast_path_kinds, make_features
 from aerobee.broker.filter.expressions import Expressions
@@ -139,7 +139,7 @@ class Serving:
     def _make_replication(self, listener: HaListener) -> Replication:
         """Classic, or as the controllers say."""
         base, make_raw = self._base, self._choice.make_raw_appender
-        raw_appends = make_raw(base.store) if make_raw is not None else None
+        raw_appends = self._raw_appends = None if make_raw is None else HeldRawAppends(make_raw(base.store))
         if not base.live.value.enable_controller_mode:
             return make_replication(
                 parts=self.parts,
@@ -205,6 +205,8 @@ class Serving:
             feature.close()
         self.fast_path.close()
         self._deliveries.close()
+        if self._raw_appends is not None:
+            self._raw_appends.close()
 
     def save(self) -> None:
         """As Broker.save."""

@@ -51,6 +51,22 @@ class RawAppends(Protocol):
         ...
 
 
+class HeldRawAppends:
+    """RawAppends that can be let go of: native code is unknown to Python's garbage collection, and what it holds of a
+    broker that has stopped would never be freed."""
+
+    def __init__(self, native: RawAppends) -> None:
+        self._native: RawAppends | None = native
+
+    def append(self, physical_offset: int, data: bytearray, begin: int) -> int:
+        """As RawAppends; 0 after close()."""
+        return 0 if self._native is None else self._native.append(physical_offset, data, begin)
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        self._native = None
+
+
 class MakeBackend(Protocol):
     """Makes a backend; with `later` and `transactions` it serves these kinds, too."""
 
