@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit native simulation interop spark wheel chart compose kubernetes bench bench-kinds bench-quick clean
+.PHONY: help up test check style types unit native simulation interop spark wheel chart console compose kubernetes bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -74,6 +74,11 @@ wheel:
 chart:
 	@scripts/make-venv dev
 	$(PYTEST) -q tests/deploy/test_chart.py
+
+# Every page and action of the console in a real Chromium, with axe-core on each page. Installs Chromium by apt (root), the rest by npm.
+console:
+	@scripts/make-venv dev
+	scripts/test-console
 
 # The image and deploy/compose.yaml on a dockerd of this checkout's own, with RocketMQ's Java client inside and outside (root).
 compose: native
