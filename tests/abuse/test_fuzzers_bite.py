@@ -19,9 +19,7 @@ from aerobee import config as settings
 from aerobee import message as messages
 from aerobee.broker.admin import broker as broker_calls
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
-from aerobee.broker.fastpath import later as fast_later
-from aerobee.broker.fastpath import send as fast_sends
-from aerobee.broker.fastpath import transaction as fast_transactions
+from aerobee.broker.fastpath import shared as fast_shared
 from aerobee.broker.fastpath.choice import VARIABLE
 from aerobee.broker.send import reply, send_service
 from aerobee.store import queue_table
@@ -76,9 +74,7 @@ def wait_is_searched_for_in_the_text() -> Mutation:
 
     return all_of(
         patch(send_service, "wants_to_wait", wants),
-        patch(fast_sends, "waits_for_disk", wants),
-        patch(fast_later, "waits_for_disk", wants),
-        patch(fast_transactions, "waits_for_disk", wants),
+        patch(fast_shared, "waits_for_disk", wants),
     )
 
 
