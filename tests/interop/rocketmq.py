@@ -355,7 +355,7 @@ def grpc_scenarios(
         ]
     with (root / f"{language}.err").open("wb") as errors:
         result = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=errors, timeout=360, env={**os.environ, "HOME": str(root)}, check=False
+            command, stdout=subprocess.PIPE, stderr=errors, timeout=1200, env={**os.environ, "HOME": str(root)}, check=False
         )  # fmt: skip
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
     return {line["scenario"]: line["outcome"] for line in lines}
