@@ -64,18 +64,6 @@ class AuditLog:
             try:
                 with open(self._path, "a", encoding="utf-8") as target:
                     target.write(line + "\n")
-                    while (more := self._next()) is not None:
-                        target.write(more + "\n")
             except OSError as error:
                 self.lost_count += 1
                 log.error("the audit log %s cannot be written: %s", self._path, error)
-
-    def _next(self) -> str | None:
-        """Another line that waits already; the end is left where it is."""
-        try:
-            line = self._lines.get_nowait()
-        except queue.Empty:
-            return None
-        if line is None:
-            self._lines.put(None)
-        return line

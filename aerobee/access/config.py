@@ -5,11 +5,10 @@ Aerobee's own: `adminOpen`, `auditLogPath`, `aclFile`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 from aerobee.errors import ConfigError
-from aerobee.remoting.signature import Credentials
+from aerobee.remoting.signature import Credentials, credentials_of
 
 LOCAL_USERS = "LocalAuthenticationMetadataProvider"
 LOCAL_ACLS = "LocalAuthorizationMetadataProvider"
@@ -88,16 +87,13 @@ class AccessConfig:
 
     @property
     def first_user(self) -> Credentials | None:
-        return _pair(self.init_authentication_user, "initAuthenticationUser", "username", "password")
+        return credentials_of(self.init_authentication_user, "initAuthenticationUser", "username", "password")
 
     @property
     def inner_credentials(self) -> Credentials | None:
         """What this server signs its own requests with."""
-        return _pair(
-            self.inner_client_authentication_credentials,
-            "innerClientAuthenticationCredentials",
-            "accessKey",
-            "secretKey",
+        return credentials_of(
+            self.inner_client_authentication_credentials, "innerClientAuthenticationCredentials"
         )
 
 
@@ -107,14 +103,3 @@ def codes_of(text: str, key: str) -> frozenset[int]:
     if not all(piece.isascii() and piece.isdigit() for piece in pieces):
         raise ConfigError(f"{key} is {text!r}: write request codes separated by commas")
     return frozenset(int(piece) for piece in pieces)
-
-
-def _pair(text: str, key: str, name: str, secret: str) -> Credentials | None:
-    if not text.strip():
-        return None
-    try:
-        document = json.loads(text)
-        return Credentials(str(document[name]), str(document[secret]))
-    except (ValueError, KeyError, TypeError):
-        # The text holds a secret: it is not repeated.
-        raise ConfigError(f'{key} is not {{"{name}":"…","{secret}":"…"}}') from None

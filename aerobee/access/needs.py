@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerobee.access.resource import Action, Resource, ResourceType, cluster, every, group, topic
-from aerobee.errors import AerobeeError
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode as R
@@ -58,12 +57,8 @@ def topic_or_group(name: str, on_topic: frozenset[Action], on_group: frozenset[A
     return Need(topic(name), on_topic)
 
 
-def _text(request: RemotingCommand, *names: str) -> str:
-    for name in names:
-        found = request.field(name)
-        if found:
-            return found
-    return ""
+def _text(request: RemotingCommand, name: str) -> str:
+    return request.field(name) or ""
 
 
 # --- rules
@@ -111,8 +106,13 @@ def _fields(
     return rule
 
 
-def _send(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
-    yield topic_or_group(_text(request, "b", "topic"), PUB, SUB)
+def _sends_to(field_name: str) -> Rule:
+    """The field that the handler reads, and no other: a request may carry both."""
+
+    def rule(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
+        yield topic_or_group(_text(request, field_name), PUB, SUB)
+
+    return rule
 
 
 def _route(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
@@ -163,11 +163,9 @@ def _locks(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
 
 
 def _batch_ack(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
-    body = _body(request)
-    yield Need(group(str(body.get("consumerGroup", ""))), SUB)
-    for entry in _dicts(body, "acks"):
-        yield Need(group(str(entry.get("c", entry.get("consumerGroup", "")))), SUB)
-        yield topic_or_group(str(entry.get("t", entry.get("topic", ""))), SUB, SUB)
+    for entry in _dicts(_body(request), "acks"):
+        yield Need(group(str(entry.get("c", ""))), SUB)
+        yield topic_or_group(str(entry.get("t", "")), SUB, SUB)
 
 
 def _body_names(
@@ -211,8 +209,8 @@ _topic, _group, _both = ("topic",), ("group",), ("consumerGroup",)
 _READ_CLUSTER, _CHANGE_CLUSTER = _on_cluster(GET), _on_cluster(UPDATE)
 
 RULES: dict[int, Rule] = {
-    R.SEND_MESSAGE: _send, R.SEND_MESSAGE_V2: _send, R.SEND_BATCH_MESSAGE: _send, R.SEND_REPLY_MESSAGE: _send,
-    R.SEND_REPLY_MESSAGE_V2: _send, R.RECALL_MESSAGE: _send,
+    **dict.fromkeys((R.SEND_MESSAGE, R.SEND_REPLY_MESSAGE, R.RECALL_MESSAGE), _sends_to("topic")),
+    **dict.fromkeys((R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.SEND_REPLY_MESSAGE_V2), _sends_to("b")),
     R.END_TRANSACTION: _end_transaction, R.GET_ROUTEINFO_BY_TOPIC: _route,
     R.PULL_MESSAGE: _consume, R.LITE_PULL_MESSAGE: _consume, R.POP_MESSAGE: _consume, R.PEEK_MESSAGE: _consume,
     R.ACK_MESSAGE: _consume, R.CHANGE_MESSAGE_INVISIBLETIME: _consume, R.NOTIFICATION: _consume,
@@ -325,11 +323,3 @@ STRICTER = frozenset(
         R.SWITCH_TIMER_ENGINE, R.BATCH_ACK_MESSAGE,
     }
 )  # fmt: skip
-
-
-def readable_needs(request: RemotingCommand, cluster_name: str) -> Needs | None:
-    """As needs_of(); None where the body cannot be read."""
-    try:
-        return needs_of(request, cluster_name)
-    except (AerobeeError, ValueError, TypeError, RecursionError):
-        return None

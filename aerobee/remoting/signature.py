@@ -82,6 +82,22 @@ class Credentials:
         )
 
 
+def credentials_of(
+    text: str, key: str, name: str = "accessKey", secret: str = "secretKey"
+) -> Credentials | None:
+    """Read the value of a setting, `{"accessKey":"…","secretKey":"…"}`; None for an empty one.
+
+    Raises ConfigError, which does not repeat the text: it holds a secret.
+    """
+    if not text.strip():
+        return None
+    try:
+        document = orjson.loads(text)
+        return Credentials(str(document[name]), str(document[secret]))
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f'{key} is not {{"{name}":"…","{secret}":"…"}}') from None
+
+
 def signed_content(request: RemotingCommand) -> bytes:
     """The bytes that a signature of this request is over."""
     ext = request.ext or {}

@@ -157,11 +157,15 @@ async def test_users_with_right_wrong_and_missing_keys(tmp_path: Path) -> None:
         assert "User:bob is not found" in await sent(cluster, "orders", client("bob"))
         stored = {name: cluster.broker.store.max_offset(name, 0) for name in ("orders", "bills")}
         assert stored == {"orders": 1, "bills": 1}
+        # A send whose other spelling of the topic is allowed goes to the one that is served, and is judged by it.
+        both = {"topic": "bills", "b": "orders", "producerGroup": "p", "queueId": "0", "properties": ""}
+        alice = Credentials("alice", "alicesecret")
+        reply = await asked(cluster.broker.address, RequestCode.SEND_MESSAGE, both, {}, alice)
+        assert (reply.code, cluster.broker.store.max_offset("bills", 0)) == (16, 1)
         pull = {
             "consumerGroup": "readers", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
             "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
         }  # fmt: skip
-        alice = Credentials("alice", "alicesecret")
         pulled = await asked(cluster.broker.address, RequestCode.PULL_MESSAGE, pull, None, ROOT)
         assert (pulled.code, pulled.body.count(b"orders")) == (0, 1)
         for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from aerobee.broker.replication.byte_rate import ByteRate
@@ -28,7 +29,7 @@ class FollowedConnection(Protocol):
     def end(self, error: BaseException) -> None: ...
 
 
-class Follower:
+class Follower(ABC):
     """The common half of ClassicFollower and AutoSwitchFollower. Belongs to the event loop."""
 
     def __init__(self, *, store: MessageStore, clock: Clock) -> None:
@@ -63,9 +64,9 @@ class Follower:
         self._last_write_s = self._clock.monotonic()
 
     @property
+    @abstractmethod
     def _is_copying(self) -> bool:
         """Whether a connection is open, and what comes is appended."""
-        raise NotImplementedError
 
     def _say(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aerobee.errors import ConfigError
 from aerobee.ha.raft.config import RaftConfig
+from aerobee.remoting.signature import Credentials, credentials_of
 
 # Known to RocketMQ, without a counterpart here: one event loop serves everything. Accepted silently in files.
 IGNORED_KEYS = frozenset(
@@ -89,6 +90,9 @@ class ControllerConfig:
         None  # where UPDATE_CONTROLLER_CONFIG writes; None keeps changes in memory
     )
     config_black_list: str = "configBlackList;configStorePath"
+    inner_client_authentication_credentials: str = field(
+        default="", repr=False
+    )  # {"accessKey":…,"secretKey":…}: what brokers with access control are told of elections with
     server_channel_max_idle_time_seconds: int = 120
     server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
@@ -147,6 +151,13 @@ class ControllerConfig:
                 f"metricsExporterType is {self.metrics_exporter_type!r}, must be {PROM} or {DISABLE}"
             )
         _ = self.raft  # its own checks
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What this controller's requests are signed with. Raises ConfigError."""
+        return credentials_of(
+            self.inner_client_authentication_credentials, "innerClientAuthenticationCredentials"
+        )
 
     @property
     def peers(self) -> dict[str, str]:

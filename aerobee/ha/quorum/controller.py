@@ -78,7 +78,7 @@ class Controller:
         network = network or AsyncioNetwork()
         disk = disk or RealDisk()
         own_id, peers = config.controller_d_leger_self_id, config.peers
-        self._client = RemotingClient(clock=self._clock, network=network)
+        self._client = RemotingClient(clock=self._clock, network=network, credentials=config.credentials)
         self._links = PeerLinks(
             group=config.controller_d_leger_group,
             addresses={name: address for name, address in peers.items() if name != own_id},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from aerobee.access.needs import ADMIN, RULES, STRICTER, needs_of
 from aerobee.access.policies import PolicyType, acl_from_info
 from aerobee.access.resource import parse_resource
 from aerobee.access.users import MemoryTable, User, Users, UserStatus, UserType, disabled
+from aerobee.config import to_properties
 from aerobee.errors import ConfigError, RemoteError, StoreError, UsageError
+from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import Credentials
@@ -119,6 +122,17 @@ def needed(code: int, body: dict[str, Any] | None = None, **ext: str) -> list[st
     [
         (needed(SEND, b="t"), ["Pub on Topic:t"]),
         (needed(SEND, b="%RETRY%g"), ["Sub on Group:g"]),
+        # the field that is served is judged, whatever else is there
+        (needed(SEND, b="t", topic="mine"), ["Pub on Topic:t"]),
+        (needed(RequestCode.SEND_MESSAGE, topic="t", b="mine"), ["Pub on Topic:t"]),
+        (needed(RequestCode.RECALL_MESSAGE, topic="t", b="mine"), ["Pub on Topic:t"]),
+        (
+            needed(
+                RequestCode.BATCH_ACK_MESSAGE,
+                {"brokerName": "b", "acks": [{"c": "h", "t": "t", "topic": "mine"}]},
+            ),
+            ["Sub on Group:h", "Sub on Topic:t"],
+        ),
         (
             needed(RequestCode.PULL_MESSAGE, topic="t", consumerGroup="g"),
             ["Sub on Topic:t", "Sub on Group:g"],
@@ -303,3 +317,17 @@ def test_names_of_users(name: str) -> None:
 def test_resources_are_written_as_they_are_read() -> None:
     for text in ("*", "Topic:orders", "Topic:orders*", "Group:*", "Cluster:DefaultCluster"):
         assert str(parse_resource(text)) == text
+
+
+def test_controllers_sign_with_keys_of_their_own_file() -> None:
+    config = ControllerConfig(
+        controller_d_leger_group="g",
+        controller_d_leger_peers="n0-127.0.0.1:9878",
+        controller_d_leger_self_id="n0",
+        inner_client_authentication_credentials='{"accessKey":"inner","secretKey":"innersecret"}',
+    )
+    assert config.credentials == Credentials("inner", "innersecret")
+    assert "innersecret" not in repr(config)
+    assert "innersecret" not in str(to_properties(config))
+    with pytest.raises(ConfigError, match="innerClientAuthenticationCredentials is not"):
+        assert replace(config, inner_client_authentication_credentials="inner:innersecret").credentials
