@@ -141,7 +141,8 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.NoPermission,
         ExitCode.FORBIDDEN,
-        "`aerobee topic describe NAME` shows the topic's permissions",
+        "`aerobee topic describe NAME` shows what the topic permits; where there is access control, AEROBEE_ACCESS_KEY and "
+        "AEROBEE_SECRET_KEY, or a context (`aerobee context set`), say who asks",
     ),
     (
         errors.MessageIllegal,
