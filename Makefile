@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit native simulation interop spark wheel chart console compose kubernetes bench bench-kinds bench-quick clean
+.PHONY: help up test check style types unit simulated integrated native simulation interop spark wheel chart console compose kubernetes bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -20,7 +20,11 @@ up:
 	@scripts/make-native || echo "make-native: the build failed, the Python backend serves" >&2
 	@$(BIN)/python scripts/up $(ARGS)
 
-test: style types unit survival interop wheel chart
+# The environment and what peers need first, then three lanes beside each other.
+test: style types native
+	@scripts/setup-prometheus || echo "setup-prometheus: the tests of rules and dashboards are skipped" >&2
+	scripts/setup-interop
+	@scripts/test-lanes unit='simulated survival wheel chart' integration='integrated' interop='interop'
 
 check: style types unit
 
@@ -34,9 +38,16 @@ types:
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file mypy_tests.ini tests
 
-unit: native
+unit: simulated integrated
+
+# Cores and simulated worlds: nothing is started, no port is used.
+simulated: native
+	$(PYTEST) -q tests/unit tests/simulation
+
+# Brokers, NameServers, commands and what strangers do to them, on ports of this machine.
+integrated: native
 	@scripts/setup-prometheus || echo "setup-prometheus: the tests of rules and dashboards are skipped" >&2
-	$(PYTEST) -q tests/unit tests/simulation tests/integration tests/abuse
+	$(PYTEST) -q tests/integration tests/abuse
 
 # Crashes, power losses and lost messages in every flow, SEEDS lives of each; the long run, an hour with 10,000.
 SEEDS := 10000
