@@ -43,6 +43,7 @@ class LongPolls:
             authorization.group,
             topic,
             queue_id,
+            offset,
             authorization.tag_codes,
             authorization.accept,
             self._resume,
@@ -57,7 +58,7 @@ class LongPolls:
         for at in range(offset, queue.readable_max):
             entry = queue.entry(at)
             if entry is not None and pull.is_held:
-                held.on_appended(topic, queue_id, at + 1, entry[2])
+                held.show(pull, at + 1, entry[2])
 
 
 def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answered], list[HeldPull]]:

@@ -33,7 +33,8 @@ RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others
 class HeldPull:
     """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
-    `frame` is the encoded request; `resume` runs it again, not to be held. `has_news`: a message released it.
+    `frame` is the encoded request; `resume` runs it again, not to be held. `offset`: of the next message of its queue that it
+    has not heard of. `has_news`: a message released it.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class HeldPull:
         "group",
         "has_news",
         "is_held",
+        "offset",
         "peer",
         "queue_id",
         "resume",
@@ -56,6 +58,7 @@ class HeldPull:
         group: str,
         topic: str,
         queue_id: int,
+        offset: int,
         tag_codes: frozenset[int] | None,
         accept: Callable[[bytes], bool] | None,
         resume: Callable[[HeldPull], None],
@@ -65,6 +68,7 @@ class HeldPull:
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
+        self.offset = offset
         self.tag_codes = tag_codes
         self.accept = accept
         self.resume = resume
@@ -102,9 +106,6 @@ class HeldPulls:
         self._connections: dict[Peer, set[HeldPull]] = {}
         self.by_queue: dict[tuple[str, int], list[HeldPull]] = {}
         self._watched: Counter[tuple[str, int]] = Counter()
-        self._told: dict[
-            tuple[str, int], int
-        ] = {}  # up to which offset pulls with `accept` have heard of a queue's messages
         self._others: list[Callable[[], None]] = []
         self.count = 0
         self.frames_bytes = 0
@@ -168,27 +169,39 @@ class HeldPulls:
         waiting = self.by_queue.get((topic, queue_id))
         if waiting is None:
             return
-        record: bytes | None = None
-        # One notice may stand for several messages (LogAppender.show_raw): then the pull itself looks at all of them.
-        is_next = self._told.get((topic, queue_id)) == max_offset - 1
+        record: bytes | None = None  # read once for all who test it
         stay: list[HeldPull] = []
         for pull in waiting:
-            if pull.tag_codes is not None and tags_code not in pull.tag_codes:
+            if record is None and pull.accept is not None:
+                record = self._record_at(topic, queue_id, max_offset - 1)
+            if not self._release_for(pull, max_offset, tags_code, record):
                 stay.append(pull)
-                continue
-            if pull.accept is not None:
-                self._told[topic, queue_id] = max_offset
-                record = record or self._record_at(topic, queue_id, max_offset - 1)
-                if is_next and record is not None and not pull.accept(record):
-                    stay.append(pull)
-                    continue
-            pull.has_news = True
-            self._unhold(pull)
-            self._run_soon(pull)
         # At once: taken out one by one, thousands at one queue would be moved up for each of them.
         if len(stay) < len(waiting):
             waiting[:] = stay
             self._drop_empty((topic, queue_id))
+
+    def show(self, pull: HeldPull, max_offset: int, tags_code: int) -> None:
+        """Tell one pull alone of a message that was announced before it was held."""
+        key = pull.topic, pull.queue_id
+        record = self._record_at(*key, max_offset - 1) if pull.accept is not None else None
+        if self._release_for(pull, max_offset, tags_code, record):
+            self.by_queue[key].remove(pull)
+            self._drop_empty(key)
+
+    def _release_for(self, pull: HeldPull, max_offset: int, tags_code: int, record: bytes | None) -> bool:
+        """Release the pull if the message before `max_offset` may be for it; its place in its queue is the caller's."""
+        is_next = pull.offset == max_offset - 1
+        pull.offset = max_offset
+        if pull.tag_codes is not None and tags_code not in pull.tag_codes:
+            return False
+        # One notice may stand for several messages (LogAppender.show_raw): then the pull itself looks at all of them.
+        if pull.accept is not None and is_next and record is not None and not pull.accept(record):
+            return False
+        pull.has_news = True
+        self._unhold(pull)
+        self._run_soon(pull)
+        return True
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:
         """The group's offset was reset: its held pulls learn of it at once."""

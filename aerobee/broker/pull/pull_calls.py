@@ -123,6 +123,7 @@ class PullCalls:
                 asked.group,
                 asked.topic,
                 asked.queue_id,
+                asked.offset,
                 pull.tag_codes,
                 pull.accept,
                 self.resume if rewrite is None else partial(self.resume, rewrite=rewrite),

@@ -219,3 +219,28 @@ def test_a_store_that_cannot_be_read_is_an_answer_to_what_waited(
     monkeypatch.setattr(pulling.store, "get_messages", fail)
     pulling.run_soon()
     assert [(reply.code, reply.remark) for reply in connection.replies()] == [(1, "the entry has no record")]
+
+
+def test_a_pull_that_comes_with_a_message_wakes_nobody_else_by_it(pulling: Pulling) -> None:
+    # A held pull by SQL92 was told of the message when it was stored; that another one is held afterwards is no news to it.
+    sql = {"subscription": "color = 'red'", "expressionType": "SQL92"}
+    held = poll(pulling, pull_request(3, flags=WAITS, **sql))
+    pulling.send(tag="TagA")
+    other = FakePeer()
+    data = encode_frame(pull_request(4, flags=WAITS, subscription="TagC")) + send_frame()
+    assert pulling.fast_path.burst(other, data, 0) == len(data)  # type: ignore[arg-type]
+    pulling.run_soon()
+    assert (held.replies(), pulling.held.count) == ([], 2)
+
+
+def test_a_sql_pull_is_shown_the_messages_of_its_own_burst(pulling: Pulling) -> None:
+    sql = {"subscription": "color = 'red'", "expressionType": "SQL92"}
+    peer = FakePeer()
+    texts = ("UNIQ_KEY\x01U\x02color\x01blue\x02", "UNIQ_KEY\x01U\x02color\x01red\x02")
+    data = b"".join(
+        (encode_frame(pull_request(3, flags=WAITS, **sql)), *(send_frame(properties=text) for text in texts))
+    )
+    assert pulling.fast_path.burst(peer, data, 0) == len(data)  # type: ignore[arg-type]
+    pulling.run_soon()
+    found = [reply for reply in peer.replies() if reply.ext and "nextBeginOffset" in reply.ext]
+    assert [record.properties["color"] for reply in found for record in decode_records(reply.body)] == ["red"]

@@ -290,3 +290,20 @@ def test_statistics_count_what_was_pulled(pulling: Pulling) -> None:
     pulling.pull(FakePeer(), pull_request())
     counters = dict(pulling.stats.counters("GROUP_GET_NUMS"))
     assert counters["TopicNormal@group"].count == 3
+
+
+def test_a_held_sql_pull_hears_of_each_message_once_and_of_several_at_once(tmp_path: Path) -> None:
+    pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
+    connection = FakePeer()
+    request = pull_request(flags=SUSPEND | SUBSCRIPTION, expressionType="SQL92", subscription="color = 'red'")
+    assert pulling.pull(connection, request) is None
+    for _ in range(3):
+        pulling.send(tag="TagA")
+        pulling.run_soon()
+    assert (pulling.held.count, connection.replies()) == (1, []), "each was tested, and none is for it"
+    # A slave's notice may stand for more than one message: the pull looks at all of them itself.
+    pulling.held.on_appended("TopicNormal", 1, 5, 0)
+    pulling.run_soon()
+    (reply,) = connection.replies()
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "3")
+    pulling.close()
