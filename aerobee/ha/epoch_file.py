@@ -112,6 +112,13 @@ def common_point(
     return None
 
 
+def parted_at_first_byte(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -> bool:
+    """Whether both logs are known from byte 0 on, and different masters wrote it: they share nothing."""
+    if not local or not master:
+        return False
+    return local[0].start_offset == master[0].start_offset == 0 and local[0].epoch != master[0].epoch
+
+
 def cut_epochs(entries: Sequence[EpochEntry], point: CommonPoint) -> tuple[EpochEntry, ...]:
     """The epochs of a log that was cut at `point`: none behind its epoch."""
     return tuple(entry for entry in entries if entry.epoch <= point.epoch)

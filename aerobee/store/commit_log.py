@@ -445,6 +445,16 @@ class CommitLog:
         self._enter(tail)
         return cleared
 
+    def clear(self) -> None:
+        """Remove every file: the log is as empty as a new one, and begins at 0 or where a master's log does. Raises OSError."""
+        self.set_end(0, clear=False)
+        while self.segments:
+            segment = self.segments.pop()
+            segment.close()
+            self._disk.remove(segment.path)
+            self._unsynced_names = True
+        self.base, self.buffer, self.limit = 0, bytearray(), 0
+
     def detach_first(self) -> Segment:
         """Take the oldest file out of the log; the caller removes it from the disk. Never the current one.
 

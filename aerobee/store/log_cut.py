@@ -64,14 +64,16 @@ def cut_log(
     root: str,
     start: int,
 ) -> LogCut:
-    """Cut everything from `start` on, a record's begin. No sync is under way, and nobody appends. Blocking.
+    """Cut everything from `start` on, a record's begin; from 0 on nothing is left, not even a file. No sync is under way, and
+    nobody appends. Blocking.
 
     In memory and in the files on return, but for a sync of them. Raises RecordInvalid for a place that is no record's
     begin, OSError.
     """
     end = log.end
     kind = LogScanner(log, check_crc=False).at(start).kind if start < end else ScanKind.RECORD
-    if not log.min_offset < start <= end or kind not in (ScanKind.RECORD, ScanKind.BLANK):
+    is_inside = log.min_offset < start <= end or start == log.min_offset == 0
+    if not is_inside or kind not in (ScanKind.RECORD, ScanKind.BLANK):
         raise RecordInvalid(
             f"the log {log.min_offset}..{end} cannot be cut at {start}: no record begins there"
         )
@@ -93,7 +95,10 @@ def cut_log(
     count = queues.cut_records_from(start)
     queues.expose_all()
     _cut_index(index, start)
-    log.set_end(start, clear=True)
+    if start == 0:
+        log.clear()
+    else:
+        log.set_end(start, clear=True)
     return LogCut(start, end, count, paths)
 
 

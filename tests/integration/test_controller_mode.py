@@ -203,6 +203,36 @@ async def test_a_returning_master_cuts_what_nobody_else_has(group: Group, tmp_pa
     await wait_until(lambda: again.store.max_offset("t", 0) == 6, "confirmed messages are seen", timeout_s=60)
 
 
+async def test_a_returning_master_whose_first_bytes_nobody_copied_begins_anew(
+    group: Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await group.begin()
+    a = await group.start("a")
+    b = await group.start("b")
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    assert b.controllers is not None
+    b.controllers.agent.mode._follower._is_following = False
+    await group.sent(a, [b"only here %d" % number for number in range(3)])
+    a.offsets.commit("g", "t", 0, 3)
+    lost = log_bytes(a)
+    assert b.store.log.end == 0
+    await a.kill()
+    await wait_until(lambda: b.role.role is Role.MASTER, timeout_s=60)
+    await group.sent(b, [b"second epoch", b"and more"])
+    again = await group.start("a")
+    await same(again, b)
+    kept = sorted((tmp_path / "a" / "cut").iterdir())
+    assert b"".join(path.read_bytes() for path in kept) == lost
+    assert f"its bytes from 0 up to {len(lost)} were cut off, with 3 queue entries" in caplog.text
+    assert (tmp_path / "a" / "epochFileCheckpoint").read_bytes().endswith(b"\n2-0\n")
+    await wait_until(lambda: again.store.max_offset("t", 0) == 2, "confirmed messages are seen", timeout_s=60)
+    assert (again.offsets.query("g", "t", 0) or 0) <= 2
+    await again.stop()
+    once_more = await group.start("a")
+    await same(once_more, b)
+    await wait_until(lambda: once_more.store.max_offset("t", 0) == 2, timeout_s=60)
+
+
 async def test_a_deposed_master_forgets_progress_in_what_is_cut_off(group: Group) -> None:
     """Its consumers were further than the log that is left: as the next master it would pass over what comes there."""
     await group.begin()

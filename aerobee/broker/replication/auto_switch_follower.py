@@ -21,7 +21,7 @@ from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, StoreError
-from aerobee.ha.epoch_file import common_point
+from aerobee.ha.epoch_file import common_point, parted_at_first_byte
 from aerobee.ha.handshake import Handshake, HandshakeReply, MasterStream
 from aerobee.ha.transfer_header import StateReport, TransferFrame
 from aerobee.network import Network
@@ -196,6 +196,15 @@ class AutoSwitchFollower(Follower):
         if not store_log.segments or end == store_log.min_offset == 0:
             return
         point = common_point(epochs.entries, end, greeting.entries, greeting.max_offset)
+        if (
+            point is None
+            and store_log.min_offset == 0
+            and parted_at_first_byte(epochs.entries, greeting.entries)
+        ):
+            # Nobody copied the first byte of this log, and so nothing of it was confirmed.
+            await self._cut(0, f"was written in epoch {epochs.entries[0].epoch} alone")
+            epochs.clear()
+            return
         if point is None:
             raise CannotFollow(
                 f"this log shares no epoch with that of the master at {self._master.ha}. Move the store of this broker away if "
@@ -207,20 +216,23 @@ class AutoSwitchFollower(Follower):
                 "Move the store of this broker away"
             )
         if point.offset < end:
-            cut = await self._store.cut_to(point.offset)
-            self.confirm_offset = min(self.confirm_offset, point.offset)
-            self._on_cut(point.offset)
-            log.warning(
-                "this log parted from the master's at %d, in epoch %d: its bytes up to %d were cut off, with %d queue entries, "
-                "and are kept in %s",
-                cut.start,
-                point.epoch,
-                cut.end,
-                cut.entry_count,
-                ", ".join(cut.paths),
-            )
+            await self._cut(point.offset, f"parted from the master's in epoch {point.epoch}")
         # After the cut: epochs without their bytes are harmless, bytes without their epochs are not.
         epochs.cut(point)
+
+    async def _cut(self, start: int, what: str) -> None:
+        """Cut the log's end off; `what` says of the log why. Raises StoreError, RecordInvalid, OSError."""
+        cut = await self._store.cut_to(start)
+        self.confirm_offset = min(self.confirm_offset, start)
+        self._on_cut(start)
+        log.warning(
+            "this log %s: its bytes from %d up to %d were cut off, with %d queue entries, and are kept in %s",
+            what,
+            cut.start,
+            cut.end,
+            cut.entry_count,
+            ", ".join(cut.paths),
+        )
 
     def _disconnect(self) -> None:
         self._is_following = False

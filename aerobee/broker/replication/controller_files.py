@@ -123,6 +123,10 @@ class Epochs:
         """The log was cut there. Raises StoreError."""
         self._keep(cut_epochs(self.entries, point))
 
+    def clear(self) -> None:
+        """Nothing is left of the log. Raises StoreError."""
+        self._keep(())
+
     def follow_log(self, min_offset: int, end: int) -> None:
         """Forget epochs of bytes that were deleted, and those that begin behind the log's end: nothing was kept of them."""
         kept = without_deleted([each for each in self.entries if each.start_offset <= end], min_offset)

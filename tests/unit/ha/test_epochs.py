@@ -20,6 +20,7 @@ from aerobee.ha.epoch_file import (
     decode_epochs,
     encode_epochs,
     end_offset,
+    parted_at_first_byte,
     without_deleted,
 )
 
@@ -140,3 +141,22 @@ def test_any_epochs_both_ways(steps: list[tuple[int, int]]) -> None:
     assert decode_epochs(encode_epochs(entries)) == entries
     ends = [end_offset(entries, place, start + 10) for place in range(len(entries))]
     assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize(
+    ("local", "master", "expected"),
+    [
+        (((1, 0),), ((2, 0),), True),
+        (((1, 0), (2, 500)), ((3, 0), (4, 10)), True),
+        (((1, 0),), ((1, 0), (2, 5)), False),
+        (((1, 0),), ((5, 900),), False),  # the master's first bytes are deleted: they may have been these
+        (((1, 100),), ((2, 0),), False),
+        ((), ((2, 0),), False),
+        (((1, 0),), (), False),
+    ],
+)
+def test_logs_share_nothing_when_their_first_byte_is_of_two_masters(
+    local: tuple[tuple[int, int], ...], master: tuple[tuple[int, int], ...], expected: bool
+) -> None:
+    ours, theirs = [EpochEntry(*each) for each in local], [EpochEntry(*each) for each in master]
+    assert parted_at_first_byte(ours, theirs) is expected
