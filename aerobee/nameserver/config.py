@@ -48,7 +48,8 @@ WITHOUT_EFFECT_KEYS = {
 START_ONLY_KEYS = frozenset(
     {
         "listenPort", "bindAddress", "listeners", "pendingReplyBytesMax", "serverChannelMaxIdleTimeSeconds",
-        "tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis", "enableControllerInNamesrv",
+        "tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis", "enableControllerInNamesrv", "kvConfigPath",
+        "metricsExporterType", "metricsPromExporterHost", "metricsPromExporterPort",
     }
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.admin.broker import LIVE_STORE_KEYS, RESTART_KEYS
 from aerobee.broker.config import BrokerConfig
-from aerobee.config import property_key
-from aerobee.nameserver.config import WITHOUT_EFFECT_KEYS, NameServerConfig
+from aerobee.config import fields_by_key, property_key
+from aerobee.nameserver.config import START_ONLY_KEYS, WITHOUT_EFFECT_KEYS, NameServerConfig
 from aerobee.ops.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
 from aerobee.store.config import StoreConfig
 
@@ -28,11 +30,17 @@ def test_the_table_of_rocketmqs_settings_is_what_the_code_says() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def attributes_read() -> set[str]:
     """Every attribute that the code reads inside a function, but for the checks of the configurations themselves."""
     found: set[str] = set()
     for path in (ROOT / "aerobee").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not (
                 isinstance(node, ast.FunctionDef) and node.name == "__post_init__"
             ):
@@ -53,6 +61,54 @@ def test_every_setting_of_ours_is_read_somewhere(name: str) -> None:
     folders = (ROOT / "aerobee" / "broker", ROOT / "aerobee" / "nameserver")
     text = "".join(path.read_text(encoding="utf-8") for each in folders for path in each.rglob("*.py"))
     assert [key for key in unread if f'"{key}"' not in text] == []
+
+
+LIVE: dict[str, frozenset[str]] = {
+    "broker": frozenset(fields_by_key(BrokerConfig)) - RESTART_KEYS,
+    "store": frozenset(LIVE_STORE_KEYS),
+    "nameserver": frozenset(fields_by_key(NameServerConfig)) - START_ONLY_KEYS - set(WITHOUT_EFFECT_KEYS),
+}
+# What runs once, when a part is made.
+MAKING = ("__init__", "__post_init__", "_make_h", "open_")
+
+
+@functools.cache
+def attributes_read_after_the_start() -> set[str]:
+    """Attributes and keys (bounds are asked for by key) that functions read which do not only make parts."""
+    found: set[str] = set()
+    for folder in ("broker", "store", "nameserver", "remoting", "ha", "monitoring"):
+        for path in (ROOT / "aerobee" / folder).rglob("*.py"):
+            found |= read_by(parsed(path))
+    return found
+
+
+def read_by(node: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not child.name.startswith(MAKING):
+                found |= read_in(child)
+        elif isinstance(child, ast.Assign) and isinstance(child.value, ast.Constant):
+            found.add(str(child.value.value))  # a key that has a name
+        else:
+            found |= read_by(child)
+            if isinstance(child, ast.Lambda):
+                found |= read_in(child)
+    return found
+
+
+def read_in(function: ast.AST) -> set[str]:
+    return {each.attr for each in ast.walk(function) if isinstance(each, ast.Attribute)} | {
+        str(each.value) for each in ast.walk(function) if isinstance(each, ast.Constant)
+    }
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_setting_that_is_said_to_change_at_run_time_is_read_after_the_start(name: str) -> None:
+    config: type[Any] = CONFIGS[name]
+    read = attributes_read_after_the_start()
+    names = {property_key(each): each.name for each in dataclasses.fields(config)}
+    assert [key for key in sorted(LIVE[name]) if not {key, names[key]} & read] == []
 
 
 def test_keys_that_only_rocketmq_has_are_known_when_a_file_holds_them() -> None:

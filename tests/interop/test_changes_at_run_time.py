@@ -1,0 +1,211 @@
+"""Settings of RocketMQ that its mqadmin changes while a broker runs, and what they do to requests that no client of ours made.
+
+Each runs at RocketMQ's broker as well (AEROBEE_INTEROP_TARGET=both), unless its text says why not.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+
+from tests.interop.rocketmq import Broker, Cluster, Driver, call
+from tests.interop.test_java_client import make_group, make_topic
+from tests.interop.test_raw_requests import FOUND, has_message, pop, send
+from tests.waiting import wait_for
+
+PULL, MAX_OFFSET, RECALL, HEARTBEAT = 11, 30, 370, 34
+
+
+@contextlib.contextmanager
+def changed(driver: Driver, broker: Broker, **values: tuple[str, str]) -> Iterator[None]:
+    """The first value of each key while the block runs, the second one afterwards; each set by mqadmin."""
+    try:
+        for key, (value, _) in values.items():
+            change(driver, broker, key, value)
+        yield
+    finally:
+        for key, (_, value) in values.items():
+            change(driver, broker, key, value)
+
+
+def change(driver: Driver, broker: Broker, key: str, value: str) -> None:
+    out = driver.admin(
+        broker.namesrv, "updateBrokerConfig", "-b", broker.address, "-k", key, "-v", value, with_errors=True
+    )
+    assert "update broker config success" in out, out
+    assert f"{key}={value}" in call(broker.address, 26, {})[1].decode().splitlines()
+
+
+def send_to_queues(driver: Driver, cluster: Cluster, topic: str, *queues: int) -> None:
+    """A message to each of these queues by Java: in a topic of priorities the queue is the priority."""
+    with driver.producer(cluster.namesrv) as producer:
+        producer.send(
+            [{"topic": topic, "body": f"p{queue}", "queue": queue, "broker": "broker-a"} for queue in queues]
+        )
+
+
+def popped_queues(fields: dict[str, str]) -> list[int]:
+    """The queues of a pop's reply in the order in which its messages stand."""
+    return [int(part.split(" ")[1]) for part in fields["startOffsetInfo"].split(";")]
+
+
+def test_the_order_of_priorities(cluster: Cluster, driver: Driver, topic: str) -> None:
+    make_topic(driver, cluster, topic, queues=3, a="+message.type=PRIORITY")
+    send_to_queues(driver, cluster, topic, 1, 0, 2)
+    for ascending in ("true", "false", "true"):
+        group = driver.unique("CG_changes")
+        make_group(driver, cluster, group)
+        with changed(driver, cluster.broker, priorityOrderAsc=(ascending, "true")):
+            found = []
+            for _ in range(3):
+                code, fields = pop(cluster, topic, group, born=None, maxMsgNums="1")
+                assert code == FOUND
+                found += popped_queues(fields)
+        assert found == ([2, 1, 0] if ascending == "true" else [0, 1, 2])
+
+
+def max_offset(cluster: Cluster, topic: str, queue: int) -> int:
+    header, _ = call(cluster.broker.address, MAX_OFFSET, {"topic": topic, "queueId": str(queue)})
+    return int(header["extFields"]["offset"]) if header["code"] == 0 else 0
+
+
+def test_what_comes_again_keeps_its_priority(cluster: Cluster, driver: Driver, topic: str) -> None:
+    """useSeparateRetryQueue with queues added later, and popFromRetryProbabilityForPriority."""
+    make_topic(driver, cluster, topic, queues=2, a="+message.type=PRIORITY")
+    group = driver.unique("CG_changes")
+    make_group(driver, cluster, group)
+    retry = f"%RETRY%{group}_{topic}"
+
+    def again(*queues: int) -> None:
+        send_to_queues(driver, cluster, topic, *queues)
+        before = [max_offset(cluster, retry, queue) for queue in range(4)]
+        for _ in queues:
+            assert pop(cluster, topic, group, born=None, invisibleTime="1500")[0] == FOUND
+        expected = sum(before) + len(queues)
+        wait_for(
+            "the copies in the retry topic",
+            lambda: sum(max_offset(cluster, retry, queue) for queue in range(4)) == expected,
+            60,
+        )
+
+    with changed(
+        driver,
+        cluster.broker,
+        useSeparateRetryQueue=("true", "false"),
+        popFromRetryProbabilityForPriority=("100", "0"),
+    ):
+        again(0, 1)
+        assert [max_offset(cluster, retry, queue) for queue in range(2)] == [1, 1]
+        make_topic(driver, cluster, topic, queues=4, a="+message.type=PRIORITY")
+        for _ in range(2):
+            assert from_where(cluster, topic, group)[0] == "again"
+        again(3)
+        assert max_offset(cluster, retry, 3) == 1
+        send_to_queues(driver, cluster, topic, 3)
+        assert from_where(cluster, topic, group) == ("again", 3)
+    with changed(driver, cluster.broker, popFromRetryProbabilityForPriority=("0", "0")):
+        assert from_where(cluster, topic, group) == ("first", 3)
+
+
+def from_where(cluster: Cluster, topic: str, group: str) -> tuple[str, int]:
+    """What a pop got: from the retry topic ("again") or the topic itself ("first"), and the queue."""
+    code, fields = pop(cluster, topic, group, born=None)
+    assert code == FOUND
+    source, queue, _ = fields["startOffsetInfo"].split(" ")
+    return "first" if source == "0" else "again", int(queue)
+
+
+def test_whether_a_lock_that_ran_out_is_told(cluster: Cluster, driver: Driver, topic: str) -> None:
+    make_topic(driver, cluster, topic, queues=1)
+    send(driver, cluster, topic, 1)
+    for told in ("false", "true"):
+        group = driver.unique("CG_changes")
+        make_group(driver, cluster, group)
+        ordered = {"order": "true", "queueId": "0"}
+        with changed(driver, cluster.broker, enableNotifyAfterPopOrderLockRelease=(told, "true")):
+            now = str(round(time.time() * 1000))
+            held = {**ordered, "attemptId": "one", "invisibleTime": "2000"}
+            assert pop(cluster, topic, group, born=now, **held)[0] == FOUND
+            waits = {**ordered, "attemptId": "two", "pollTime": "60000" if told == "true" else "4500"}
+            _, took = has_message(cluster, topic, group, **waits, bornTime=now)
+        # Told: when the two seconds are over. Not told: when the time of the request is up.
+        assert 0.5 < took < 50 if told == "true" else took > 3.5
+
+
+def test_a_recall_takes_back_no_message_of_another_topic(
+    cluster: Cluster, driver: Driver, topic: str
+) -> None:
+    other = f"{topic}_other"
+    for each in (topic, other):
+        make_topic(driver, cluster, each, queues=1)
+    address = cluster.broker.address
+    with (
+        changed(
+            driver,
+            cluster.broker,
+            recallMessageEnable=("true", "false"),
+            appendTopicForTimerDeleteKey=("true", "false"),
+        ),
+        driver.producer(cluster.namesrv) as producer,
+    ):
+        kept, gone = producer.send(
+            [{"topic": topic, "body": body, "delay_ms": 6000} for body in ("kept", "gone")]
+        )
+        version, _, *rest = base64.urlsafe_b64decode(kept["recall_handle"]).decode().split(" ")
+        forged = base64.urlsafe_b64encode(" ".join([version, other, *rest]).encode()).decode()
+        call(address, RECALL, {"topic": other, "recallHandle": forged, "producerGroup": "stranger"})
+        assert producer.call("recall", topic=topic, handle=gone["recall_handle"]) == gone["msg_id"]
+        with driver.push(cluster.namesrv, topic) as consumer:
+            assert [message["body"] for message in consumer.received(1, 60)] == ["kept"]
+            time.sleep(2)
+            assert [message["body"] for message in consumer.received()] == ["kept"]
+
+
+def test_pulls_of_those_that_are_no_members(cluster: Cluster, driver: Driver, topic: str) -> None:
+    make_topic(driver, cluster, topic, queues=1)
+    group = driver.unique("CG_changes")
+    make_group(driver, cluster, group)
+    send(driver, cluster, topic, 1)
+    pull = {
+        "consumerGroup": group, "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4",
+        "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
+    }  # fmt: skip
+    assert call(cluster.broker.address, PULL, pull)[0]["code"] == 0
+    with changed(driver, cluster.broker, rejectPullConsumerEnable=("true", "false")):
+        assert call(cluster.broker.address, PULL, pull)[0]["code"] == 24
+        with driver.push(cluster.namesrv, topic) as member:
+            assert [message["body"] for message in member.received(1)] == ["m0"]
+    assert call(cluster.broker.address, PULL, pull)[0]["code"] == 0
+
+
+def test_limits_are_what_the_tool_set(cluster: Cluster, driver: Driver, topic: str) -> None:
+    """What is accepted is in force: a limit of sends in waiting, and whether there is one."""
+    make_topic(driver, cluster, topic, queues=1)
+    with changed(
+        driver,
+        cluster.broker,
+        waitTimeMillsInSendQueue=("5000", "10000"),
+        brokerFastFailureEnable=("false", "true"),
+    ):
+        send(driver, cluster, topic, 2)
+    assert max_offset(cluster, topic, 0) == 2
+
+
+def test_latency_of_sends_is_measured(cluster: Cluster, driver: Driver, topic: str) -> None:
+    make_topic(driver, cluster, topic, queues=1)
+    send(driver, cluster, topic, 200)
+
+    def latency() -> dict[str, str]:
+        table = json.loads(call(cluster.broker.address, 28, {})[1])["table"]
+        return {key: value for key, value in table.items() if key.startswith("putLatency")}
+
+    wait_for("a latency above zero", lambda: any(float(value) > 0 for value in latency().values()), 90)
+    assert {"putLatency99", "putLatency999"} <= set(latency())
+    out = driver.admin(cluster.namesrv, "brokerStatus", "-b", cluster.broker.address)
+    (shown,) = (
+        line.split(":", 1)[1].strip() for line in out.splitlines() if line.startswith("putLatency99 ")
+    )
+    assert float(shown) >= 0
