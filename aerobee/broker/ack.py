@@ -88,6 +88,8 @@ class AckPolicy:
         self._replication: ReplicationWatermark | None = None
         self._may_answer: Callable[[], bool] | None = None
         self._shortage: Callable[[], str] | None = None
+        # Whether `shortage` has to be asked at all. A plain attribute: it is read with each burst.
+        self.may_lack_replicas = False
         self._waiting: deque[_Held] = deque()  # by deadline, as the time-out is the same for all
         self._timer: Timer | None = None
         self._listeners: list[Callable[[], None]] = []
@@ -122,6 +124,7 @@ class AckPolicy:
     def refuse_on(self, shortage: Callable[[], str] | None) -> None:
         """Ask this before messages of clients are stored; None: nobody."""
         self._shortage = shortage
+        self.may_lack_replicas = shortage is not None
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when `holds` may have changed."""

@@ -48,6 +48,7 @@ class Overload:
         self._stalled_before_s = 0.0  # when the sample was armed
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self._overdue = math.inf  # from then on a sample that has not come is load
         self._now: Callable[[], float] = float
         self._late_samples = 0
         self._samples = 0
@@ -69,6 +70,8 @@ class Overload:
         self._pending_limit_bytes = pending_limit_bytes
         self._late_samples = 0
         self._reason = ""
+        if self._timer is not None:
+            self._overdue = self._due + HICCUP_LIMITS * self._wait_limit_ms / 1000
 
     def start(self) -> None:
         """Begin to measure how late the running event loop is, and to look at what is unsent."""
@@ -80,6 +83,7 @@ class Overload:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._overdue = math.inf
         self._is_idle = False
 
     @property
@@ -95,20 +99,22 @@ class Overload:
     @property
     def reason(self) -> str:
         """Why sends are refused now, with the measured wait; empty when they are not."""
-        self.asked()
-        return self._reason
+        return self.asked()
 
-    def asked(self) -> None:
-        """Requests have come: sample often from now on, and at once when a sample is long overdue."""
+    def asked(self) -> str:
+        """Requests have come: sample often from now on, and at once when a sample is long overdue. Returns `reason`."""
         self._was_asked = True
         if self._is_idle:
             self._is_idle = False
             self._arm(min(SAMPLE_S, self._due - self._now()))
-        if not self._reason and self._timer is not None:
-            # Asked with each burst, so only a sample that is overdue is looked at closely: stalls can but shorten the wait.
-            hiccup_ms = HICCUP_LIMITS * self._wait_limit_ms
-            if (self._now() - self._due) * 1000 > hiccup_ms and (wait_ms := self._late_ms()) > hiccup_ms:
-                self.observe(round(wait_ms), self._last_pending_bytes)
+        # Asked with each burst, so only a sample that is overdue is looked at closely: stalls can but shorten the wait.
+        if (
+            self._now() > self._overdue
+            and not self._reason
+            and (wait_ms := self._late_ms()) > HICCUP_LIMITS * self._wait_limit_ms
+        ):
+            self.observe(round(wait_ms), self._last_pending_bytes)
+        return self._reason
 
     def observe(self, wait_ms: int, pending_bytes: int) -> None:
         """Take one measurement: how long a ready task waited, and the bytes that peers have not read."""
@@ -149,5 +155,6 @@ class Overload:
         if self._timer is not None:
             self._timer.cancel()
         self._due = self._now() + delay_s
+        self._overdue = self._due + HICCUP_LIMITS * self._wait_limit_ms / 1000
         self._stalled_before_s = self._stalled_s()
         self._timer = asyncio.get_running_loop().call_at(self._due, self._sample)

@@ -114,8 +114,9 @@ class LogAppender:
         self.clock = clock
         # Where they are held, records that consumers may not see yet: end in the log, queue, next offset, tags code.
         self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
-        # Of a burst: index entries (hash, physical offset) to be written at its end, and the room that is left.
+        # Of a burst: index entries (hash, physical offset) to be written at its end.
         self._index_entries: list[tuple[int, int]] = []
+        # Entries for which there is surely room behind these. Whoever else writes to the index sets it to 0.
         self._index_room = 0
 
     @property
@@ -235,34 +236,30 @@ class LogAppender:
 
     # -- bursts: many records that share their origin
 
-    def begin_burst(self, origin: Origin, born_host: bytes, now_ms: int) -> None:
-        """Before the first append_parts() or append_run() of a burst that came from `born_host` (packed), at `now_ms`."""
-        if born_host != origin.born_host:
-            origin.enter(born_host)
-        origin.now_ms = now_ms
-        index = self.index
-        if index.is_enabled and index.files:
-            file = index.files[-1]
-            self._index_room = (
-                min(file.reserved, file.entry_count_max) - file.count - len(self._index_entries)
-            )
-        else:
-            self._index_room = 0 if index.is_enabled else _NO_INDEX_ROOM
-
     def end_burst(self, now_ms: int) -> None:
         """After the last append of a burst: write its index entries."""
         self.last_store_timestamp = now_ms
-        log, last, queue = self.log, self.last_record_offset, self._last_queue
         # The newest record stands where and with the size that was told, or a file was begun behind it; and its entry says so.
-        if last >= log.base:
-            size = log.end - last
-            assert _SIZE.unpack_from(log.buffer, last - log.base) == (size,)
-            assert queue is None or _newest_entry(queue) == (last, size)
+        assert self._is_newest_told()
         entries = self._index_entries
         if entries:
             self._index_entries = []
             if self.index.is_enabled:
                 self.index.files[-1].put_run(entries, now_ms)
+
+    def _is_newest_told(self) -> bool:
+        """Whether the newest record and its queue entry say where it is and what size it has: read where they were written."""
+        log, queue = self.log, self._last_queue
+        if queue is None or log.end == log.base:
+            return True
+        offset, size = _ENTRY_START.unpack_from(
+            queue.tail_buffer, (queue.max_offset - 1 - queue.tail_base) * ENTRY_BYTES
+        )
+        return (
+            offset == self.last_record_offset
+            and offset + size == log.end
+            and _SIZE.unpack_from(log.buffer, offset - log.base) == (size,)
+        )
 
     def append_parts(
         self,

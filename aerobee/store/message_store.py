@@ -48,8 +48,8 @@ Arrival = Callable[[str, int, int, int], None]
 class MessageStore:
     """Single writer: every method belongs to the event loop's thread, but load(), which blocks and runs before.
 
-    What appends many records of a burst uses `appender` (log_appender.py) itself, between its begin_burst() and
-    end_burst(), and calls burst_done() at the end.
+    What appends many records of a burst uses `appender` (log_appender.py) itself, and at the end calls its
+    end_burst() and burst_done().
     """
 
     def __init__(

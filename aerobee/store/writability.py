@@ -26,6 +26,8 @@ class Writability:
             else None
         )
         self._failure: StoreError | None = None
+        # Whether a sender's message would be taken now. A plain attribute, set with the refusals: it is read with each burst.
+        self.is_writable = False
 
     def check_writable(self) -> None:
         """Raise StoreNotWritable or StoreFull when no message can be taken now."""
@@ -36,11 +38,6 @@ class Writability:
         """Raise StoreNotWritable or StoreFull when not even what a master sends can be taken."""
         if self._refusal is not None:
             raise self._refusal
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether a sender's message would be taken now."""
-        return self._refusal is None and self._slave_refusal is None
 
     @property
     def is_sound(self) -> bool:
@@ -60,11 +57,13 @@ class Writability:
     def open(self) -> None:
         """Recovery is through: take messages from now on."""
         self._refusal = None
+        self._changed()
 
     def close(self, why: str) -> None:
         """Take nothing from now on. A refusal that stands already says more and stays, but for that of a full disk."""
         if self._refusal is None or isinstance(self._refusal, StoreFull):
             self._refusal = StoreNotWritable(why)
+            self._changed()
 
     def fail(self, failure: StoreError) -> None:
         """Take nothing any more, for good. The first failure is the one that is told."""
@@ -72,10 +71,12 @@ class Writability:
             _logger.error("%s", failure)
             self._failure = failure
             self._refusal = StoreNotWritable(str(failure), path=failure.path, offset=failure.offset)
+            self._changed()
 
     def refuse_messages(self, reason: str) -> None:
         """Take no messages but a master's raw ones, for this reason; "": take them. Overrides what brokerRole says."""
         self._slave_refusal = StoreNotWritable(reason) if reason else None
+        self._changed()
 
     def note_disk(self, full: StoreFull | None) -> None:
         """The disk was looked at: `full` when it has too little room for more messages, None when it has enough."""
@@ -84,3 +85,7 @@ class Writability:
             _logger.error("%s", full)
         elif full is None and isinstance(self._refusal, StoreFull):
             self._refusal = None
+        self._changed()
+
+    def _changed(self) -> None:
+        self.is_writable = self._refusal is None and self._slave_refusal is None

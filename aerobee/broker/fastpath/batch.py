@@ -13,7 +13,7 @@ from aerobee.broker.fastpath.request import (
     NotOrdinary,
     Request,
     number,
-    split_properties,
+    read_pairs,
 )
 from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
@@ -37,8 +37,7 @@ class Batches:
         try:
             topic_name, queue_text, sys_flag, born_timestamp, _, text, tries, _ = LETTERS(request.ext)
             topic, queue = shared.find(topic_name, queue_text)
-            names_and_values = iter(split_properties(text))
-            outer = dict(zip(names_and_values, names_and_values))  # noqa: B905 - a last part may have no partner
+            outer = read_pairs(text)
             waits = shared.waits(outer)
             sys_flag, born_timestamp, tries = number(sys_flag), number(born_timestamp), number(tries)
             unique_key = outer["UNIQ_KEY"]

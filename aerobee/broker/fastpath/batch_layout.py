@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from typing import NamedTuple
 from zlib import crc32
 
-from aerobee.broker.fastpath.request import split_properties
+from aerobee.broker.fastpath.request import read_pairs
 from aerobee.broker.fastpath.topic import FastTopic
 from aerobee.broker.send.send_header import BATCH_ENTRY_BYTES_MIN, BATCH_ENTRY_HEAD
 from aerobee.message import MAGIC_V1, PROPERTIES_BYTES_MAX
@@ -199,8 +199,7 @@ def _cut_alike(body: bytes, topic: FastTopic) -> Alike | None:
 def _keys_and_tag(properties: bytes, topic: FastTopic) -> tuple[list[int], int]:
     """The index hashes of a message, that of UNIQ_KEY first, and its tags code. Raises ValueError for loose text."""
     text = properties.decode()
-    names_and_values = iter(split_properties(text))
-    get = dict(zip(names_and_values, names_and_values)).get  # noqa: B905 - a last, empty part has no partner
+    get = read_pairs(text).get
     unique_key, keys, tag = get("UNIQ_KEY"), get("KEYS"), get("TAGS")
     hashes = [topic.key_hash(unique_key)] if unique_key else []
     if keys:

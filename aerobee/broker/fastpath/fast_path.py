@@ -100,6 +100,7 @@ class FastPath:
         self._static = mappings or QueueMappings(file=None, clock=clock)
         self._offsets = offsets
         self._stats = stats
+        self._topic_put, self._burst_done = stats.topic_put, store.burst_done
         self._ack = ack
         self._overload = overload
         self._live = live
@@ -154,31 +155,40 @@ class FastPath:
                 position,
                 born_host,
                 now_ms if now_ms > last_ms else last_ms,
-                self._takes_sends(self._overload.reason),
+                # As _takes_sends(), without its call.
+                not (
+                    self._permits.numbers[FENCE]
+                    or self._overload.asked()
+                    or not self._writability.is_writable
+                    or (self._ack.may_lack_replicas and self._ack.shortage)
+                    or (self._opens_ms and self._is_closed())
+                ),
                 self._role.serves_reads,
             )
         except Exception as error:
             self._give_up(error)  # what it has stored is not where the store looks for it
             raise
         if appended or pulled:
-            requests = self._count(appended) if appended else 0
+            requests = 0
+            if appended:
+                self._burst_done()
+                for topic, message_count, byte_count, request_count in appended:
+                    requests += request_count
+                    self._topic_put(topic, message_count, byte_count, request_count)
             if held:
                 self._ack.hold(connection, self._store.log.end, held)
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
-            if not self._backend_times:
-                # What is short is counted as Latency.add() does, without its call.
-                is_short = EXACT_S <= elapsed_s < STEPPED_S
+            if self._backend_times:
+                pass
+            elif EXACT_S <= elapsed_s < STEPPED_S:  # counted as Latency.add() does, without its call
+                step = int(elapsed_s * STEPS_A_S)
                 if requests:
-                    if is_short:
-                        self._put_steps[int(elapsed_s * STEPS_A_S)] += requests
-                    else:
-                        self._stats.put_took(elapsed_s, requests)
+                    self._put_steps[step] += requests
                 if found:
-                    if is_short:
-                        self._get_steps[int(elapsed_s * STEPS_A_S)] += found
-                    else:
-                        self._stats.get_took(elapsed_s, found)
+                    self._get_steps[step] += found
+            else:
+                self._took(elapsed_s, requests, found)
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
         if replies:
@@ -251,6 +261,12 @@ class FastPath:
         self._longest_turn_s = 0.0
         return turn_count, others, events
 
+    def _took(self, elapsed_s: float, requests: int, found: int) -> None:
+        if requests:
+            self._stats.put_took(elapsed_s, requests)
+        if found:
+            self._stats.get_took(elapsed_s, found)
+
     def _put_took(self, elapsed_s: float, requests: int) -> None:
         """What native code tells of turns that took long."""
         self._stats.put_took(elapsed_s, requests)
@@ -314,8 +330,8 @@ class FastPath:
         return not (
             self._permits.numbers[FENCE]
             or overload_reason
-            or self._ack.shortage
             or not self._writability.is_writable
+            or (self._ack.may_lack_replicas and self._ack.shortage)
             or (self._opens_ms and self._is_closed())
         )
 
@@ -324,16 +340,11 @@ class FastPath:
         now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
         return now_ms if now_ms > last_ms else last_ms
 
-    def _count(self, appended: Sequence[Appended]) -> int:
-        """Count what was stored; return how many requests that were."""
-        requests = 0
-        try:
-            for topic, message_count, byte_count, request_count in appended:
-                requests += request_count
-                self._stats.topic_put(topic, message_count, byte_count, request_count)
-        finally:
-            self._store.burst_done()  # or those who wait for the disk would wait for the next burst
-        return requests
+    def _count(self, appended: Sequence[Appended]) -> None:
+        """Tell and count what was stored."""
+        self._burst_done()  # first: should counting fail, those who wait for the disk do not wait for the next burst
+        for each in appended:
+            self._topic_put(*each)
 
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
         """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""

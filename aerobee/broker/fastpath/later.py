@@ -19,7 +19,9 @@ from aerobee.broker.fastpath.request import (
     NotOrdinary,
     Request,
     born_time,
+    closed,
     number,
+    repeated_names,
 )
 from aerobee.broker.fastpath.seam import LaterSettings
 from aerobee.broker.fastpath.send import LETTERS
@@ -99,8 +101,7 @@ class Later:
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
             pairs = request.read_properties(text)
-            parts = request.parts or []
-            (delay,) = [name for name in parts[: len(parts) & ~1 : 2] if name in _DELAYS]
+            (delay,) = [name for name in repeated_names(text) if name in _DELAYS]
             if not self._special_properties.isdisjoint(pairs) or batch not in NOT_BATCH:
                 raise ValueError
             waits = shared.waits(pairs)
@@ -113,7 +114,7 @@ class Later:
                 raise ValueError
             out_text = "" if due.level else f"{TIMER_OUT_MS}\x01{due.out_ms}\x02"
             properties = (
-                f"{text if len(parts) & 1 else text + chr(2)}{shared.own_properties}{out_text}"
+                f"{closed(text)}{shared.own_properties}{out_text}"
                 f"{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{queue.queue_id}\x02"
             ).encode()
             if len(properties) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:

@@ -25,6 +25,7 @@ import orjson
 from aerobee.broker.fastpath.batch import Batches
 from aerobee.broker.fastpath.families import Answer, Family
 from aerobee.broker.fastpath.later import Later
+from aerobee.broker.fastpath.permits import FENCE
 from aerobee.broker.fastpath.pull import Pulls
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request
 from aerobee.broker.fastpath.seam import (
@@ -43,6 +44,7 @@ from aerobee.remoting.command import FLAG_ONEWAY, VERSION, SerializeType
 
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
+_unpack_words, _loads = _WORDS.unpack_from, orjson.loads
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _BINARY = SerializeType.ROCKETMQ.value
 _LOG = logging.getLogger("aerobee.broker.fastpath")
@@ -61,6 +63,7 @@ class PythonBackend:
         transactions: TransactionSettings | None = None,
     ) -> None:
         self._shared = shared = Shared(settings)
+        self._permits = settings.permits
         self._request = Request()
         self._families: list[Family] = []
         # By which gates are open (1 sends, 2 pulls): by request code, how its families serve.
@@ -107,8 +110,8 @@ class PythonBackend:
         shared.begin(born_host, now_ms)
         request.data = data
         at, size = position, len(data)
-        unpack, loads, header_of = _WORDS.unpack_from, orjson.loads, _HEADER
-        serves_of = self._serves[(takes_sends and shared.may_append) + 2 * takes_pulls].get
+        unpack, loads, header_of = _unpack_words, _loads, _HEADER
+        serves_of = self._serves[(takes_sends and not self._permits[FENCE]) + 2 * takes_pulls]
         is_slow = False
         fault: Exception | None = None
         try:
@@ -141,8 +144,8 @@ class PythonBackend:
                     break
                 request.start, request.body_at, request.end = at, body_at, end
                 request.code, request.flag, request.opaque, request.ext = code, flag, opaque, ext
-                request.command, request.parts = command, None
-                for serve in serves_of(code, ()):
+                request.command, request.pairs = command, None
+                for serve in serves_of.get(code, ()):
                     try:
                         answer = serve(request)
                     except NotOrdinary:
@@ -173,19 +176,21 @@ class PythonBackend:
     def _end(self, used: int, is_slow: bool, fault: Exception | None) -> BurstResult:
         """Write and tell what a burst leaves to its end."""
         shared, self._request.data = self._shared, b""
-        replies, held, parts = shared.replies, shared.held, shared.parts
-        if replies:
-            parts.append("".join(replies).encode("latin-1"))
-            replies.clear()
-        frames = parts[0] if len(parts) == 1 else b"".join(parts)  # one part alone is not copied
-        parts.clear()
-        held_frames = b""
-        if held:
-            held_frames = "".join(held).encode("latin-1")
-            held.clear()
+        frames = held_frames = b""
+        if shared.replies:
+            frames = "".join(shared.replies).encode("latin-1")
+            shared.replies.clear()
+        if shared.held:
+            held_frames = "".join(shared.held).encode("latin-1")
+            shared.held.clear()
         pulled: Sequence[PullResult] = ()
         if shared.pulled:
             pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
+            if parts := shared.parts:
+                shared.parts = []
+                if frames:
+                    parts.append(frames)
+                frames = parts[0] if len(parts) == 1 else b"".join(parts)  # one part alone is not copied
         appended: Sequence[Appended] = ()
         try:
             if shared.touched:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull, StoreNotWritable, WireError
-from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, PROPERTIES_BYTES_MAX
+from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
 from aerobee.remoting.command import RemotingCommand
 
 ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
@@ -21,27 +21,39 @@ UNREADABLE = (
 NO_ROOM = (StoreFull, StoreNotWritable, RecordInvalid, struct.error, OverflowError)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NUMBER_CHARS_MAX = 20
-_OTHERS = bytes(byte for byte in range(256) if byte not in (1, 2))
-_IN_TURN = b"\x01\x02" * (PROPERTIES_BYTES_MAX // 2)
 
 
 class NotOrdinary(Exception):
     """The frame is for another family, or for the handlers. Nothing was written."""
 
 
-def split_properties(text: str) -> list[str]:
-    """Names and values in turn, and an empty piece behind a text that is closed.
+def read_pairs(text: str) -> dict[str, str]:
+    """Take a properties text apart; of equal names the last counts.
 
     Raises ValueError for a text in which pairs do not have their separators in turn: its pieces would be taken for names
     and values that the message does not have, as `WAIT` in `A^Ab^AWAIT^Bfalse^Ax^B`. Likewise for an empty value: `WAIT^A^B` is
     no WAIT at all, and neither hides one that came before.
     """
+    pieces = text.split("\x02")
+    if not pieces[-1]:
+        pieces.pop()  # the text is closed
+    pairs = {}
+    for piece in pieces:
+        name, value = piece.split("\x01")  # raises ValueError for another number of separators
+        pairs[name] = value
     if "\x01\x02" in text or text.endswith("\x01"):
         raise ValueError
-    parts = text.replace("\x02", "\x01").split("\x01")
-    if not _IN_TURN.startswith(text.encode().translate(None, _OTHERS)) or (len(parts) & 1 and parts[-1]):
-        raise ValueError
-    return parts
+    return pairs
+
+
+def repeated_names(text: str) -> list[str]:
+    """The names of a properties text that read_pairs() takes, in their order, each as often as it stands there."""
+    return [piece.partition("\x01")[0] for piece in text.removesuffix("\x02").split("\x02")]
+
+
+def closed(text: str) -> str:
+    """A properties text to which more can be added."""
+    return text if text.endswith("\x02") or not text else text + "\x02"
 
 
 class Request:
@@ -57,7 +69,6 @@ class Request:
         "flag",
         "opaque",
         "pairs",
-        "parts",
         "start",
     )
 
@@ -67,8 +78,7 @@ class Request:
         self.code = self.flag = self.opaque = 0
         self.ext: dict[str, Any] = {}
         self.command: RemotingCommand | None = None  # when the header was binary
-        self.parts: list[str] | None = None  # of the properties, once they were read
-        self.pairs: dict[str, str] = {}
+        self.pairs: dict[str, str] | None = None  # the properties, once they were read
 
     @property
     def body(self) -> bytes | bytearray:
@@ -81,18 +91,11 @@ class Request:
         return bytes(self.data[self.start : self.end])
 
     def read_properties(self, text: str) -> dict[str, str]:
-        """Take a properties text apart: names and values in turn, of equal names the last counts.
-
-        Raises ValueError unless each pair has its separators. `parts` are the pieces then: of an odd number the last is
-        empty, for the text is closed.
-        """
-        if self.parts is None:
-            parts = split_properties(text)
-            names_and_values = iter(parts)
-            # A last, empty part has no partner.
-            self.pairs = dict(zip(names_and_values, names_and_values))  # noqa: B905
-            self.parts = parts
-        return self.pairs
+        """The message's properties, whose text this is: read by the first family that asks. Raises ValueError as read_pairs()."""
+        pairs = self.pairs
+        if pairs is None:
+            pairs = self.pairs = read_pairs(text)
+        return pairs
 
 
 def number(value: object) -> int:

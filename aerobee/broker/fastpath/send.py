@@ -19,6 +19,7 @@ from aerobee.broker.fastpath.request import (
     NotOrdinary,
     Request,
     number,
+    read_pairs,
 )
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.property_names import TIMER_REQUESTS
@@ -39,6 +40,7 @@ _WORDS: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(
     "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
 )
 _SEND_MESSAGE = RequestCode.SEND_MESSAGE.value
+_CLOSE = "\x02"  # ends a pair of a properties text
 
 
 class Sends:
@@ -56,13 +58,14 @@ class Sends:
         """As Family.serve."""
         shared = self._shared
         try:
-            names = _WORDS if request.code == _SEND_MESSAGE else LETTERS
-            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = names(request.ext)
+            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = (
+                LETTERS(request.ext) if request.code != _SEND_MESSAGE else _WORDS(request.ext)
+            )
             if batch not in NOT_BATCH:
                 raise ValueError
             topic = shared.topics.get(topic_name) or shared.admit(topic_name)
             queue = topic.queues.get(queue_text) or shared.admit_queue(topic, queue_text)
-            pairs = request.read_properties(text)
+            pairs = request.pairs = read_pairs(text)
             if not self._special_properties.isdisjoint(pairs):
                 raise ValueError
             waits = shared.holds_replies and shared.waits(pairs)
@@ -70,8 +73,7 @@ class Sends:
             sys_flag = 0 if sys_flag == "0" else number(sys_flag)
             if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~ORDINARY_SYS_FLAG:
                 raise ValueError
-            is_closed = len(request.parts or ()) & 1
-            properties = ((text if is_closed else text + "\x02") + shared.own_properties).encode()
+            properties = f"{text if text[-1] == _CLOSE else text + _CLOSE}{shared.own_properties}".encode()
             body = request.data[request.body_at : request.end]
             if len(properties) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
                 raise ValueError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
-from aerobee.broker.fastpath.permits import FENCE, HOLDS
+from aerobee.broker.fastpath.permits import HOLDS
 from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number, waits_for_disk
 from aerobee.broker.fastpath.seam import Appended, BackendSettings, PullResult
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
@@ -37,11 +37,12 @@ class Shared:
         self.reply_fields = settings.reply_fields
         self._reply_ext = settings.reply_ext
         self.topics: dict[str, FastTopic] = {}  # those that are known
-        self._permits = settings.permits
+        self._permits = settings.permits  # [FENCE] is asked by the backend
         # Of the burst.
         self.now_ms = 0
         self.holds_replies = False  # senders that want to wait are answered when the append is safe
         self.holds_all = False  # and the others by the handlers
+        self._holds = 0  # the number that says both
         self.number = 0  # tells bursts apart: what a family has looked up for one is not good for the next
         self.born_host = b""
         self.replies: list[str] = []  # to sends, as Latin-1 text
@@ -61,9 +62,13 @@ class Shared:
         self.number += 1
         self.now_ms = now_ms
         self.born_host = born_host
-        holds = self._permits[HOLDS]
-        self.holds_replies, self.holds_all = holds != 0, holds == 2
-        self.appender.begin_burst(self.origin, born_host, now_ms)
+        if (holds := self._permits[HOLDS]) != self._holds:
+            self._holds = holds
+            self.holds_replies, self.holds_all = holds != 0, holds == 2
+        origin = self.origin
+        origin.now_ms = now_ms
+        if born_host != origin.born_host:
+            origin.enter(born_host)
 
     def waits(self, properties: Mapping[str, str]) -> bool:
         """Whether a message's answer is held. Raises NotOrdinary when it is not, and may not leave from here."""
@@ -75,18 +80,13 @@ class Shared:
     def end(self) -> list[Appended]:
         """Write what a burst that stored something leaves to its end; return what was stored, by topic."""
         self.appender.end_burst(self.now_ms)
-        appended = []
-        for topic in self.touched:
+        touched, self.touched = self.touched, []
+        appended: list[Appended] = []
+        for topic in touched:
             if topic.count:
                 appended.append((topic.name, topic.count, topic.byte_count, topic.request_count))
             topic.count = topic.byte_count = topic.request_count = 0
-        self.touched.clear()
         return appended
-
-    @property
-    def may_append(self) -> bool:
-        """Whether messages may be appended here: nobody else has taken over."""
-        return self._permits[FENCE] == 0
 
     # --- what is looked up once
 

@@ -16,6 +16,7 @@ _HIGH31 = bytes(_DIGITS31[char // 31] for char in range(256))
 # The characters 0 to N, which are all that message ids have: counted from 0 each is one digit, and one number is enough.
 _ID_CHARS = bytes(range(ord("0"), ord("0") + 31))
 _ID31 = bytes.maketrans(_ID_CHARS, _DIGITS31)
+_ID_STARTS = [ord("0") * sum(_POW31[:size]) for size in range(128)]  # what counting from 0 takes off, by size
 
 
 class FastQueue:
@@ -75,8 +76,13 @@ class FastTopic:
         size = len(raw)
         if size < 128:
             # java_hash() without the call: this is half of what a message of a batch costs here.
-            low, high = int(raw.translate(_LOW31), 31), int(raw.translate(_HIGH31), 31)
-            value = (self.hash_start * _POW31[size] + low + 31 * high) & 0xFFFFFFFF
+            if raw.translate(None, _ID_CHARS):
+                low, high = int(raw.translate(_LOW31), 31), int(raw.translate(_HIGH31), 31)
+                value = (self.hash_start * _POW31[size] + low + 31 * high) & 0xFFFFFFFF
+            else:
+                value = (
+                    self.hash_start * _POW31[size] + _ID_STARTS[size] + int(raw.translate(_ID31), 31)
+                ) & 0xFFFFFFFF
             return value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
         return positive(java_hash(f"{self.name}#{raw.decode()}"))
 
@@ -85,7 +91,7 @@ class FastTopic:
         size = len(keys[0])
         if size >= 128 or b"".join(keys).translate(None, _ID_CHARS):
             return [self.plain_key_hash(key) for key in keys]
-        start = self.hash_start * _POW31[size] + sum(ord("0") * power for power in _POW31[:size])
+        start = self.hash_start * _POW31[size] + _ID_STARTS[size]
         return [
             value
             if (value := (start + int(key.translate(_ID31), 31)) & 0xFFFFFFFF) < 0x80000000

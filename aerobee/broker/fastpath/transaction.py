@@ -19,8 +19,9 @@ from aerobee.broker.fastpath.request import (
     NotOrdinary,
     Request,
     born_time,
+    closed,
     number,
-    split_properties,
+    read_pairs,
 )
 from aerobee.broker.fastpath.seam import Transaction, TransactionSettings
 from aerobee.broker.fastpath.send import LETTERS
@@ -168,9 +169,8 @@ class Transactions:
                 raise ValueError
             topic, queue = shared.find(topic_name, queue_text)
             waits = shared.waits(pairs)
-            is_closed = len(request.parts or ()) & 1
             stored = (
-                f"{text if is_closed else text + chr(2)}{shared.own_properties}{TRANSACTION_ID}\x01"
+                f"{closed(text)}{shared.own_properties}{TRANSACTION_ID}\x01"
                 f"{unique_key}\x02{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{queue.queue_id}\x02"
             ).encode()
             body = request.body
@@ -276,8 +276,7 @@ class Transactions:
         if not text.endswith(b"\x02") or text[:queue_at][-len(ending) :] != ending:
             raise ValueError
         properties = text[: queue_at - len(ending) + 1]
-        names_and_values = iter(split_properties(properties.decode()))
-        if dict(zip(names_and_values, names_and_values)).get("WAIT") != "true":  # noqa: B905 - a last, empty part
+        if read_pairs(properties.decode()).get("WAIT") != "true":
             raise ValueError
         return _Half(
             record[HEAD_V4.size : body_end],

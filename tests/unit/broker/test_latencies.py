@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.fastpath.seam import Appended
 from aerobee.broker.pull.pull_calls import SUBSCRIPTION
 from aerobee.remoting.frame import encode_frame
 from tests.fakes import FakePeer
@@ -47,13 +45,13 @@ def test_a_burst_that_holds_the_loop_is_named(
         watch = pulling.fast_path._watch
         pulling.fast_path.burst(peer, send_frame(), 0)  # type: ignore[arg-type]
         assert watch.held_count == 0
-        count = pulling.fast_path._count
+        count = pulling.fast_path._topic_put
 
-        def count_slowly(appended: Sequence[Appended]) -> int:
+        def count_slowly(topic: str, messages: int, size: int, times: int) -> None:
             pulling.clock.advance(0.06)
-            return count(appended)
+            count(topic, messages, size, times)
 
-        monkeypatch.setattr(pulling.fast_path, "_count", count_slowly)
+        monkeypatch.setattr(pulling.fast_path, "_topic_put", count_slowly)
         pulling.fast_path.burst(peer, send_frame() * 3, 0)  # type: ignore[arg-type]
         assert watch.held_count == 1
         assert watch.longest == f"a burst that begins with SEND_MESSAGE_V2 (310) of {peer.address}"

@@ -183,7 +183,8 @@ def test_whole_messages_amid_a_burst_keep_the_order_of_the_index() -> None:
     appender, origin = store.appender, Origin(HOST)
     queue = store.queue("orders", 0)
     assert isinstance(queue, ConsumeQueue)
-    appender.begin_burst(origin, HOST, 1_000)
+    origin.enter(HOST)
+    origin.now_ms = 1_000
     offsets = []
     for number in range(40):
         field = b"\x06orders"
