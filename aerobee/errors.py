@@ -143,9 +143,10 @@ class MessageIllegal(RemoteError):
 
 
 class ServiceNotAvailable(RemoteError):
-    """SERVICE_NOT_AVAILABLE 14: the store takes no messages now (shutting down, disk full, failed)."""
+    """SERVICE_NOT_AVAILABLE 14: the store takes no messages now (shutting down, disk full, failed, a master no more)."""
 
     retriable = True
+    route_stale = True
 
 
 class NoPermission(RemoteError):

@@ -21,6 +21,8 @@ from aerobee.remoting.codes import RequestCode, request_name
 
 log = logging.getLogger(__name__)
 
+REFRESH_PAUSE_S = 0.2  # between two questions for a route that failed sends have shown to be old
+
 
 class PublishRoutes:
     """Publish information by topic. `known` may be read by whoever sends, for it saves a call."""
@@ -30,6 +32,7 @@ class PublishRoutes:
         self._group = group
         self._config = config
         self.known: dict[str, PublishInfo] = {}
+        self._refreshing: set[str] = set()  # topics whose route is asked for behind a send that failed
         session.routes.on_change(self._route_changed)
 
     async def info(self, topic: str, deadline: float | None = None) -> PublishInfo:
@@ -132,6 +135,19 @@ class PublishRoutes:
             self.known.pop(topic, None)  # deleted: the next try asks for the template
         except (TimeoutError, AerobeeError) as error:
             log.info("route of topic %s is not refreshed: %s", topic, error)
+
+    def refresh_behind(self, topic: str) -> None:
+        """Ask for the route again while nobody waits for it, once at a time and REFRESH_PAUSE_S apart."""
+        if topic not in self._refreshing:
+            self._refreshing.add(topic)
+            self._session.tasks.spawn(self._refresh_once(topic), f"stale-route-{topic}")
+
+    async def _refresh_once(self, topic: str) -> None:
+        try:
+            await self.refresh(topic, _now() + self._config.send_timeout_s)
+            await self._session.clock.sleep(REFRESH_PAUSE_S)
+        finally:
+            self._refreshing.discard(topic)
 
 
 def target_of(info: PublishInfo, queue: MessageQueue) -> Target:

@@ -125,6 +125,8 @@ class SendTries:
             if self._faults is not None:
                 self._faults.record_failure(target.broker_name, now)
             if tries_left <= 0 or now >= deadline:
+                if failure.route_stale:
+                    self._routes.refresh_behind(topic)  # for the send after this one
                 raise send_failed(topic, attempts, now - began) from failure
             avoid = target.broker_name
             if is_busy and (fixed is not None or len(info.targets) == 1):

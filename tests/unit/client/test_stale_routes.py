@@ -1,0 +1,134 @@
+"""Who is refused or loses its broker asks for the route at once: a fixed queue's next send and a pull find the new master."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from aerobee.client.config import ProducerConfig
+from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
+from aerobee.client.lost_peers import LostPeers
+from aerobee.client.producer.publish_info import PublishInfo, Target
+from aerobee.client.producer.publish_routes import REFRESH_PAUSE_S, PublishRoutes
+from aerobee.client.producer.send_tries import SendTries
+from aerobee.client.tasks import Tasks
+from aerobee.clock import ManualClock
+from aerobee.errors import (
+    AerobeeError,
+    ConnectionLost,
+    MessageIllegal,
+    ServiceNotAvailable,
+    SystemBusy,
+)
+from aerobee.message import MessageQueue
+from tests.waiting import wait_until
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+
+
+class Session:
+    """As much of a client's session as a producer's routes and a pull ask for."""
+
+    def __init__(self, error: AerobeeError | None = None) -> None:
+        self.clock = ManualClock()
+        self.tasks = Tasks()
+        self.asked = 0
+        self.routes = self
+        self.remoting = self
+        self.peers = LostPeers(monotonic=self.clock.monotonic, name_of=str)
+        self._error = error
+
+    def on_change(self, _: object) -> None: ...
+
+    async def refresh(self, topic: str) -> None:
+        assert topic == QUEUE.topic
+        self.asked += 1
+
+    def leader_of(self, queue: MessageQueue) -> str:
+        return queue.broker_name
+
+    def address_of(self, *_: object) -> str:
+        return "10.0.0.1:10911"
+
+    async def invoke(self, *_: object, **__: object) -> None:
+        assert self._error is not None
+        raise self._error
+
+
+async def _failing_send(failure: AerobeeError) -> Session:
+    session = Session()
+    routes = PublishRoutes(cast(Any, session), "P", ProducerConfig())
+    target = Target("broker-a", "10.0.0.1:10911", *(cast(Any, None),) * 3)
+    routes.known["orders"] = PublishInfo((QUEUE,), {"broker-a": target}, first_turn=0)
+
+    async def attempt(*_: object) -> None:
+        raise failure
+
+    tries = SendTries(routes, ProducerConfig(), None)
+    for _ in range(3):
+        with pytest.raises(AerobeeError):
+            await tries.run("orders", QUEUE, asyncio.get_running_loop().time() + 5, attempt)
+        await asyncio.sleep(0)
+    return session
+
+
+@pytest.mark.parametrize(
+    "failure", [ConnectionLost("gone", address="10.0.0.1:10911"), ServiceNotAvailable(14, "a slave")]
+)
+async def test_a_send_to_a_fixed_queue_that_fails_asks_for_the_route(failure: AerobeeError) -> None:
+    session = await _failing_send(failure)
+    assert session.asked == 1  # three failures, one question: the others come too soon
+    session.clock.advance(REFRESH_PAUSE_S)
+    await asyncio.sleep(0)
+    await session.tasks.close()
+
+
+async def test_after_a_pause_the_next_failure_asks_again() -> None:
+    session = Session()
+    routes = PublishRoutes(cast(Any, session), "P", ProducerConfig())
+    for count in (1, 2, 3):
+        routes.refresh_behind("orders")
+        await wait_until(lambda count=count: session.asked == count, "the route is asked for")
+        session.clock.advance(REFRESH_PAUSE_S)
+        await wait_until(lambda: not routes._refreshing, "the pause ended")
+    await session.tasks.close()
+
+
+async def test_a_message_that_no_broker_takes_asks_for_no_route() -> None:
+    session = await _failing_send(MessageIllegal(13, "too large"))
+    assert session.asked == 0
+    await session.tasks.close()
+
+
+@pytest.mark.parametrize("failure", [SystemBusy(2, "a slave answers no pulls"), ConnectionLost("gone")])
+async def test_a_pull_that_a_broker_refuses_asks_for_the_route(failure: AerobeeError) -> None:
+    session = Session(failure)
+    settings = PullSettings(
+        lite=False,
+        commits=True,
+        post_subscription=False,
+        count_max=32,
+        bytes_max=1 << 20,
+        hold_s=1.0,
+        timeout_s=3.0,
+        cached_count_max=100,
+        cached_bytes_max=1 << 20,
+    )
+    subscription = SimpleNamespace(version=1, expression="*", expression_type="TAG", tags=())
+    pull = QueuePull(
+        cast(Any, session),
+        "G",
+        QUEUE,
+        0,
+        settings=settings,
+        subscription=lambda: cast(Any, subscription),
+        deliver=lambda *_: None,
+        moved=lambda *_: None,
+    )
+    pull.start()
+    await wait_until(lambda: session.asked == 1, "the route is asked for")
+    pull.stop()
+    await session.tasks.close()
