@@ -222,6 +222,7 @@ class Broker:
             await self.store.stop()
             raise
         self._is_running = True
+        await serving.prepare()
         serving.start()
         base.start()
         has_id = True
@@ -310,5 +311,7 @@ class Broker:
     async def _leave(self, *, unregister: bool) -> None:
         if self._serving.controllers is not None:
             await self._serving.controllers.agent.stop()
+        if self._serving.acting is not None:
+            await self._serving.acting.stop()
         await self.registration.stop(unregister=unregister)
         await self._base.client.close()

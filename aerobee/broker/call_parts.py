@@ -153,7 +153,7 @@ def request_modes(parts: BrokerParts) -> RequestModes:
     return modes
 
 
-def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[CallPart, ...]:
+def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[SlaveCalls, ...]:
     """What slaves ask beside the log, and what there is to know about them."""
     return (
         SlaveCalls(

@@ -124,6 +124,9 @@ class BrokerConfig:
     broker_not_active_timeout_millis: int = 10_000
     forward_timeout: int = 3_000  # for the answer of another broker that has a part of a static topic's queue
     enable_slave_acting_master: bool = False
+    enable_remote_escape: bool = False  # an acting slave's deliveries go to other brokers; else they wait
+    compatible_with_old_name_srv: bool = True  # groups are watched by requests that 4.x nameservers know
+    sync_broker_member_group_period: int = 1_000
     # controllers
     enable_controller_mode: bool = (
         False  # the controllers say who is master; brokerRole and brokerId mean nothing

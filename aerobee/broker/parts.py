@@ -15,6 +15,7 @@ from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
+from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.pop import MakePopRecords
 from aerobee.broker.filter.expressions import Expressions
@@ -55,6 +56,7 @@ class BrokerParts:
     locks: LockTable
     stats: BrokerStats
     schedule: Schedule
+    escaped: EscapedDeliveries  # what an acting master has delivered
     deliveries: DeliveryRuns  # of due messages
     held: HeldPulls
     ack: AckPolicy  # when appends are answered

@@ -43,6 +43,8 @@ class RoleState:
         self.reason = reason  # for logs and refusals: a clause without a full stop
         # Whether this broker decides for its group: offsets, locks, POP, transactions, timers.
         self.is_master = role is Role.MASTER
+        # Whether consumers are served as by the master: locks, POP, pulls whatever slaveReadEnable says.
+        self.serves_group = role in (Role.MASTER, Role.ACTING)
         # Whether messages of clients may be stored here.
         self.takes_writes = role is Role.MASTER
         # Whether consumers may pull here, slaveReadEnable aside.

@@ -13,6 +13,8 @@ import random
 from collections.abc import Mapping
 
 from aerobee.broker.ack import AckPolicy
+from aerobee.broker.acting.acting_master import ActingMaster
+from aerobee.broker.acting.wiring import make_acting_master
 from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.call_parts import (
     CallPart,
@@ -25,6 +27,8 @@ from aerobee.broker.call_parts import (
 )
 from aerobee.broker.config import MASTER_ID, BrokerConfig
 from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
+from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import BackendChoice, HeldRawAppends
 from aerobee.broker.fastpath.fast_path import FastPath
@@ -121,6 +125,8 @@ class Serving:
             stats=base.stats,
         )
         self.schedule.load()
+        self._escaped = EscapedDeliveries(base.files.file(ESCAPED_FILE))
+        self._escaped.load(store.log.min_offset, store.log.end)
         store.on_arrival(self.schedule.on_appended)
         self.parts = self._make_parts(identity)
         self._modes = request_modes(self.parts)
@@ -133,6 +139,7 @@ class Serving:
                 self.parts.writer.add_hook(feature.put_hook)
         self.parts.writer.add_hook(delay_level_hook(len(base.store_config.delay_levels_ms())))
         self._pulls = pull_calls(self.parts)
+        self.acting = self._make_acting() if self.controllers is None else None
         self.handlers: Mapping[int, Handler] = self._make_handlers()
         self.fast_path = self._make_fast_path()
 
@@ -158,7 +165,25 @@ class Serving:
         )
         return self.controllers.replication
 
+    def _make_acting(self) -> ActingMaster:
+        """What takes the master's place while it is away, where the settings want that."""
+        parts, info = self.parts, replication_calls(self.parts, self.replication)
+        return make_acting_master(
+            parts,
+            registration=self.registration,
+            features=self.features,
+            ha_info=info[0].ha_info,
+            store_config=self._base.store_config,
+            on_master=self._master_found,
+        )
+
     # --- life
+
+    async def prepare(self) -> None:
+        """A master that comes back asks what was delivered while it was away. Before start(); 5 s at most."""
+        if self.acting is not None and await self.acting.come_back():
+            for feature in self.features:
+                feature.resume()
 
     def start(self) -> None:
         """Begin with timers and tasks; what writes messages begins at a broker that takes them."""
@@ -169,6 +194,8 @@ class Serving:
         self.overload.start()
         if self.role.takes_writes:
             self._lead()
+        if self.acting is not None:
+            self.acting.start()
         self.role.on_change(self._role_changed)
 
     def _lead(self) -> None:
@@ -243,6 +270,7 @@ class Serving:
             locks=base.locks,
             stats=base.stats,
             schedule=self.schedule,
+            escaped=self._escaped,
             deliveries=self._deliveries,
             held=self.held,
             ack=AckPolicy(
@@ -295,6 +323,7 @@ class Serving:
             *client_calls(parts, self.registration),
             *admin_calls(parts, self.registration, info, self._modes),
             *replication_calls(parts, self.replication),
+            *((self.acting,) if self.acting is not None else ()),
             *self.features,
             *((self.controllers.calls,) if self.controllers is not None else ()),
         )

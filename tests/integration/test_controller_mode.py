@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -540,6 +541,25 @@ async def test_a_master_whose_disk_failed_gives_way(group: Group) -> None:
     a.store.writability.fail(StoreError("the disk is broken", path="/dev/none"))
     await wait_until(lambda: b.role.role is Role.MASTER, timeout_s=60)
     await group.sent(b, [b"2"])
+
+
+async def test_a_broker_with_a_new_disk_is_a_new_member(group: Group, tmp_path: Path) -> None:
+    await group.begin()
+    a = await group.start("a", store=SYNC)
+    b = await group.start("b", store=SYNC)
+    await group.sent(a, [b"%d" % number for number in range(20)])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    await b.stop()
+    shutil.rmtree(tmp_path / "b")
+    again = await group.start("b", store=SYNC)
+    await wait_until(lambda: group.members() == {1, 3}, "it has another id", timeout_s=60)
+    await same(a, again)
+    await wait_until(
+        lambda: again.store.max_offset("t", 0) == 20, "confirmed messages are seen", timeout_s=60
+    )
+    await a.kill()
+    await wait_until(lambda: again.role.role is Role.MASTER, "it may lead", timeout_s=60)
+    await group.sent(again, [b"on"])
 
 
 async def test_a_learner_follows_and_never_enters_the_set(group: Group) -> None:

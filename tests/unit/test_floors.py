@@ -118,6 +118,7 @@ BROKER_ORDER = (
     "replication",
     "static_topic",  # logical queues, served by what sends, pulls and offsets are
     "registration",
+    "acting",  # a slave in its master's place
     "topic_queues",
     "heartbeat",
     "query",

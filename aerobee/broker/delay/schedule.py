@@ -241,6 +241,16 @@ class Schedule:
             if file is not None:
                 file.write_soon(lambda: file.write(tree))
 
+    def delivered_elsewhere(self, offsets: Mapping[int, int]) -> None:
+        """Another broker has delivered each level up to there, as far as its queue goes here. The file follows soon."""
+        for level, offset in offsets.items():
+            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is not None:
+                self._advance(level, max(self.offsets.get(level, 0), min(offset, queue.max_offset)))
+        tree, file = self._file_tree(), self._file
+        if file is not None:
+            file.write_soon(lambda: file.write(tree))
+
     # --- the file
 
     def load(self) -> None:

@@ -56,7 +56,7 @@ class Authorizations:
             or not group.consume_enable
             or not topic.is_readable
             or not config.broker_permission & PERM_READ
-            or not (self._role.is_master or config.slave_read_enable)
+            or not (self._role.serves_group or config.slave_read_enable)
             or config.subscription_conflict_policy == REFUSE  # pull/pull.py knows who was refused
             or config.reject_pull_consumer_enable  # pull/pull_service.py knows who may pull
             or (code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable)

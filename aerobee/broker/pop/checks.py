@@ -96,7 +96,7 @@ class PopChecks:
             raise RemoteError(
                 ResponseCode.NO_PERMISSION, f"the broker[{self._identity.address}] pop message is forbidden"
             )
-        if not self._role.is_master:
+        if not self._role.serves_group:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
                 f"broker {self._identity.name} id {self._identity.broker_id} is a slave: pop from the master",

@@ -199,8 +199,11 @@ class PopEngine:
             self._take_from(want, topic, queue_id, retry, taken, moves, is_cold)
         if not want.ordered:
             self._write_points(want, taken, moves)
+        buffer = self.buffer
         for topic, queue_id, offset in moves:
-            self._offsets.commit(want.group, topic, queue_id, offset)
+            # Behind check points that are only in memory the offset waits for them, also where nothing was handed out.
+            if buffer is None or not buffer.keep_place(topic, want.group, queue_id, offset):
+                self._offsets.commit(want.group, topic, queue_id, offset)
         return taken
 
     def _take_from(
@@ -492,6 +495,10 @@ class PopEngine:
             self.log.append(now_ms, actions.points, actions.acks)
         for (topic, group, queue_id), offset in self.buffer.stored(actions):
             self._offsets.commit(group, topic, queue_id, offset)
+
+    def use_buffer(self, buffer: MergeBuffer | None) -> None:
+        """Keep check points there from now on; what is in the one before is its owner's."""
+        self.buffer = buffer
 
     def end_buffer(self, now_ms: int) -> None:
         """Write everything that is only in memory, and keep nothing there any more. Raises StoreError."""

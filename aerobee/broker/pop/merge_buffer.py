@@ -56,6 +56,10 @@ class MergeBuffer:
         """Keep a check point. False: the caller writes it, and calls keep_place() instead."""
         if len(self._entries) >= ENTRIES_MAX or point.invisible_ms <= STAY_BEFORE_END_MS:
             return False
+        return self.keep(point, revive_queue_id, next_offset, now_ms)
+
+    def keep(self, point: CheckPoint, revive_queue_id: int, next_offset: int, now_ms: int) -> bool:
+        """As add(), without a look at bounds; always True."""
         entry = _Buffered(point, revive_queue_id, next_offset, now_ms)
         self._entries[point.key] = entry
         self._queues.setdefault((point.topic, point.group, point.queue_id), deque()).append(entry)
@@ -124,6 +128,23 @@ class MergeBuffer:
             if not queue:
                 del self._queues[key]
         return commits
+
+    def points(self) -> list[CheckPoint]:
+        """Every check point that is only here."""
+        return [each.point for each in self._entries.values() if each.point is not None]
+
+    def drop_from(self, point: CheckPoint) -> list[CheckPoint]:
+        """Forget a check point and those of its queue behind it: the next pop begins where it did. Returns them."""
+        queue = self._queues.get((point.topic, point.group, point.queue_id), deque())
+        dropped: list[CheckPoint] = []
+        while any(each.point is point for each in queue):
+            last = queue.pop().point
+            if last is not None:
+                self._entries.pop(last.key, None)
+                dropped.append(last)
+        if not queue:
+            self._queues.pop((point.topic, point.group, point.queue_id), None)
+        return dropped
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
         """The group's offset was reset: what was popped before does not move it any more."""

@@ -170,7 +170,7 @@ class Pop(Feature):
             store=store,
             offsets=parts.offsets,
             checks=checks,
-            wake=self._wake,
+            wake=self.wake,
             ack=parts.ack,
             clock=clock,
             broker_name=identity.name,
@@ -304,15 +304,15 @@ class Pop(Feature):
         def wake() -> None:
             self._free.pop(key, None)
             if self._parts.live.value.enable_notify_after_pop_order_lock_release:
-                self._wake(topic, group)
+                self.wake(topic, group)
 
         delay_s = max(0.001, (time_ms - clock.now_ms()) / 1000)
         self._free[key] = (time_ms, clock.call_later(delay_s, wake))
 
-    def _wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:
+    def wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:
         """There is something for a group in a queue that it was kept from: one pop and one notification look again."""
         self.waiting.wake(topic, group, queue_id)
         self.notified.wake(topic, group, queue_id)
 
     def _offset_reset(self, group: str, topic: str, queue_id: int) -> None:
-        self._wake(topic, group)
+        self.wake(topic, group)

@@ -240,7 +240,7 @@ class PullService:
             )
         if not self._role.serves_reads:
             raise PullRefused(ResponseCode.SYSTEM_BUSY, f"this broker serves no pulls: {self._role.reason}")
-        if not self._role.is_master and not config.slave_read_enable:
+        if not self._role.serves_group and not config.slave_read_enable:
             raise PullRefused(
                 ResponseCode.SYSTEM_BUSY,
                 "[REJECTREQUEST] a slave with slaveReadEnable=false answers no pulls",

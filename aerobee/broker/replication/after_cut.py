@@ -6,6 +6,7 @@ import logging
 import os
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.store.disk import Disk
 from aerobee.store.dispatch import SCHEDULE_TOPIC
@@ -21,9 +22,16 @@ class AfterCut:
     """Called after each cut. Belongs to the event loop; blocks for two small files."""
 
     def __init__(
-        self, *, store: MessageStore, offsets: ConsumerOffsets, schedule: Schedule, disk: Disk
+        self,
+        *,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        schedule: Schedule,
+        escaped: EscapedDeliveries,
+        disk: Disk,
     ) -> None:
         self._store = store
+        self._escaped = escaped
         self._offsets = offsets
         self._schedule = schedule
         self._disk = disk
@@ -43,6 +51,7 @@ class AfterCut:
             for level, offset in self._schedule.offsets.items()
         }
         self._schedule.copy_from(levels, log_offset)
+        self._escaped.forget_outside(store.log.min_offset, log_offset)
         for name in PROGRESS_FILES:
             for path in (store.config.path("config", name), store.config.path("config", f"{name}.bak")):
                 if self._disk.exists(path):

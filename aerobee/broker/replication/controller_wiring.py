@@ -55,7 +55,9 @@ def make_controller_mode(
         epochs=epochs,
         on_role=on_role,
     )
-    after_cut = AfterCut(store=store, offsets=parts.offsets, schedule=parts.schedule, disk=disk)
+    after_cut = AfterCut(
+        store=store, offsets=parts.offsets, schedule=parts.schedule, escaped=parts.escaped, disk=disk
+    )
     follower = AutoSwitchFollower(
         store=store,
         clock=clock,

@@ -163,7 +163,7 @@ class MetadataSync:
         reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: self._offsets_mark})
         table: list[OffsetAt] | None = None
         if reply.body:
-            table = _offsets_of(fastjson.loads_object(reply.body, "the master's offsets"))
+            table = offsets_of(fastjson.loads_object(reply.body, "the master's offsets"))
         levels = _levels_of(fastjson.loads_object(delays.body, "the master's delay offsets"))
         if (table is not None or levels != self._schedule.offsets) and not await self._has_reached():
             return
@@ -219,8 +219,8 @@ def _version_of(reply: RemotingCommand, key: str = "dataVersion") -> DataVersion
     return DataVersion.from_dict(json_fields.mapping(fields, key))
 
 
-def _offsets_of(fields: json_fields.Fields) -> list[OffsetAt]:
-    """Raises MalformedFrame."""
+def offsets_of(fields: json_fields.Fields) -> list[OffsetAt]:
+    """Every offset of a table of all groups (43). Raises MalformedFrame."""
     return [
         OffsetAt(topic, group, queue_id, offset)
         for (topic, group), queues in parse_offset_table(fields, "offsetTable").items()

@@ -32,11 +32,6 @@ def check_roles(config: BrokerConfig, store: StoreConfig) -> None:
         raise ConfigError(
             "brokerRole is SLAVE and brokerId is 0, which is the master's: give each slave of a broker name an id of its own"
         )
-    if store.broker_role is BrokerRole.SLAVE and config.enable_slave_acting_master:
-        raise ConfigError(
-            "enableSlaveActingMaster is true and brokerRole is SLAVE: a slave that acts as master is not part of this version; "
-            "take it out of this file. At the master it may stay"
-        )
     if store.broker_role is not BrokerRole.SLAVE and config.broker_id != MASTER_ID:
         raise ConfigError(
             f"brokerRole is {store.broker_role.value} and brokerId is {config.broker_id}: a master's id is 0; write "
@@ -103,7 +98,9 @@ def make_replication(
     store, clock, live = parts.store, parts.clock, parts.live
     questions = MasterQuestions(parts.client)
     acks = ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000)
-    after_cut = AfterCut(store=store, offsets=parts.offsets, schedule=parts.schedule, disk=parts.disk)
+    after_cut = AfterCut(
+        store=store, offsets=parts.offsets, schedule=parts.schedule, escaped=parts.escaped, disk=parts.disk
+    )
     follower = ClassicFollower(
         store=store,
         clock=clock,

@@ -147,7 +147,9 @@ class Timers(Feature):
             queue_offset=checkpoint.queue_offset if checkpoint is not None else 0,
             read_time=checkpoint.read_time_ms if checkpoint is not None else 0,
             scan_from=scan_from,
-            handled=delivered_sources(store.log, scan_from, store.appended) | self._delivered_before(),
+            handled=delivered_sources(store.log, scan_from, store.appended)
+            | self._delivered_before()
+            | self._parts.escaped.sources,
         )
 
     def _delivered_before(self) -> set[int]:

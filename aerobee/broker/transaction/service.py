@@ -38,9 +38,9 @@ from aerobee.broker.transaction.fast_path_hooks import LaterFastPath, Transactio
 from aerobee.broker.transaction.half_message import TRANSACTION_GROUP, immunity_ms, is_half, to_half
 from aerobee.broker.transaction.metrics import TransactionMetrics
 from aerobee.broker.transaction.operator_calls import TransactionOperatorCalls
-from aerobee.broker.transaction.recovery import Source, recover
+from aerobee.broker.transaction.recovery import Recovered, Source, recover
 from aerobee.broker.transaction.transaction_store import TransactionStore
-from aerobee.broker.transaction.transaction_table import OpenTransaction
+from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -67,6 +67,7 @@ class Transactions(Feature):
         self._role: RoleState = parts.role
         self._clock: Clock = parts.clock
         self._schedule = parts.schedule
+        self._escaped = parts.escaped
         self._settled_file: ConfigFile = parts.config_file("transactionSettled.json")
         self._metrics = TransactionMetrics(file=parts.config_file("transactionMetrics"), clock=parts.clock)
         self._settled_offset = 0
@@ -219,6 +220,9 @@ class Transactions(Feature):
         if self._role.is_master:
             self._recover()
 
+    def resume(self) -> None:
+        self._is_loaded = False  # start() looks again
+
     def start(self) -> None:
         self._running = True
         if not self._is_loaded:
@@ -239,12 +243,16 @@ class Transactions(Feature):
             self._save_timer.cancel()
             self._save_timer = None
 
-    def _recover(self) -> None:
+    def open_halves(self) -> list[int]:
+        """At a slave: the physical offsets of the half messages that its log leaves open, the newest copy of each."""
+        return [each.physical_offset for each in self._look().table.by_key.values()]
+
+    def _look(self) -> Recovered:
         store, log_files = self._store, self._store.log
         tree = self._settled_file.read() or {}
         settled = tree.get("settledOffset")
         self._settled_offset = settled if isinstance(settled, int) and settled >= 0 else 0
-        found = recover(
+        return recover(
             Source(
                 half_queue=store.queues.get((HALF_TOPIC, 0)),
                 op_queue=store.queues.get((OP_TOPIC, 0)),
@@ -258,6 +266,12 @@ class Transactions(Feature):
             interval_ms=self._live.value.transaction_check_interval,
             was_committed=self.transaction_store.is_committed,
         )
+
+    def _recover(self) -> None:
+        found = self._look()
+        for transaction in list(found.table.by_key.values()):
+            if transaction.physical_offset in self._escaped:
+                found.table.decided(transaction, Outcome.ROLLED_BACK)  # here: another broker asks about it
         self.transaction_store.go_on_with(found.table)
         self._is_loaded = True
         if found.table.by_key or found.found_commits:

@@ -1,0 +1,1 @@
+"""A slave that acts as master while its master is away (enableSlaveActingMaster)."""

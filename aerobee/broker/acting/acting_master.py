@@ -1,0 +1,265 @@
+"""The role of an acting master, taken and given back (BrokerController.onMinBrokerChange, BrokerPreOnlineService of RocketMQ).
+
+    slave     the group has no broker 0, and this one has the smallest id      -> acting
+    acting    broker 0 is in the group, or says itself that it is back (906)   -> slave
+    master    at its start it tells each slave that it is back, and takes over what an acting one has delivered
+
+An acting master serves pulls, offsets, locks and POP. With enableRemoteEscape it delivers what is due to other brokers, half
+messages too; without, they wait for the master. It stores nothing: its log stays the copy of its master's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from aerobee.broker.acting.deliveries import ActingDeliveries
+from aerobee.broker.acting.group_watch import GroupWatch
+from aerobee.broker.acting.pops import ActingPops
+from aerobee.broker.config import MASTER_ID, LiveConfig
+from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, ConsumerOffsets
+from aerobee.broker.delay.escaped import EscapedDeliveries, parse_sources
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.replication.metadata_sync import offsets_of
+from aerobee.broker.role import Role, RoleState
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.client import RemotingClient, checked
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.peer import Handler, Peer
+from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+HANDOVER_FIELD = "aerobeeHandover"  # of 906: the answer's body says what was delivered meanwhile
+HANDOVER_TIMEOUT_S = 5.0
+MASTER_WAIT_S = 10.0  # for a master that said it is back to be known at the nameservers
+
+
+class ActingMaster:
+    """Belongs to the event loop; start() once, stop() once. For brokers without controllers."""
+
+    def __init__(
+        self,
+        *,
+        role: RoleState,
+        live: LiveConfig,
+        store_config: StoreConfig,
+        identity: BrokerIdentity,
+        client: RemotingClient,
+        schedule: Schedule,
+        escaped: EscapedDeliveries,
+        watch: GroupWatch,
+        deliveries: ActingDeliveries,
+        pops: ActingPops,
+        ha_info: Handler,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        on_master: Callable[[str, str], None],
+        register: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        """`on_master` is told (address, HA address) of a master that is back; `register` tells nameservers of this broker."""
+        self._role = role
+        self._live = live
+        self._store_config = store_config
+        self._identity = identity
+        self._client = client
+        self._schedule = schedule
+        self._escaped = escaped
+        self._watch = watch
+        self._deliveries = deliveries
+        self._pops = pops
+        self._ha_info = ha_info
+        self._store = store
+        self._offsets = offsets
+        self._on_master = on_master
+        self._register = register
+        self._clock = clock
+        self._master_due_s = float("-inf")
+        self._watching: asyncio.Task[None] | None = None
+        self._delivering: asyncio.Task[None] | None = None
+        role.on_change(self._role_changed)
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_broker_changed,
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.ha_info,
+        }
+
+    def start(self) -> None:
+        """Begin to watch the group."""
+        self._watching = asyncio.create_task(self._watch.run(), name="acting-watch")
+
+    async def stop(self) -> None:
+        """Watch and deliver no more; what is under way ends first."""
+        tasks = [each for each in (self._watching, self._delivering) if each is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._pops.end()
+
+    # --- who is there
+
+    def min_broker_changed(self, peer: Peer, request: RemotingCommand) -> None:
+        """905, oneway, from a nameserver: the smallest id of the group is another one. The group is asked for at once."""
+        if self._live.value.enable_slave_acting_master and self._is_slave:
+            self._group_is({request.integer("minBrokerId"): request.field("minBrokerAddr") or ""})
+
+    def group_is(self, group: dict[int, str]) -> None:
+        """A nameserver says who of this name is alive; broker id -> address."""
+        if self._is_slave:
+            self._group_is(group)
+
+    @property
+    def _is_slave(self) -> bool:
+        return self._store_config.broker_role is BrokerRole.SLAVE and self._role.role in (
+            Role.SLAVE,
+            Role.ACTING,
+        )
+
+    def _group_is(self, group: Iterable[int]) -> None:
+        smallest = min(group, default=MASTER_ID)
+        if smallest != MASTER_ID and self._clock.monotonic() < self._master_due_s:
+            return  # its master said that it comes, and is not registered yet
+        if smallest == self._identity.broker_id and self._role.role is Role.SLAVE:
+            self._role.change(
+                Role.ACTING,
+                f"the group {self._identity.name} has no master, and this is its smallest broker id",
+            )
+            self._register()
+        elif smallest != self._identity.broker_id and self._role.role is Role.ACTING:
+            self._role.change(
+                Role.SLAVE,
+                "its master is back" if smallest == MASTER_ID else f"broker {smallest} acts as master",
+            )
+
+    # --- what it does
+
+    def _role_changed(self, role: RoleState) -> None:
+        if role.role is Role.ACTING:
+            self._pops.begin()
+        else:
+            self._pops.end()
+        if role.role is Role.ACTING:
+            if not self._live.value.enable_remote_escape:
+                log.warning(
+                    "what is due waits for the master: enableRemoteEscape=true lets it go to other brokers"
+                )
+                return
+            before, self._delivering = self._delivering, None
+            self._delivering = asyncio.create_task(self._deliver(before), name="acting-deliveries")
+        else:
+            self._deliveries.finish()
+
+    async def _deliver(self, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                await before
+            if self._role.role is Role.ACTING:
+                await self._deliveries.run()
+        except Exception:
+            # The task's outermost edge: messages that are due would wait for the master, and nobody would know why.
+            log.exception("the acting master's deliveries failed; what is due waits for the master")
+
+    # --- the master is back
+
+    async def ha_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+        """906. With values it is a master that is back: this broker stops acting before it answers, and says what it did."""
+        address, ha_address = request.field("masterAddress") or "", request.field("masterHaAddress") or ""
+        if not ha_address or not self._is_slave:
+            reply = self._ha_info(peer, request)
+            assert isinstance(reply, RemotingCommand)
+            return reply
+        delivering, has_acted = self._delivering, self._role.role is Role.ACTING
+        self._master_due_s = self._clock.monotonic() + MASTER_WAIT_S
+        if has_acted:
+            self._role.change(Role.SLAVE, f"its master at {address} is back")
+        if delivering is not None:
+            await asyncio.gather(delivering, return_exceptions=True)
+        self._on_master(address, ha_address)
+        if request.field(HANDOVER_FIELD) != "true":
+            return request.reply(ext={})
+        body = {
+            "sources": sorted(self._escaped.sources),
+            "levels": self._schedule.offsets,
+            "hasActed": has_acted,
+        }
+        return request.reply(ext={HANDOVER_FIELD: "true"}, body=fastjson.dumps(body))
+
+    async def come_back(self) -> bool:
+        """A master starts: tell its slaves, and take over what one of them has delivered. Returns whether there was anything.
+
+        Nothing is done without slaves; one that does not answer in 5 s is left out, and what it delivered comes twice.
+        """
+        if not self._live.value.enable_slave_acting_master or self._is_slave:
+            return False
+        group = await self._watch.group()
+        slaves = [address for broker_id, address in sorted(group.items()) if broker_id != MASTER_ID]
+        found = await asyncio.gather(*map(self._tell, slaves))
+        return any(found)
+
+    async def _tell(self, slave: str) -> bool:
+        identity = self._identity
+        request = RemotingCommand(
+            RequestCode.EXCHANGE_BROKER_HA_INFO,
+            {
+                "masterAddress": identity.address,
+                "masterHaAddress": identity.ha_address,
+                "masterFlushOffset": "0",
+                HANDOVER_FIELD: "true",
+            },
+        )
+        try:
+            reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
+            checked(reply, address=slave, request="EXCHANGE_BROKER_HA_INFO")
+            if (reply.ext or {}).get(HANDOVER_FIELD) == "true":
+                fields = fastjson.loads_object(reply.body, "what an acting master has delivered")
+                sources = parse_sources(fields.get("sources", []))
+            else:  # RocketMQ's: it says where its delay levels stand, and nothing of single messages
+                asked = await self._client.invoke(
+                    slave, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET), timeout_s=HANDOVER_TIMEOUT_S
+                )
+                body = checked(asked, address=slave, request="GET_ALL_DELAY_OFFSET").body
+                fields, sources = fastjson.loads_object(body, "delay offsets"), []
+                fields = {"levels": fields.get("offsetTable", {})}
+            levels = {
+                json_fields.as_integer(level, "a delay level"): json_fields.as_integer(offset, "an offset")
+                for level, offset in json_fields.mapping(fields, "levels").items()
+            }
+        except AerobeeError as error:
+            log.warning("the slave at %s does not say what it has delivered: %s", slave, error)
+            return False
+        # Behind the end of this log a record of the slave was never this master's: another one will have that offset.
+        sources = [each for each in sources if each < self._store.log.end]
+        self._escaped.add(sources)
+        if fields.get("hasActed", True):
+            await self._take_offsets(slave)
+        known = self._schedule.offsets
+        ahead = {level: offset for level, offset in levels.items() if offset > known.get(level, 0)}
+        if ahead:
+            self._schedule.delivered_elsewhere({**known, **ahead})
+        if sources or ahead:
+            log.info("the slave at %s has delivered %d messages meanwhile", slave, len(sources))
+        return bool(sources or ahead)
+
+    async def _take_offsets(self, slave: str) -> None:
+        """Groups go on where they were at an acting master, as far as this log goes; no offset goes back."""
+        request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        try:
+            reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
+            body = checked(reply, address=slave, request="GET_ALL_CONSUMER_OFFSET").body
+            table = offsets_of(fastjson.loads_object(body, "the offsets of a slave"))
+        except AerobeeError as error:
+            log.warning("the slave at %s does not tell its offsets: %s", slave, error)
+            return
+        for each in table:
+            known = self._offsets.query(each.group, each.topic, each.queue_id)
+            offset = min(each.offset, self._store.next_offset(each.topic, each.queue_id))
+            if not each.group.startswith(SYSTEM_GROUP_PREFIX) and (known is None or known < offset):
+                self._offsets.commit(each.group, each.topic, each.queue_id, offset, client="a slave")

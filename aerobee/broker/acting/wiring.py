@@ -1,0 +1,86 @@
+"""Makes the acting master of a broker from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from aerobee.broker.acting.acting_master import ActingMaster
+from aerobee.broker.acting.deliveries import ActingDeliveries
+from aerobee.broker.acting.escape_bridge import EscapeBridge
+from aerobee.broker.acting.group_watch import GroupWatch
+from aerobee.broker.acting.pops import ActingPops
+from aerobee.broker.feature import Feature
+from aerobee.broker.parts import BrokerParts
+from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.registration import Registration
+from aerobee.broker.transaction.service import Transactions
+from aerobee.remoting.peer import Handler
+from aerobee.store.config import StoreConfig
+
+
+def make_acting_master(
+    parts: BrokerParts,
+    *,
+    registration: Registration,
+    features: Iterable[Feature],
+    ha_info: Handler,
+    store_config: StoreConfig,
+    on_master: Callable[[str, str], None],
+) -> ActingMaster:
+    """It begins with ActingMaster.start()."""
+    identity, live = parts.identity, parts.live
+    kinds = {type(each): each for each in features}
+    transactions, pops = kinds[Transactions], kinds[Pop]
+    assert isinstance(transactions, Transactions)
+    assert isinstance(pops, Pop)
+    bridge = EscapeBridge(
+        client=parts.client, nameservers=lambda: live.value.nameservers, identity=identity, clock=parts.clock
+    )
+    inner_group = f"InnerProducerGroup_{identity.name}_{identity.broker_id}"
+    deliveries = ActingDeliveries(
+        store=parts.store,
+        schedule=parts.schedule,
+        escaped=parts.escaped,
+        bridge=bridge,
+        halves=transactions.open_halves,
+        clock=parts.clock,
+        inner_group=inner_group,
+    )
+    acting_pops = ActingPops(
+        engine=pops.engine,
+        store=parts.store,
+        bridge=bridge,
+        may_escape=lambda: live.value.enable_remote_escape,
+        uses_retry_v2=lambda: live.value.enable_retry_topic_v2,
+        spawn=parts.spawn,
+        wake=pops.wake,
+        clock=parts.clock,
+        host=identity.store_host,
+        inner_group=inner_group,
+    )
+    watch = GroupWatch(
+        client=parts.client,
+        registration=registration,
+        live=live,
+        clock=parts.clock,
+        on_group=lambda group: acting.group_is(group),
+    )
+    acting = ActingMaster(
+        role=parts.role,
+        live=live,
+        store_config=store_config,
+        identity=identity,
+        client=parts.client,
+        schedule=parts.schedule,
+        escaped=parts.escaped,
+        watch=watch,
+        deliveries=deliveries,
+        pops=acting_pops,
+        ha_info=ha_info,
+        store=parts.store,
+        offsets=parts.offsets,
+        on_master=on_master,
+        register=registration.register_all,
+        clock=parts.clock,
+    )
+    return acting

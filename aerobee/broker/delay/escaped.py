@@ -1,0 +1,75 @@
+"""What was delivered to another broker while this group had no master, kept in config/actingDeliveries.json:
+
+    {"sources": [physical offsets of the records that waited]}
+
+The log of a slave cannot say so, as a master's does (store/delivery_mark.py). The acting slave asks this table before it
+delivers, also after a restart; the master that returns is given it, and keeps it as long as its log has those records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aerobee.broker.config_file import ConfigFile
+from aerobee.errors import MalformedFrame, StoreError
+
+SOURCES_MAX = 2_000_000  # the oldest go first: a message could then come twice
+FILE_NAME = "actingDeliveries.json"
+
+
+class EscapedDeliveries:
+    """Belongs to the event loop. A crash loses what the last second added: those messages come twice."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        self._file = file
+        self._sources: dict[int, None] = {}  # in the order in which they came
+
+    def __contains__(self, physical_offset: int) -> bool:
+        return physical_offset in self._sources
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    @property
+    def sources(self) -> frozenset[int]:
+        """Physical offsets of the records that were delivered."""
+        return frozenset(self._sources)
+
+    def load(self, log_min_offset: int, log_end: int) -> None:
+        """Read the file; what the log does not hold is forgotten. Raises StoreError."""
+        tree = self._file.read() or {}
+        try:
+            found = parse_sources(tree.get("sources", []))
+        except MalformedFrame as error:
+            raise StoreError(f"config/{FILE_NAME}: {error}", path=self._file.path) from error
+        self._sources = dict.fromkeys(each for each in found if log_min_offset <= each < log_end)
+
+    def add(self, sources: Iterable[int]) -> None:
+        """These were delivered; the file follows soon."""
+        before = len(self._sources)
+        self._sources.update(dict.fromkeys(sources))
+        if len(self._sources) == before:
+            return
+        while len(self._sources) > SOURCES_MAX:
+            del self._sources[next(iter(self._sources))]
+        self._save()
+
+    def forget_outside(self, log_min_offset: int, log_end: int) -> None:
+        """The log holds only these bytes now."""
+        kept = {each: None for each in self._sources if log_min_offset <= each < log_end}
+        if len(kept) != len(self._sources):
+            self._sources = kept
+            self._save()
+
+    def _save(self) -> None:
+        content = {"sources": list(self._sources)}
+        self._file.write_soon(lambda: self._file.write(content))
+
+
+def parse_sources(value: object) -> list[int]:
+    """Physical offsets as another broker or the file tells them. Raises MalformedFrame."""
+    if not isinstance(value, list) or len(value) > SOURCES_MAX:
+        raise MalformedFrame("the deliveries of an acting master are no list of offsets")
+    if any(type(each) is not int or each < 0 for each in value):
+        raise MalformedFrame("the deliveries of an acting master hold something that is no offset")
+    return value

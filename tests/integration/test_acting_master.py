@@ -1,0 +1,267 @@
+"""A slave acts as master while its master is away: who it is, what it serves, what leaves for another broker, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.role import Role
+from aerobee.clock import SystemClock
+from aerobee.message import decode_records
+from aerobee.nameserver.config import NameServerConfig
+from aerobee.nameserver.server import NameServer
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.body.route import TopicRouteData
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.fastjson import dumps, loads
+from tests.integration.broker_calls import make_broker, pull_request, records_of, send_request
+from tests.integration.pop_requests import ack, pop
+from tests.integration.test_promotion import HALF, keys
+from tests.integration.test_replication import SLAVE, same
+from tests.waiting import wait_until
+
+LEVELS = {"message_delay_level": "1s 4s 12s"}
+ACTING = {
+    "enable_slave_acting_master": True,
+    "enable_remote_escape": True,
+    "sync_broker_member_group_period": 100,
+}
+
+
+class Cluster:
+    """A NameServer that presents acting masters, a master with its slave, and a master of another name."""
+
+    def __init__(self, path: Path, client: RemotingClient, nameserver: NameServer) -> None:
+        self.path = path
+        self.client = client
+        self.nameserver = nameserver
+        self.brokers: list[Broker] = []
+        self.port = 0
+        self.master: Broker
+        self.slave: Broker
+        self.other: Broker
+
+    async def begin(self, **config: Any) -> None:
+        self.other = await self._start("other", name="broker-b", store=LEVELS)
+        self.master = await self.start_master(**config)
+        self.slave = await self._start(
+            "slave", store={**SLAVE, **LEVELS}, broker_id=1, **{**ACTING, **config}
+        )
+        await wait_until(lambda: self.slave.replication.master is not None, timeout_s=60)
+        for broker in (self.master, self.other):
+            await self.ask(broker, send_request("t", b"first"))
+        await same(self.master, self.slave)
+        await wait_until(lambda: self.slave.topics.get("t") is not None, timeout_s=60)
+
+    async def start_master(self, **config: Any) -> Broker:
+        self.master = await self._start("master", store=LEVELS, listen_port=self.port, **{**ACTING, **config})
+        self.port = int(self.master.address.rpartition(":")[2])
+        return self.master
+
+    async def _start(self, directory: str, *, name: str = "broker-a", **config: Any) -> Broker:
+        broker = make_broker(
+            self.path / directory,
+            name=name,
+            namesrv_addr=self.nameserver.address,
+            slave_read_enable=False,
+            **config,
+        )
+        await broker.start()
+        self.brokers.append(broker)
+        return broker
+
+    async def lose_master(self) -> None:
+        """The slave has everything; the master is killed, the slave acts."""
+        await same(self.master, self.slave)
+        await wait_until(lambda: offsets_of(self.slave) == offsets_of(self.master), timeout_s=60)
+        await wait_until(lambda: self.slave.topics.topics == self.master.topics.topics, timeout_s=60)
+        await self.master.kill()
+        await wait_until(lambda: self.slave.role.role is Role.ACTING, "the slave acts", timeout_s=60)
+
+    async def ask(self, broker: Broker, request: RemotingCommand) -> RemotingCommand:
+        reply = await self.client.invoke(broker.address, request, timeout_s=10)
+        assert reply.code == 0, reply
+        return reply
+
+
+def offsets_of(broker: Broker) -> object:
+    return broker.offsets.to_dict()["offsetTable"], broker.schedule.offsets
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    config = NameServerConfig(
+        listen_port=0, bind_address="127.0.0.1", support_acting_master=True, notify_min_broker_id_changed=True
+    )
+    async with AsyncExitStack() as stack:
+        nameserver = await stack.enter_async_context(NameServer(config))
+        cluster = Cluster(tmp_path, client, nameserver)
+        yield cluster
+        for broker in reversed(cluster.brokers):
+            await broker.stop()
+        await client.close()
+
+
+async def test_consumers_find_the_acting_master_and_are_served_by_it(cluster: Cluster) -> None:
+    await cluster.begin()
+    slave = cluster.slave
+    refused = await cluster.client.invoke(slave.address, pull_request("t"))
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    await cluster.lose_master()
+
+    async def route() -> TopicRouteData:
+        request = RemotingCommand(105, {"topic": "t", "acceptStandardJsonOnly": "true"})
+        reply = await cluster.client.invoke(cluster.nameserver.address, request)
+        return TopicRouteData.decode(reply.body)
+
+    found = await route()
+    addresses = {each.broker_name: each.broker_addrs for each in found.broker_datas}
+    assert addresses["broker-a"][0] == slave.address
+    assert {each.broker_name: each.perm & 2 for each in found.queue_datas} == {"broker-a": 0, "broker-b": 2}
+    assert [each.body for each in records_of(await cluster.ask(slave, pull_request("t")))] == [b"first"]
+    queues = [{"topic": "t", "brokerName": "broker-a", "queueId": 0}]
+    lock = {"consumerGroup": "g", "clientId": "c", "mqSet": queues}
+    locked = await cluster.ask(slave, RemotingCommand(RequestCode.LOCK_BATCH_MQ, {}, dumps(lock)))
+    assert len(loads(locked.body)["lockOKMQSet"]) == 1
+    refused = await cluster.client.invoke(slave.address, send_request("t"))
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    await cluster.start_master()
+    await wait_until(lambda: slave.role.role is Role.SLAVE, "the slave follows again", timeout_s=60)
+    await cluster.ask(cluster.master, send_request("t", b"second"))
+    await same(cluster.master, slave)
+
+
+async def test_what_is_due_leaves_for_another_broker_and_comes_once(cluster: Cluster) -> None:
+    await cluster.begin()
+    for broker in (cluster.master, cluster.other):
+        await cluster.ask(broker, send_request("later", b"", properties="UNIQ_KEY\x01route\x02"))
+
+    async def later(name: str, in_ms: int, level: int) -> None:
+        due_ms = cluster.master.clock.now_ms() + in_ms
+        for kind, wish in (
+            ("level", f"DELAY\x01{level}\x02"),
+            ("timer", f"TIMER_DELIVER_MS\x01{due_ms}\x02"),
+        ):
+            text = f"UNIQ_KEY\x01{name}{kind}\x02TAGS\x01x\x02{wish}"
+            await cluster.ask(cluster.master, send_request("later", name.encode(), properties=text))
+
+    await later("early", 1_000, 1)
+    await wait_until(lambda: len(keys(cluster.master, "later")) == 3, timeout_s=60)
+    await later("meanwhile", 4_000, 2)
+    await later("after", 12_000, 3)
+    await cluster.lose_master()
+    log_end = cluster.slave.store.log.end
+    await wait_until(lambda: len(keys(cluster.other, "later")) == 3, "both were delivered", timeout_s=60)
+    assert sorted(keys(cluster.other, "later")) == ["meanwhilelevel", "meanwhiletimer", "route"]
+    assert cluster.slave.store.log.end == log_end, "an acting master stores nothing"
+    await wait_until(lambda: len(cluster.slave._serving.parts.escaped) == 2, timeout_s=60)
+    master = await cluster.start_master()
+    await wait_until(lambda: cluster.slave.role.role is Role.SLAVE, timeout_s=60)
+    await wait_until(
+        lambda: len(keys(master, "later")) == 5, "what was left comes at the master", timeout_s=90
+    )
+    assert sorted(keys(master, "later")) == ["afterlevel", "aftertimer", "earlylevel", "earlytimer", "route"]
+    assert len(keys(cluster.other, "later")) == 3
+    await same(master, cluster.slave)
+
+
+async def test_without_escape_what_is_due_waits_for_the_master(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.begin(enable_remote_escape=False)
+    text = "UNIQ_KEY\x01k\x02DELAY\x011\x02"
+    await cluster.ask(cluster.master, send_request("t", b"late", properties=text))
+    await cluster.lose_master()
+    assert "enableRemoteEscape=true lets it go" in caplog.text
+    master = await cluster.start_master(enable_remote_escape=False)
+    await wait_until(lambda: "k" in keys(master, "t"), timeout_s=60)
+    assert "k" not in keys(cluster.other, "t")
+
+
+async def test_open_transactions_are_asked_about_by_another_broker(cluster: Cluster) -> None:
+    checks = {"transaction_time_out": 600_000}
+    await cluster.begin(**checks)
+
+    async def half(key: str) -> RemotingCommand:
+        text = f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01payers\x02"
+        request = send_request("t", key.encode(), properties=text)
+        assert request.ext is not None
+        request.ext |= {"a": "payers", "f": str(HALF)}
+        return await cluster.ask(cluster.master, request)
+
+    await half("open")
+    done = await half("done")
+    assert done.ext is not None
+    end = {
+        "producerGroup": "payers", "tranStateTableOffset": done.ext["queueOffset"], "msgId": "done",
+        "commitLogOffset": str(int(done.ext["msgId"][-16:], 16)), "commitOrRollback": "8",
+        "fromTransactionCheck": "false", "transactionId": "done",
+    }  # fmt: skip
+    await cluster.ask(cluster.master, RemotingCommand(RequestCode.END_TRANSACTION, end))
+    await wait_until(lambda: "done" in keys(cluster.master, "t"), timeout_s=60)
+    await cluster.lose_master()
+
+    def open_at(broker: Broker) -> list[str]:
+        (feature,) = (each for each in broker.features if each.name == "transactions")
+        return [key[1] for key in feature.transaction_store.table.by_key]  # type: ignore[attr-defined]
+
+    await wait_until(lambda: open_at(cluster.other) == ["open"], "the other broker asks now", timeout_s=60)
+    master = await cluster.start_master(**checks)
+    await wait_until(lambda: cluster.slave.role.role is Role.SLAVE, timeout_s=60)
+    assert open_at(master) == []
+
+
+async def test_pops_are_served_and_nothing_that_was_not_acknowledged_is_lost(cluster: Cluster) -> None:
+    await cluster.begin(enable_remote_escape=False)
+    for number in range(6):
+        await cluster.ask(cluster.master, send_request("jobs", b"%d" % number))
+    await cluster.lose_master()
+    slave, client = cluster.slave, cluster.client
+    first = await pop(client, slave, "jobs", queue=0, count=2, invisible_ms=60_000)
+    second = await pop(client, slave, "jobs", queue=0, count=2, invisible_ms=1_000)
+    assert [each.body for each in (*first, *second)] == [b"0", b"1", b"2", b"3"]
+    for message in first:
+        assert await ack(client, slave, message) == 0
+    await wait_until(lambda: slave.offsets.query("group", "jobs", 0) == 2, timeout_s=60)
+    assert await ack(client, slave, second[1]) == 0
+    seen: list[bytes] = []
+
+    async def more() -> bool:
+        seen.extend(each.body for each in await pop(client, slave, "jobs", queue=0, invisible_ms=60_000))
+        return b"2" in seen
+
+    async with AsyncExitStack():
+        for _ in range(600):
+            if await more():
+                break
+            await slave.clock.sleep(0.1)
+    assert {b"2", b"4", b"5"} <= set(seen)
+    assert slave.offsets.query("group", "jobs", 0) == 2
+    master = await cluster.start_master(enable_remote_escape=False)
+    await wait_until(lambda: slave.role.role is Role.SLAVE, timeout_s=60)
+    await wait_until(lambda: master.offsets.query("group", "jobs", 0) == 2, "it is told", timeout_s=60)
+    again = await pop(client, master, "jobs", queue=0)
+    assert [each.body for each in again] == [b"2", b"3", b"4", b"5"]
+
+
+async def test_a_pop_that_is_not_acknowledged_goes_to_a_retry_topic_elsewhere(cluster: Cluster) -> None:
+    await cluster.begin()
+    await cluster.ask(cluster.master, send_request("jobs", b"again"))
+    await cluster.lose_master()
+    (message,) = await pop(cluster.client, cluster.slave, "jobs", queue=0, invisible_ms=500)
+    assert message.body == b"again"
+    retry = "%RETRY%group_jobs"
+    other = cluster.other
+    await wait_until(lambda: other.store.max_offset(retry, 0) == 1, "the copy is there", timeout_s=60)
+    reply = await cluster.ask(other, pull_request(retry, group="group"))
+    (record,) = decode_records(reply.body)
+    assert (record.body, record.reconsume_times) == (b"again", 1)
+    await wait_until(lambda: cluster.slave.offsets.query("group", "jobs", 0) == 1, timeout_s=60)
