@@ -103,12 +103,23 @@ class NoReply(RequestTimeout):
 
 
 class RemoteError(AerobeeError):
-    """A peer answered no. `code` is the wire's response code, `remark` the peer's text."""
+    """A peer answered no. `code` is the wire's response code, `remark` the peer's text.
+
+    Raised by a handler it is the answer, with `ext` as its fields.
+    """
 
     def __init__(
-        self, code: int, remark: str | None, *, address: str = "", request: str = "", opaque: int = 0
+        self,
+        code: int,
+        remark: str | None,
+        *,
+        address: str = "",
+        request: str = "",
+        opaque: int = 0,
+        ext: dict[str, str] | None = None,
     ) -> None:
         self.code = code
+        self.ext = ext
         self.remark = remark or ""
         self.address = address
         self.request = request

@@ -26,6 +26,7 @@ from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.query import QueryCalls
 from aerobee.broker.registration import Registration
 from aerobee.broker.replication.replication import Replication
+from aerobee.broker.send.new_topics import NewTopics
 from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_service import SendService
@@ -65,8 +66,7 @@ def send_calls(parts: BrokerParts) -> SendCalls:
     """Producers' sends."""
     return SendCalls(
         service=send_service(parts),
-        topics=parts.topics,
-        store=parts.store,
+        new_topics=NewTopics(topics=parts.topics, groups=parts.groups, live=parts.live),
         live=parts.live,
         identity=parts.identity,
         ack=parts.ack,

@@ -12,13 +12,21 @@ features.py makes them; broker.py calls them at the right time:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from aerobee.remoting.peer import Handler
 from aerobee.store.stored_message import StoredMessage
 
-# Looks at a checked message and its properties, decoded, and returns what is to be stored in its place; one that changes
-# the properties returns a message with the new text. Raises RemoteError to refuse.
-PutHook = Callable[[StoredMessage, dict[str, str]], StoredMessage]
+
+class PutHook(NamedTuple):
+    """Gives messages another form before they are stored: those that have one of the properties `names`.
+
+    `form` gets a checked message and its properties, decoded, and returns what is to be stored in its place; one that changes
+    the properties returns a message with the new text. Raises RemoteError to refuse.
+    """
+
+    names: frozenset[str]
+    form: Callable[[StoredMessage, dict[str, str]], StoredMessage]
 
 
 class Feature:

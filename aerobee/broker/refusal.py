@@ -15,3 +15,11 @@ def store_refusal(error: StoreError) -> RemoteError:
     if isinstance(error, StoreFull | StoreNotWritable):
         return RemoteError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. {error}")
     return RemoteError(ResponseCode.SYSTEM_ERROR, str(error))
+
+
+def group_unknown(group: str) -> RemoteError:
+    """The answer to a send to the retry topic of a group that is not there."""
+    return RemoteError(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        f"subscription group not exist, {group}; create it, or set autoCreateSubscriptionGroup\n{FAQ}",
+    )

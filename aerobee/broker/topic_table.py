@@ -79,6 +79,14 @@ ChangeCallback = Callable[[tuple[TopicConfig, ...]], None]
 _Value = tuple[dict[str, TopicConfig], DataVersion]
 
 
+def _legal(configs: Iterable[TopicConfig]) -> tuple[TopicConfig, ...]:
+    """The same. Raises UsageError for an illegal name."""
+    batch = tuple(configs)
+    for config in batch:
+        check_topic_name(config.topic_name)
+    return batch
+
+
 class TopicTable:
     """Topic name -> TopicConfig. Belongs to the event loop; no method but save(), load() and create_system_topics() blocks.
 
@@ -139,7 +147,7 @@ class TopicTable:
         """Create or replace topics. In the table, and durable, on return. Raises UsageError, RemoteError (too many topics),
         StoreError; none of `configs` is taken then. Without `must_save` they live in memory when the disk refuses.
         """
-        batch = tuple(configs)
+        batch = _legal(configs)
         try:
             await self._changes.change(self._putting(batch), batch)
         except StoreError:
@@ -150,7 +158,7 @@ class TopicTable:
     def create_then(self, config: TopicConfig, told: Told) -> None:
         """Create a topic, unless it is there by then, and call `told`: with None when it is there and durable, otherwise
         with the UsageError, RemoteError or StoreError. Calls come in the order of the creations, and at once after the
-        table has the topic, so that whoever asked first sends first.
+        table has the topic, so that whoever asked first sends first. Its name was checked.
         """
         put = self._putting((config,), key="autoCreateTopicNumsMax")
 
@@ -166,16 +174,14 @@ class TopicTable:
 
     def put_all(self, configs: Iterable[TopicConfig]) -> None:
         """Create or replace several topics with one notice. Raises UsageError, RemoteError (too many topics)."""
-        batch = tuple(configs)
+        batch = _legal(configs)
         if batch:
             self._take_now(self._putting(batch)((self.topics, self.data_version))[0], batch)
 
     def _putting(
         self, batch: tuple[TopicConfig, ...], key: str = "topicNumsMax"
     ) -> Callable[[_Value], _Value]:
-        """The change that puts `batch`. Raises UsageError for an illegal name."""
-        for config in batch:
-            check_topic_name(config.topic_name)
+        """The change that puts `batch`."""
 
         def put(value: _Value) -> _Value:
             topics, version = value

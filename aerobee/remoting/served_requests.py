@@ -107,7 +107,7 @@ class ServedRequests:
 
     def _error_reply(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
         if isinstance(error, RemoteError):
-            return request.reply(error.code, remark=error.remark)
+            return request.reply(error.code, remark=error.remark, ext=error.ext)
         if isinstance(error, AerobeeError):
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         _LOG.error("%s of %s failed", request_name(request.code), self._peer.address, exc_info=error)

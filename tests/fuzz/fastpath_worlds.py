@@ -16,6 +16,8 @@ from aerobee.broker.fastpath.seam import (
     Transaction,
     TransactionSettings,
 )
+from aerobee.broker.feature import PutHook
+from aerobee.broker.property_names import TIMER_REQUESTS, TRAN_MSG
 from aerobee.broker.pull.held_pulls import HeldPull
 from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
@@ -204,15 +206,12 @@ class Twin(Sending):
             assert isinstance(queue, ConsumeQueue)
             if not (queue.max_offset or with_empty):
                 continue
-            numbers = (
-                queue.min_offset,
-                queue.max_offset,
-                queue.readable_max,
-                queue.room,
-                queue.unsynced_from,
-            )
-            yield f"queue {key}", numbers
-            for file in queue._files.files:
+            # What was made ready for a message that was refused: one backend looks at its numbers first.
+            has_begun = queue.max_offset > 0
+            yield f"queue {key}", (
+                queue.min_offset, queue.max_offset, queue.readable_max, queue.room if has_begun else 0, queue.unsynced_from,
+            )  # fmt: skip
+            for file in queue._files.files if has_begun else ():
                 yield f"queue {key} {file.base}", bytes(queue._pool.buffer(file)[:])
         for number, keys in enumerate(index.files):
             yield f"index {number}", (
@@ -234,9 +233,12 @@ class HandlerTwin(Twin):
         super().__init__(path, PYTHON, **store_settings)
         self.waiting_for_disk: list[bytes] = []
         self.held.answer_first(lambda pulls: pulls)  # no fast path
-        self.writer.add_hook(self._timer)
+        self.writer.add_hook(PutHook(frozenset(TIMER_REQUESTS), self._timer))
         self.writer.add_hook(
-            lambda message, properties: to_half(message, properties) if is_half(message) else message
+            PutHook(
+                frozenset({TRAN_MSG}),
+                lambda message, properties: to_half(message, properties) if is_half(message) else message,
+            )
         )
         self.ack.answer = self._answer  # type: ignore[method-assign, assignment]
         self._handlers = {**self.sends.handlers(), **self.pulls.handlers()}

@@ -17,7 +17,7 @@ import pytest
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
-from aerobee.broker.send import send_calls
+from aerobee.broker.send import new_topics
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
@@ -139,7 +139,7 @@ async def test_a_topic_that_a_send_makes_keeps_nobody_else_waiting(world: World)
 async def test_no_more_sends_wait_for_a_topic_than_the_broker_holds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send_calls, "WAITING_SENDS_MAX", 3)
+    monkeypatch.setattr(new_topics, "WAITING_SENDS_MAX", 3)
     for _ in range(2):  # who waited has left the count again, served or refused
         world.disk.hold("topics.json")
         topic = f"fresh{world.broker.store.log.end}"

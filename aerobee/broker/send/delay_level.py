@@ -57,7 +57,7 @@ def replaced(message: StoredMessage, topic: str, queue_id: int, properties: dict
 def delay_level_hook(level_count: int) -> PutHook:
     """The put hook of a broker with `level_count` levels."""
 
-    def hook(message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
+    def form(message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
         return to_schedule_topic(message, properties, level_count)
 
-    return hook
+    return PutHook(frozenset({DELAY}), form)

@@ -1,8 +1,8 @@
 """The way of a message that the broker stores for somebody: through the put hooks into the store (PutMessageHook).
 
-A hook looks at a checked message and returns what is to be stored in its place: the form for the schedule topic, a
-half message, a timer message. It raises RemoteError to refuse. Hooks run in the order in which they were added, each on
-what the one before it returned.
+A hook gets a checked message that has one of its properties, and returns what is to be stored in its place: the form for the
+schedule topic, a half message, a timer message. It raises RemoteError to refuse. Hooks run in the order in which they were
+added, each on what the one before it returned. An ordinary message passes none of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MessageWriter:
         self._light = light
 
     def add_hook(self, hook: PutHook) -> None:
-        """Let the hook look at every message from now on, after those that were added before."""
+        """Let the hook look at messages from now on, after those that were added before."""
         self._hooks.append(hook)
 
     def on_stored(self, topic: str, callback: StoredCallback) -> None:
@@ -61,7 +61,8 @@ class MessageWriter:
         """Store one message. Raises RemoteError when a hook refuses, and what MessageStore.append raises."""
         topic = message.topic
         for hook in self._hooks:
-            message = hook(message, properties)
+            if not hook.names.isdisjoint(properties):
+                message = hook.form(message, properties)
         # What a hook put aside is dispatched when it is delivered.
         if self._light is not None and MULTI_DISPATCH in properties and message.topic == topic:
             message, queues = self._light.prepare(message)

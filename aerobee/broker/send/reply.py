@@ -25,7 +25,6 @@ from aerobee.errors import RemoteError, StoreError, TransportError
 from aerobee.message import (
     PROPERTIES_BYTES_MAX,
     TRANSACTION_MASK,
-    decode_properties,
     encode_properties,
     offset_message_id,
     pack_host,
@@ -86,8 +85,7 @@ class RequestReply(Feature):
         try:
             header = parse_send_header(request)
             self._check(header, request.body)
-            properties = decode_properties(header.properties)
-            properties.update(trace)
+            properties = {**header.properties, **trace}
             now_ms = self._clock.now_ms()
             failure = await self._push(peer, header, properties, request.body, now_ms)
             ext = {**trace, "msgId": "0", "queueId": "0", "queueOffset": "0"}

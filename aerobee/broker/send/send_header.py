@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from aerobee.errors import MalformedRecord
-from aerobee.message import PROPERTIES_BYTES_MAX
+from aerobee.errors import MalformedRecord, UsageError
+from aerobee.message import PROPERTIES_BYTES_MAX, check_topic_name, decode_properties
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
@@ -29,7 +29,8 @@ BATCH_ENTRY_BYTES_MIN = BATCH_ENTRY_HEAD.size + 2
 
 @dataclass(slots=True)
 class SendHeader:
-    """The fields of one send request; `properties` is the text form."""
+    """The fields of one send request. `properties` are the message's, or those around a batch; `topic_fault` says what is
+    wrong with the topic's name, "" when it is legal."""
 
     producer_group: str
     topic: str
@@ -39,11 +40,12 @@ class SendHeader:
     sys_flag: int
     born_timestamp: int
     flag: int
-    properties: str
     reconsume_times: int
     unit_mode: bool
     max_reconsume_times: int | None
     batch: bool
+    properties: dict[str, str]
+    topic_fault: str
 
 
 def parse_send_header(request: RemotingCommand) -> SendHeader:
@@ -51,7 +53,8 @@ def parse_send_header(request: RemotingCommand) -> SendHeader:
     group, topic, template, wish, queue, sys_flag, born, flag, properties, tries, unit, tries_max, batch = (
         _NAMES if request.code in LONG_NAMED else _LETTERS
     )
-    return SendHeader(
+    text = request.text(properties, "")
+    header = SendHeader(
         producer_group=request.text(group, ""),
         topic=request.text(topic),
         default_topic=request.text(template, ""),
@@ -60,14 +63,20 @@ def parse_send_header(request: RemotingCommand) -> SendHeader:
         sys_flag=request.int32(sys_flag, 0),
         born_timestamp=request.integer(born, 0),
         flag=request.int32(flag, 0),
-        properties=request.text(properties, ""),
         reconsume_times=request.int32(tries, 0),
         unit_mode=request.boolean(unit, False),
         max_reconsume_times=request.int32(tries_max)
         if request.version >= VERSION_WITH_MAX_RECONSUME and request.field(tries_max)
         else None,
         batch=request.code == RequestCode.SEND_BATCH_MESSAGE or request.boolean(batch, False),
+        properties=decode_properties(text),
+        topic_fault="",
     )
+    try:
+        check_topic_name(header.topic)
+    except UsageError as error:
+        header.topic_fault = str(error)
+    return header
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ one message with the packed batch as its body.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -22,14 +22,14 @@ from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.property_names import DELAY, PRODUCER_GROUP, TIMER_DELETE_KEY, TIMER_OUT_MS, TRAN_MSG
-from aerobee.broker.refusal import FAQ
+from aerobee.broker.refusal import FAQ, group_unknown
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.batch_queue import as_inner_batch
 from aerobee.broker.send.dead_letter import note_death, tries_failed
 from aerobee.broker.send.message_type import check_type, priority_queue
 from aerobee.broker.send.message_writer import MessageLog, MessageWriter
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
-from aerobee.broker.send.send_header import SendHeader, parse_batch
+from aerobee.broker.send.send_header import BatchEntry, SendHeader, parse_batch
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, TopicTable, takes_client_sends
@@ -49,12 +49,10 @@ from aerobee.message import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     check_group_name,
-    check_topic_name,
-    decode_properties,
     encode_properties,
     pack_host,
 )
-from aerobee.remoting.body.topic_config import MULTI_TAG, SYS_FLAG_UNIT, TopicConfig
+from aerobee.remoting.body.topic_config import MULTI_TAG, TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.peer import Peer
@@ -77,6 +75,17 @@ class SendOutcome:
     is_inner_batch: bool = False  # the batch became one record
     is_repeated: bool = False
     wants_to_wait: bool = True
+
+
+@dataclass(slots=True)
+class _Form:
+    """What is to be written for one send, decided: a message, a batch of `entries`, or with `inner_count` one record for a batch."""
+
+    properties: dict[str, str]  # of the record; of a batch of entries those around it
+    unique_key: str
+    dedup_key: str = ""
+    entries: Sequence[BatchEntry] = ()
+    inner_count: int = 0
 
 
 class SendService:
@@ -120,18 +129,16 @@ class SendService:
     def store(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
         """Store one message or batch, readable on return. Raises RemoteError (a refusal) and StoreError; both are counted.
 
-        `header` is changed on the way: topic and queue become those where the message lies. Its topic exists, or is one
-        that cannot be made: topic_to_make() is asked before.
+        `header` is changed on the way: topic and queue become those where the message lies. Its topic exists, or is one that
+        cannot be made: needs_topic() is asked before.
         """
         config = self._live.value
         started = self._clock.monotonic()
         try:
             self._check_open(config)
             topic = self._find_topic(header, sender, config)
-            if header.batch:
-                outcome = self._store_batch(header, body, sender)
-            else:
-                outcome = self._store_one(header, body, sender, topic)
+            form = self._batch(header, body, topic) if header.batch else self._message(header, body, topic)
+            outcome = self._write(form, header, body, sender)
         except AlreadyStored as repeated:
             first = repeated.first
             return SendOutcome(first.result, first.queue_id, first.unique_key, is_repeated=True)
@@ -144,6 +151,17 @@ class SendService:
         self._stats.topic_put(counted, result.count, result.size, 1)
         self._stats.put_took(self._clock.monotonic() - started)
         return outcome
+
+    def needs_topic(self, header: SendHeader) -> bool:
+        """Whether the topic of a send that would be taken is not there, and may have to be made first."""
+        name = header.topic
+        if self._topics.get(name) is not None or header.topic_fault or not takes_client_sends(name):
+            return False
+        try:
+            self._check_open(self._live.value, is_counted=False)
+        except RemoteError:
+            return False
+        return True
 
     def refused(self) -> None:
         """Count a send whose topic could not be made."""
@@ -170,12 +188,10 @@ class SendService:
             raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)
 
     def _find_topic(self, header: SendHeader, sender: Peer, config: BrokerConfig) -> TopicConfig:
-        """Return the topic's config, created if that is allowed; pick a queue where none is asked for. Raises RemoteError."""
+        """Return the topic's config; pick a queue where none is asked for. Raises RemoteError."""
         name = header.topic
-        try:
-            check_topic_name(name)
-        except UsageError as error:
-            raise RemoteError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if header.topic_fault:
+            raise RemoteError(ResponseCode.INVALID_PARAMETER, header.topic_fault)
         if not takes_client_sends(name):
             raise RemoteError(
                 ResponseCode.NO_PERMISSION,
@@ -183,7 +199,9 @@ class SendService:
             )
         topic = self._topics.get(name)
         if topic is None:
-            raise self._topic_unknown(header, config)
+            raise RemoteError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!\n{FAQ}"
+            )
         if not config.broker_permission & PERM_WRITE and topic.order:
             raise RemoteError(
                 ResponseCode.NO_PERMISSION,
@@ -201,50 +219,6 @@ class SendService:
             header.queue_id = self._pick_queue(max(1, topic.write_queue_nums))
         return topic
 
-    def topic_to_make(self, header: SendHeader) -> TopicConfig | None:
-        """The topic that has to be made before store() can take this message; None when there is nothing to make.
-
-        None, too, when the send is refused: store() says why.
-        """
-        name = header.topic
-        if self._topics.get(name) is not None or not takes_client_sends(name):
-            return None
-        config = self._live.value
-        try:
-            check_topic_name(name)
-            self._check_open(config, is_counted=False)
-        except (UsageError, RemoteError):
-            return None
-        if name.startswith(RETRY_PREFIX):
-            group = self._groups.find_or_create(name[len(RETRY_PREFIX) :])
-            return (
-                None if group is None else self._topics.retry_topic(group.group_name, unit=header.unit_mode)
-            )
-        return self._topics.from_template(
-            name,
-            template=header.default_topic,
-            queue_nums=header.default_topic_queue_nums,
-            unit_flag=SYS_FLAG_UNIT if header.unit_mode else 0,
-            allow=config.auto_create_topic_enable,
-        )
-
-    def _topic_unknown(self, header: SendHeader, config: BrokerConfig) -> RemoteError:
-        name = header.topic
-        if name.startswith(RETRY_PREFIX):
-            return self._group_unknown(name[len(RETRY_PREFIX) :])
-        return RemoteError(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"topic[{name}] not exist, apply first please! It cannot be created from "
-            f"{header.default_topic or 'no template'} (autoCreateTopicEnable="
-            f"{boolean_text(config.auto_create_topic_enable)}).\n{FAQ}",
-        )
-
-    def _group_unknown(self, group: str) -> RemoteError:
-        return RemoteError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group not exist, {group}; create it, or set autoCreateSubscriptionGroup\n{FAQ}",
-        )
-
     def _check_size(self, body: bytes, what: str = "body") -> None:
         limit = self._store.config.max_message_size
         if len(body) > limit:
@@ -256,9 +230,8 @@ class SendService:
 
     # --- one message
 
-    def _store_one(self, header: SendHeader, body: bytes, sender: Peer, topic: TopicConfig) -> SendOutcome:
-        config = self._live.value
-        properties = decode_properties(header.properties)
+    def _message(self, header: SendHeader, body: bytes, topic: TopicConfig) -> _Form:
+        config, properties = self._live.value, header.properties
         header.sys_flag = self._transaction_bits(header, properties)
         if config.enable_topic_message_type_check:
             check_type(topic, properties)
@@ -270,40 +243,8 @@ class SendService:
             topic = self._retry_or_dead_letter(header, properties, topic)
         dedup_key = self._duplicates.check(header.topic, properties, header.sys_flag)
         unique_key = self._add_own_properties(properties, config)
-        text = encode_properties(properties).encode(errors="surrogateescape")
-        if len(text) > PROPERTIES_BYTES_MAX:
-            raise RemoteError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is illegal: its properties take {len(text)} bytes with the broker's own, at most "
-                f"{PROPERTIES_BYTES_MAX} are allowed",
-            )
-        message = StoredMessage(
-            topic=header.topic,
-            queue_id=header.queue_id,
-            body=body,
-            properties=text,
-            born_host=pack_host(*sender.host_port),
-            flag=header.flag,
-            sys_flag=_sys_flag(header.sys_flag, topic),
-            born_timestamp=header.born_timestamp,
-            reconsume_times=header.reconsume_times,
-        )
-        has_waited = TIMER_OUT_MS in properties
-        result = self._writer.put(message, properties)
-        recall_handle = ""
-        if not has_waited and TIMER_OUT_MS in properties and TIMER_DELETE_KEY not in properties:
-            recall_handle = RecallHandle(
-                header.topic, self._identity.name, int(properties[TIMER_OUT_MS]) + 1, unique_key
-            ).encode()
-        if dedup_key:
-            self._duplicates.note(header.topic, dedup_key, result, header.queue_id, unique_key)
-        return SendOutcome(
-            result,
-            header.queue_id,
-            unique_key,
-            recall_handle=recall_handle,
-            wants_to_wait=wants_to_wait(properties),
-        )
+        header.sys_flag = _sys_flag(header.sys_flag, topic)
+        return _Form(properties, unique_key, dedup_key)
 
     def _transaction_bits(self, header: SendHeader, properties: dict[str, str]) -> int:
         """Return the sys_flag with the prepared bits for a half message and no transaction bits for all others."""
@@ -344,7 +285,7 @@ class SendService:
             raise RemoteError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         group = self._groups.find_or_create(group_name)
         if group is None:
-            raise self._group_unknown(group_name)
+            raise group_unknown(group_name)
         tries_max = group.retry_max_times
         if header.max_reconsume_times is not None:
             tries_max = header.max_reconsume_times
@@ -377,7 +318,7 @@ class SendService:
 
     # --- a batch
 
-    def _store_batch(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
+    def _batch(self, header: SendHeader, body: bytes, topic: TopicConfig) -> _Form:
         if header.topic.startswith(RETRY_PREFIX):
             raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
         if len(header.topic) > TOPIC_BYTES_MAX:
@@ -385,7 +326,7 @@ class SendService:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"message topic length {len(header.topic)}, at most {TOPIC_BYTES_MAX} are allowed in a batch",
             )
-        outer = decode_properties(header.properties)
+        outer = header.properties
         if DELAY in outer or header.sys_flag & TRANSACTION_MASK:
             raise RemoteError(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch takes neither delay levels nor transaction messages"
@@ -395,56 +336,77 @@ class SendService:
             entries = parse_batch(body)
         except MalformedRecord as error:
             raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
-        topic = self._topics.get(header.topic)
-        if topic is not None and self._live.value.enable_topic_message_type_check:
+        if self._live.value.enable_topic_message_type_check:
             check_type(topic, outer)
-        born_host = pack_host(*sender.host_port)
-        if topic is not None and topic.is_batch:
-            return self._store_inner_batch(header, body, outer, len(entries), born_host)
-        result = self._store.append_batch(
-            [
-                StoredMessage(
-                    topic=header.topic,
-                    queue_id=header.queue_id,
-                    body=entry.body,
-                    properties=entry.properties,
-                    born_host=born_host,
-                    flag=entry.flag,
-                    sys_flag=header.sys_flag,
-                    born_timestamp=header.born_timestamp,
-                    reconsume_times=header.reconsume_times,
-                )
-                for entry in entries
-            ]
-        )
+        if topic.is_batch:
+            return _Form(outer, self._add_own_properties(outer, self._live.value), inner_count=len(entries))
         unique_key = outer.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
-        return SendOutcome(result, header.queue_id, unique_key, wants_to_wait=wants_to_wait(outer))
+        return _Form(outer, unique_key, entries=entries)
 
-    def _store_inner_batch(
-        self, header: SendHeader, body: bytes, outer: dict[str, str], count: int, born_host: bytes
-    ) -> SendOutcome:
-        """The batch as one record of a batch queue."""
-        unique_key = self._add_own_properties(outer, self._live.value)
-        message = StoredMessage(
-            topic=header.topic,
-            queue_id=header.queue_id,
-            body=body,
-            properties=b"",
-            born_host=born_host,
-            flag=header.flag,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            reconsume_times=header.reconsume_times,
-        )
-        first = self._store.next_offset(header.topic, header.queue_id)
-        result = self._store.append(as_inner_batch(message, outer, count=count, first_offset=first))
+    # --- what was decided
+
+    def _write(self, form: _Form, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
+        """Store it, and note what follows from that. Raises RemoteError, StoreError."""
+        properties, queue_id, born_host = form.properties, header.queue_id, pack_host(*sender.host_port)
+        recall_handle = ""
+        if form.entries:
+            result = self._store.append_batch(
+                [
+                    _record(header, entry.body, entry.properties, born_host, flag=entry.flag)
+                    for entry in form.entries
+                ]
+            )
+        elif form.inner_count:
+            first = self._store.next_offset(header.topic, queue_id)
+            record = _record(header, body, b"", born_host, flag=header.flag)
+            result = self._store.append(
+                as_inner_batch(record, properties, count=form.inner_count, first_offset=first)
+            )
+        else:
+            record = _record(header, body, _text(properties), born_host, flag=header.flag)
+            has_waited = TIMER_OUT_MS in properties
+            result = self._writer.put(record, properties)
+            if not has_waited and TIMER_OUT_MS in properties and TIMER_DELETE_KEY not in properties:
+                recall_handle = RecallHandle(
+                    header.topic, self._identity.name, int(properties[TIMER_OUT_MS]) + 1, form.unique_key
+                ).encode()
+            if form.dedup_key:
+                self._duplicates.note(header.topic, form.dedup_key, result, queue_id, form.unique_key)
         return SendOutcome(
             result,
-            header.queue_id,
-            unique_key,
-            is_inner_batch=True,
-            wants_to_wait=wants_to_wait(outer),
+            queue_id,
+            form.unique_key,
+            recall_handle=recall_handle,
+            is_inner_batch=form.inner_count > 0,
+            wants_to_wait=wants_to_wait(properties),
         )
+
+
+def _record(
+    header: SendHeader, body: bytes, properties: bytes, born_host: bytes, *, flag: int
+) -> StoredMessage:
+    return StoredMessage(
+        topic=header.topic,
+        queue_id=header.queue_id,
+        body=body,
+        properties=properties,
+        born_host=born_host,
+        flag=flag,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        reconsume_times=header.reconsume_times,
+    )
+
+
+def _text(properties: dict[str, str]) -> bytes:
+    text = encode_properties(properties).encode(errors="surrogateescape")
+    if len(text) > PROPERTIES_BYTES_MAX:
+        raise RemoteError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal: its properties take {len(text)} bytes with the broker's own, at most "
+            f"{PROPERTIES_BYTES_MAX} are allowed",
+        )
+    return text
 
 
 def _sys_flag(sys_flag: int, topic: TopicConfig) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aerobee.broker.delay.redelivery import WaitingMessage
-from aerobee.broker.feature import Feature
+from aerobee.broker.feature import Feature, PutHook
 from aerobee.broker.metrics import Registry
 from aerobee.broker.parts import BrokerParts
-from aerobee.broker.property_names import TIMER_OUT_MS
+from aerobee.broker.property_names import TIMER_OUT_MS, TIMER_REQUESTS
 from aerobee.broker.send.timer_properties import number
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.timer_calls import TimerCalls
@@ -71,7 +71,7 @@ class Timers(Feature):
             run_blocking=parts.run_blocking,
         )
         hook = TimerHook(config=self._config, clock=parts.clock, count_in_slot=self._count_in_slot)
-        self.put_hook = hook
+        self.put_hook = PutHook(frozenset(TIMER_REQUESTS), hook)
         self._calls = TimerCalls(
             service=self._service,
             saver=self._saver,

@@ -18,11 +18,11 @@ from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
-from aerobee.broker.feature import Feature
+from aerobee.broker.feature import Feature, PutHook
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.metrics import Registry
 from aerobee.broker.parts import BrokerParts
-from aerobee.broker.property_names import PRODUCER_GROUP, UNIQUE_KEY
+from aerobee.broker.property_names import PRODUCER_GROUP, TRAN_MSG, UNIQUE_KEY
 from aerobee.broker.role import RoleState
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.topic_table import (
@@ -113,7 +113,7 @@ class Transactions(Feature):
             identity=parts.identity,
             clock=parts.clock,
         )
-        self.put_hook = self._hook
+        self.put_hook = PutHook(frozenset({TRAN_MSG}), self._hook)
         parts.writer.on_stored(HALF_TOPIC, self._stored)
         self._register_numbers(parts.stats.registry)
 

@@ -27,6 +27,7 @@ from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.role import configured_role
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.new_topics import NewTopics
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.send.send_service import SendService
@@ -34,7 +35,7 @@ from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import ManualClock
-from aerobee.errors import ConfigError
+from aerobee.errors import ConfigError, RemoteError
 from aerobee.message import Record, decode_record, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
@@ -134,8 +135,7 @@ class Sending:
         )
         self.sends = SendCalls(
             service=service,
-            topics=self.topics,
-            store=self.store,
+            new_topics=NewTopics(topics=self.topics, groups=self.groups, live=self.live),
             live=self.live,
             identity=self.identity,
             ack=self.ack,
@@ -191,7 +191,10 @@ class Sending:
     def handle(self, connection: FakePeer, frame: bytes) -> RemotingCommand | None:
         """Give a frame to the handler, as if there were no fast path."""
         request = decode_frame(frame)
-        reply = self.sends.handlers()[request.code](connection, request)  # type: ignore[arg-type]
+        try:
+            reply = self.sends.handlers()[request.code](connection, request)  # type: ignore[arg-type]
+        except RemoteError as error:  # as ServedRequests answers it
+            return request.reply(error.code, remark=error.remark, ext=error.ext)
         assert reply is None or isinstance(reply, RemotingCommand)
         return reply
 

@@ -1,0 +1,113 @@
+"""Topics that a send makes: which ones may be made, and the sends that wait until theirs is durable.
+
+An acknowledged message is never in a topic that a crash forgets, so the first send to a new topic waits for the table's file,
+in turn with others to the same topic. Source: TopicConfigManager.createTopicInSendMessageMethod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from aerobee.broker.config import LiveConfig
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.refusal import FAQ, group_unknown
+from aerobee.broker.send.send_header import SendHeader
+from aerobee.broker.topic_table import TopicTable
+from aerobee.errors import AerobeeError, RemoteError
+from aerobee.message import RETRY_PREFIX
+from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT, TopicConfig
+from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.command import boolean_text
+from aerobee.remoting.peer import Reply
+
+# Sends that wait for topics that are being made, of all connections: each is some 3 KB, and they are all served in one turn when
+# the file is written. RocketMQ's thread pool for sends holds 10,000 requests (sendThreadPoolQueueCapacity).
+WAITING_SENDS_MAX = 2_000
+
+Serve = Callable[[AerobeeError | None], Reply]
+
+
+class NewTopics:
+    """Makes the topics of sends. Belongs to the event loop."""
+
+    def __init__(self, *, topics: TopicTable, groups: GroupTable, live: LiveConfig) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._live = live
+        self._waiting_count = 0  # sends whose topic is being made
+
+    def make(self, header: SendHeader, serve: Serve) -> Reply | Coroutine[Any, Any, Reply]:
+        """Make the topic that a send names, and return what `serve` returns or raises: it is called once, with None when the
+        topic is there and durable, else with the error: one that cannot be made (RemoteError), a busy broker, the table's.
+        """
+        try:
+            config = self._wanted(header)
+        except RemoteError as error:
+            return serve(error)
+        if self._waiting_count >= WAITING_SENDS_MAX:
+            busy = (
+                f"[OVERLOAD] {self._waiting_count} sends wait for topics that are being made: try again later"
+            )
+            return serve(RemoteError(ResponseCode.SYSTEM_BUSY, busy))
+        waiting = _Waiting()
+        self._waiting_count += 1
+
+        def made(error: AerobeeError | None) -> None:
+            self._waiting_count -= 1
+            # Here, not in a task that is woken later: a send that comes next finds the topic and must not overtake.
+            waiting.end(serve, error)
+
+        self._topics.create_then(config, made)
+        return waiting.reply() if waiting.done.is_set() else waiting.when_done()
+
+    def _wanted(self, header: SendHeader) -> TopicConfig:
+        """The topic as it would be made. Raises RemoteError when it may not be."""
+        name, may_create = header.topic, self._live.value.auto_create_topic_enable
+        if name.startswith(RETRY_PREFIX):
+            group = self._groups.find_or_create(name[len(RETRY_PREFIX) :])
+            if group is None:
+                raise group_unknown(name[len(RETRY_PREFIX) :])
+            return self._topics.retry_topic(group.group_name, unit=header.unit_mode)
+        config = self._topics.from_template(
+            name,
+            template=header.default_topic,
+            queue_nums=header.default_topic_queue_nums,
+            unit_flag=SYS_FLAG_UNIT if header.unit_mode else 0,
+            allow=may_create,
+        )
+        if config is None:
+            raise RemoteError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! It cannot be created from "
+                f"{header.default_topic or 'no template'} (autoCreateTopicEnable={boolean_text(may_create)}).\n{FAQ}",
+            )
+        return config
+
+
+class _Waiting:
+    """A send that waits for its topic."""
+
+    def __init__(self) -> None:
+        self.done = asyncio.Event()
+        self._reply: Reply = None
+        self._failure: Exception | None = None
+
+    def end(self, serve: Serve, error: AerobeeError | None) -> None:
+        """Serve it now; whatever comes of it is its own, not that of others who wait."""
+        try:
+            self._reply = serve(error)
+        except Exception as failure:
+            self._failure = failure
+        self.done.set()
+
+    def reply(self) -> Reply:
+        """What came of it. Raises what serving raised."""
+        if self._failure is not None:
+            raise self._failure
+        return self._reply
+
+    async def when_done(self) -> Reply:
+        await self.done.wait()
+        return self.reply()
