@@ -35,7 +35,16 @@ pub struct Appender {
     waiting: Py<PyAny>, // queues at which somebody waits
     /// Python was called that may have left work for the event loop, or somebody waiting; whoever asks sets it back.
     pub has_called: bool,
-    record: Vec<u8>,
+    // Of the run that is appended: its records and its queue entries.
+    run: Vec<u8>,
+    entries: Vec<QueueEntry>,
+    entry_bytes: Vec<u8>,
+}
+
+struct QueueEntry {
+    offset: i64,
+    size: i32,
+    tag_code: i64,
 }
 
 /// What a burst writes.
@@ -112,7 +121,9 @@ impl Appender {
             topics: Topics::default(),
             waiting,
             has_called: false,
-            record: Vec::new(),
+            run: Vec::new(),
+            entries: Vec::new(),
+            entry_bytes: Vec::new(),
         })
     }
 
@@ -151,37 +162,69 @@ impl Appender {
         message: &Message<'_>,
         hashes: &[i32],
     ) -> Outcome<Placed> {
-        let body_bytes = message.body.len();
-        let size = self.record_bytes(writing, topic, body_bytes, message.properties.len());
+        let size = self.record_bytes(writing, topic, message.body.len(), message.properties.len());
         let offset = self.make_room(writing, queue, 1, hashes.len(), size)?;
+        self.append_run(writing, topic, queue, offset, std::iter::once((message, hashes)))
+    }
+
+    /// Write messages of one queue back to back, where make_room() has made room for all of them; return where the first one
+    /// stands, and the bytes of all.
+    pub fn append_run<'m>(
+        &mut self,
+        writing: &mut Writing<'_>,
+        topic: usize,
+        queue: usize,
+        offset: i64,
+        messages: impl Iterator<Item = (&'m Message<'m>, &'m [i32])>,
+    ) -> Outcome<Placed> {
         let live = self.live(writing, queue).map_err(Stop::Fault)?;
-        let queue_offset = live.max_offset;
-        let site = Site {
-            queue_id: self.topics.queues[queue].id,
-            queue_offset,
-            physical_offset: offset,
-            store_timestamp: writing.now_ms,
-            born_host: &writing.born_host,
-            store_host: &self.store_host,
-            topic: &self.topics.list[topic].field,
-        };
-        lay_out(&mut self.record, &site, size, message)?;
-        // Record first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
-        if let Err(error) = self.write(writing, queue, offset, size, message.tag_code) {
+        let (first, mut next, mut last) = (live.max_offset, offset, offset);
+        let unindexed = self.index.entries.len();
+        self.run.clear();
+        self.entries.clear();
+        let mut tag_code = 0;
+        for (number, (message, hashes)) in messages.enumerate() {
+            let site = Site {
+                queue_id: self.topics.queues[queue].id,
+                queue_offset: first + number as i64,
+                physical_offset: next,
+                store_timestamp: writing.now_ms,
+                born_host: &writing.born_host,
+                store_host: &self.store_host,
+                topic: &self.topics.list[topic].field,
+            };
+            let start = self.run.len();
+            if let Err(stop) = lay_out(&mut self.run, &site, message) {
+                self.index.entries.truncate(unindexed);
+                return Err(stop);
+            }
+            let size = self.run.len() - start;
+            (last, tag_code) = (next, message.tag_code);
+            self.entries.push(QueueEntry { offset: next, size: size as i32, tag_code });
+            self.index.entries.extend(hashes.iter().map(|hash| (*hash, next)));
+            next += size as i64;
+        }
+        // Records first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
+        if let Err(error) = self.write(writing, queue, offset) {
             writing.last_offset = -1;
+            self.index.entries.truncate(unindexed);
             return Err(Stop::Fault(self.broken(writing.py, offset, error)));
         }
-        self.index.entries.extend(hashes.iter().map(|hash| (*hash, offset)));
-        self.index.room -= hashes.len() as i64;
+        self.index.room -= (self.index.entries.len() - unindexed) as i64;
         if self.topics.list[topic].count == 0 {
             writing.touched.push(topic);
         }
         let counts = &mut self.topics.list[topic];
-        counts.count += 1;
-        counts.byte_count += size as u64;
-        writing.last_offset = offset;
-        self.announce(writing, queue, offset, message.tag_code).map_err(Stop::Fault)?;
-        Ok(Placed { queue_offset, physical_offset: offset, size })
+        counts.count += self.entries.len() as u64;
+        counts.byte_count += self.run.len() as u64;
+        writing.last_offset = last;
+        self.announce(writing, queue, last, tag_code).map_err(Stop::Fault)?;
+        Ok(Placed { queue_offset: first, physical_offset: offset, size: self.run.len() })
+    }
+
+    /// Whether somebody is to be told of each message of the queue: a run of several must come one by one then.
+    pub fn is_awaited(&mut self, writing: &mut Writing<'_>, queue: usize) -> PyResult<bool> {
+        Ok(self.live(writing, queue)?.notify)
     }
 
     /// The store time of the youngest record, ms.
@@ -345,38 +388,34 @@ impl Appender {
         }
     }
 
-    /// Write the record and its queue entry. What cannot be is our own fault: room was made.
-    fn write(
-        &mut self,
-        writing: &mut Writing<'_>,
-        queue: usize,
-        offset: i64,
-        size: usize,
-        tag_code: i64,
-    ) -> PyResult<()> {
+    /// Write the run's records from `offset` on, and their queue entries. What cannot be is our own fault: room was made.
+    fn write(&mut self, writing: &mut Writing<'_>, queue: usize, offset: i64) -> PyResult<()> {
         let log = writing.log.as_mut().ok_or_else(|| PyValueError::new_err("the log was not loaded"))?;
         let state = &mut self.topics.queues[queue];
         let live = state.live.as_mut().ok_or_else(|| PyValueError::new_err("the queue was not loaded"))?;
-        // The record continues the log within its file, and its entry the queue: nothing is written over.
-        let end = offset + size as i64;
+        // The records continue the log within its file, and their entries the queue: nothing is written over.
+        let (end, next_offset) = (offset + self.run.len() as i64, live.max_offset + self.entries.len() as i64);
         check(log.base <= offset && offset == log.end && end <= log.limit, "a record does not continue the log")?;
-        check(live.base <= live.max_offset && live.max_offset < live.room, "an entry does not continue its queue")?;
-        check(names(&self.record, size, live.max_offset, offset), "a record does not say where it stands")?;
-        if !log.window.write(offset - log.base, &self.record) {
+        check(live.base <= live.max_offset && next_offset <= live.room, "an entry does not continue its queue")?;
+        self.entry_bytes.clear();
+        for (entry, queue_offset) in self.entries.iter().zip(live.max_offset..) {
+            let record = self.run.get((entry.offset - offset) as usize..).unwrap_or_default();
+            check(names(record, entry.size, queue_offset, entry.offset), "a record does not say where it stands")?;
+            let mut bytes = [0; QUEUE_ENTRY_BYTES as usize];
+            bytes[..8].copy_from_slice(&entry.offset.to_be_bytes());
+            bytes[8..12].copy_from_slice(&entry.size.to_be_bytes());
+            bytes[12..].copy_from_slice(&entry.tag_code.to_be_bytes());
+            self.entry_bytes.extend_from_slice(&bytes);
+        }
+        if !log.window.write(offset - log.base, &self.run) {
             return Err(PyBufferError::new_err("a record lies beyond its file"));
         }
         log.end = end;
         log.is_changed = true;
-        let mut entry = [0; QUEUE_ENTRY_BYTES as usize];
-        entry[..8].copy_from_slice(&offset.to_be_bytes());
-        entry[8..12].copy_from_slice(&(size as i32).to_be_bytes());
-        entry[12..].copy_from_slice(&tag_code.to_be_bytes());
-        let entry_at = (live.max_offset - live.base) * QUEUE_ENTRY_BYTES;
-        if !live.window.write(entry_at, &entry) {
+        if !live.window.write((live.max_offset - live.base) * QUEUE_ENTRY_BYTES, &self.entry_bytes) {
             return Err(PyBufferError::new_err("a queue entry lies beyond its file"));
         }
-        debug_assert_eq!(live.window.read(entry_at), Some(entry));
-        live.max_offset += 1;
+        live.max_offset = next_offset;
         live.is_changed = true;
         if !live.is_dirty {
             live.is_dirty = true;
@@ -487,9 +526,9 @@ fn check(holds: bool, what: &'static str) -> PyResult<()> {
     if holds { Ok(()) } else { Err(PyAssertionError::new_err(what)) }
 }
 
-/// Whether a record has this size and says that it is this message of its queue, at this place of the log.
-fn names(record: &[u8], size: usize, queue_offset: i64, physical_offset: i64) -> bool {
-    record.len() == size
+/// Whether a record says that it has this size and that it is this message of its queue, at this place of the log.
+fn names(record: &[u8], size: i32, queue_offset: i64, physical_offset: i64) -> bool {
+    record.get(..4) == Some(size.to_be_bytes().as_slice())
         && record.get(QUEUE_OFFSET_AT..QUEUE_OFFSET_AT + 8) == Some(queue_offset.to_be_bytes().as_slice())
         && record.get(QUEUE_OFFSET_AT + 8..QUEUE_OFFSET_AT + 16) == Some(physical_offset.to_be_bytes().as_slice())
 }

@@ -77,21 +77,34 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
         return Err(Stop::Slow);
     }
     let waits = burst.waits(outer.waits())?;
-    shared.appender.make_room(&mut burst.writing, queue, messages.len(), hashes.len(), total)?;
+    let appender = &mut shared.appender;
+    let offset = appender.make_room(&mut burst.writing, queue, messages.len(), hashes.len(), total)?;
+    let mut start = 0;
+    let mut run = messages.iter().map(|(message, end)| {
+        let own = &hashes[start..*end];
+        start = *end;
+        (message, own)
+    });
+    // Who waits looks at the newest message that it is told of.
+    let queue_offset = if appender.is_awaited(&mut burst.writing, queue).map_err(Stop::Fault)? {
+        let mut first = None;
+        for (message, hashes) in run {
+            let placed = appender.append(&mut burst.writing, topic, queue, message, hashes)?;
+            first.get_or_insert(placed.queue_offset);
+        }
+        first.ok_or(Stop::Slow)?
+    } else {
+        appender.append_run(&mut burst.writing, topic, queue, offset, &mut run)?.queue_offset
+    };
+    appender.topics.count_request(topic);
     shared.clear_message_ids();
     shared.set_unique_key(unique_key);
-    let mut first = -1;
-    let mut start = 0;
-    for (message, end) in &messages {
-        let placed = shared.appender.append(&mut burst.writing, topic, queue, message, &hashes[start..*end])?;
-        shared.add_message_id(placed.physical_offset);
-        start = *end;
-        if first < 0 {
-            first = placed.queue_offset;
-        }
+    let mut next = offset;
+    for (message, _) in &messages {
+        shared.add_message_id(next);
+        next += shared.appender.record_bytes(&burst.writing, topic, message.body.len(), message.properties.len()) as i64;
     }
-    shared.appender.topics.count_request(topic);
-    Ok(Answer { queue, queue_offset: first, waits })
+    Ok(Answer { queue, queue_offset, waits })
 }
 
 struct BatchEntry<'a> {

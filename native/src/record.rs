@@ -40,8 +40,9 @@ pub fn record_bytes(born_host: &[u8], store_host: &[u8], topic: &[u8], body_byte
     FIXED_BYTES + born_host.len() + store_host.len() + topic.len() + body_bytes + properties_bytes
 }
 
-/// Lay the record out in `out`. A number that does not fit its field is for the handlers.
-pub fn lay_out(out: &mut Vec<u8>, site: &Site<'_>, size: usize, message: &Message<'_>) -> Outcome<()> {
+/// Append the record to `out`. A number that does not fit its field is for the handlers; nothing is appended then.
+pub fn lay_out(out: &mut Vec<u8>, site: &Site<'_>, message: &Message<'_>) -> Outcome<()> {
+    let size = record_bytes(site.born_host, site.store_host, site.topic, message.body.len(), message.properties.len());
     let sys_flag = message.sys_flag
         | if site.born_host.len() == 8 { 0 } else { BORN_HOST_V6 }
         | if site.store_host.len() == 8 { 0 } else { STORE_HOST_V6 };
@@ -49,28 +50,33 @@ pub fn lay_out(out: &mut Vec<u8>, site: &Site<'_>, size: usize, message: &Messag
     let total = u32::try_from(size).map_err(|_| Stop::Slow)?;
     let (flag, sys_flag, reconsume_times) = (word(message.flag)?, word(sys_flag)?, word(message.reconsume_times)?);
     let born_timestamp = i64::try_from(message.born_timestamp).map_err(|_| Stop::Slow)?;
-    out.clear();
     out.reserve(size);
-    out.extend_from_slice(&total.to_be_bytes());
-    out.extend_from_slice(&MAGIC_V1.to_be_bytes());
-    out.extend_from_slice(&body_crc(message.body).to_be_bytes());
-    out.extend_from_slice(&site.queue_id.to_be_bytes());
-    out.extend_from_slice(&flag.to_be_bytes());
-    out.extend_from_slice(&site.queue_offset.to_be_bytes());
-    out.extend_from_slice(&site.physical_offset.to_be_bytes());
-    out.extend_from_slice(&sys_flag.to_be_bytes());
-    out.extend_from_slice(&born_timestamp.to_be_bytes());
+    let start = out.len();
+    // What has its place in every record, in one piece.
+    let mut head = [0; 48];
+    head[..4].copy_from_slice(&total.to_be_bytes());
+    head[4..8].copy_from_slice(&MAGIC_V1.to_be_bytes());
+    head[8..12].copy_from_slice(&body_crc(message.body).to_be_bytes());
+    head[12..16].copy_from_slice(&site.queue_id.to_be_bytes());
+    head[16..20].copy_from_slice(&flag.to_be_bytes());
+    head[20..28].copy_from_slice(&site.queue_offset.to_be_bytes());
+    head[28..36].copy_from_slice(&site.physical_offset.to_be_bytes());
+    head[36..40].copy_from_slice(&sys_flag.to_be_bytes());
+    head[40..].copy_from_slice(&born_timestamp.to_be_bytes());
+    out.extend_from_slice(&head);
     out.extend_from_slice(site.born_host);
     out.extend_from_slice(&site.store_timestamp.to_be_bytes());
     out.extend_from_slice(site.store_host);
-    out.extend_from_slice(&reconsume_times.to_be_bytes());
-    out.extend_from_slice(&message.prepared_offset.to_be_bytes());
-    out.extend_from_slice(&(message.body.len() as u32).to_be_bytes());
+    let mut tail = [0; 16];
+    tail[..4].copy_from_slice(&reconsume_times.to_be_bytes());
+    tail[4..12].copy_from_slice(&message.prepared_offset.to_be_bytes());
+    tail[12..].copy_from_slice(&(message.body.len() as u32).to_be_bytes());
+    out.extend_from_slice(&tail);
     out.extend_from_slice(message.body);
     out.extend_from_slice(site.topic);
     out.extend_from_slice(&(message.properties.len() as u16).to_be_bytes());
     out.extend_from_slice(message.properties);
-    debug_assert_eq!(out.len(), size);
+    debug_assert_eq!(out.len() - start, size);
     Ok(())
 }
 

@@ -22,7 +22,6 @@ const REPLIES_BYTES_KEPT: usize = 1 << 18;
 const FENCE_AT: i64 = 0;
 const HOLDS_AT: i64 = 8;
 const HOLDS_ALL: i64 = 2;
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// The names of a send's fields: topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch.
 pub type SendNames = [Name; 8];
@@ -329,11 +328,7 @@ impl Shared {
             ids.push(b',');
         }
         ids.extend_from_slice(&self.store_host_hex);
-        let mut hex = [0; 16];
-        for (pair, byte) in hex.chunks_exact_mut(2).zip(offset.to_be_bytes()) {
-            pair.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-        }
-        ids.extend_from_slice(&hex);
+        ids.extend_from_slice(&hex_of(offset));
     }
 
     /// Keep the unique key for the reply.
@@ -389,4 +384,20 @@ impl Shared {
 
 fn decimal_digits(value: i64) -> usize {
     value.checked_ilog10().map_or(1, |digits| digits as usize + 1)
+}
+
+/// The sixteen upper-case hex digits of a number: all of them at once, four bits in each byte.
+fn hex_of(value: i64) -> [u8; 16] {
+    let half = |word: u32| {
+        let mut nibbles = u64::from(word);
+        nibbles = (nibbles | nibbles << 16) & 0x0000_FFFF_0000_FFFF;
+        nibbles = (nibbles | nibbles << 8) & 0x00FF_00FF_00FF_00FF;
+        nibbles = (nibbles | nibbles << 4) & 0x0F0F_0F0F_0F0F_0F0F;
+        let letters = (nibbles + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101; // 1 where it is 10 or more
+        (nibbles + 0x3030_3030_3030_3030 + letters * 7).to_be_bytes()
+    };
+    let mut digits = [0; 16];
+    digits[..8].copy_from_slice(&half((value >> 32) as u32));
+    digits[8..].copy_from_slice(&half(value as u32));
+    digits
 }

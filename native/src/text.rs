@@ -55,7 +55,7 @@ pub fn read_properties<'a>(text: &'a [u8], special: &NameSet) -> Properties<'a> 
     let mut name: Option<&[u8]> = None;
     let mut start = 0;
     loop {
-        let end = text[start..].iter().position(|byte| matches!(byte, 1 | 2)).map(|run| start + run);
+        let end = separator(&text[start..]).map(|run| start + run);
         let part = &text[start..end.unwrap_or(text.len())];
         found.part_count += 1;
         match name.take() {
@@ -80,6 +80,25 @@ pub fn read_properties<'a>(text: &'a [u8], special: &NameSet) -> Properties<'a> 
         found.is_loose |= (text[end] == 1) != name.is_some();
         start = end + 1;
     }
+}
+
+/// Where the first byte 1 or 2 stands; eight bytes a step.
+fn separator(text: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
+    // The lowest byte that is zero has its high bit set in the result, and none below it.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
+    let mut eights = text.chunks_exact(8);
+    let mut at = 0;
+    for eight in &mut eights {
+        let word = eight.try_into().map_or(0, u64::from_le_bytes);
+        let found = zeros(word ^ ONES) | zeros(word ^ (2 * ONES));
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    eights.remainder().iter().position(|byte| matches!(byte, 1 | 2)).map(|run| at + run)
 }
 
 /// A few names, looked up by their length first.
