@@ -6,6 +6,7 @@ killed; the master returns, and the slave goes on.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pathlib
 import random
@@ -14,10 +15,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from aerobee.client import ConsumeFrom, ConsumerConfig, PushConsumer, ReceivedMessage
 from tests.interop.conftest import targets
-from tests.interop.rocketmq import Broker, Driver, JavaClient, NameServer, call
+from tests.interop.rocketmq import Broker, Driver, JavaClient, NameServer, call, cpp_consume
 from tests.interop.test_store_exchange import QUEUES, Sent
-from tests.waiting import wait_for
+from tests.waiting import wait_for, wait_until
 
 PAIRS = {
     "aerobee": [("aerobee", "rocketmq"), ("rocketmq", "aerobee")],
@@ -122,6 +124,11 @@ def test_a_slave_follows_a_master_of_the_other_product(
                 expected = sorted((each.offset, each.body) for each in sent if each.queue == queue)
                 found = [(each["offset"], each["body"]) for each in read(puller, topic, name, queue)]
                 assert found == expected
+        # The C++ client and ours, too, go to the slave.
+        bodies = sorted(each.body for each in sent)
+        assert sorted(asyncio.run(read_by_us(namesrv, topic, driver.unique("CG_ours"), len(sent)))) == bodies
+        told = cpp_consume(namesrv, topic, driver.unique("CG_cpp"), len(sent), tmp_path, timeout_s=120)
+        assert sorted(each["body"] for each in told) == bodies
         master.start()
         with driver.producer(namesrv) as producer:
             send_to(producer, topic, name, "again", 20)
@@ -129,6 +136,19 @@ def test_a_slave_follows_a_master_of_the_other_product(
     finally:
         master.kill()
         slave.kill()
+
+
+async def read_by_us(namesrv: str, topic: str, group: str, count: int) -> set[str]:
+    """The bodies that our push consumer gets, until there are as many as were sent."""
+    found: set[str] = set()
+
+    async def handle(message: ReceivedMessage) -> None:
+        found.add(message.body.decode())
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    async with PushConsumer(namesrv, group, subscriptions={topic: "*"}, handler=handle, config=config):
+        await wait_until(lambda: len(found) >= count, "everything from the slave", timeout_s=120)
+    return found
 
 
 def read(puller: JavaClient, topic: str, broker: str, queue: int) -> list[dict[str, object]]:
