@@ -74,6 +74,20 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A broker of the name that has a copy. `log_end` and `confirmed` are physical offsets, `confirmed` what a master says of its
+    group: 0 where nobody is waited for. `role` is what the broker says, "" for RocketMQ's."""
+
+    broker_name: str
+    address: str
+    is_master: bool
+    role: str
+    epoch: int
+    log_end: int
+    confirmed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFacts:
     """Every copy of one message that is stored somewhere, and what clients recorded of it."""
 
@@ -87,6 +101,7 @@ class MessageFacts:
     dead: tuple[ReceivedMessage, ...] = ()
     trace: tuple[TraceEvent, ...] = ()
     oldest_ms: dict[str, int] = field(default_factory=dict)  # topic -> store time of its oldest message
+    replicas: tuple[Replica, ...] = ()  # of the broker names that have a copy
 
 
 async def gather_group(admin: Admin, group: str, topic: str | None) -> GroupFacts:
@@ -151,7 +166,32 @@ async def gather_message(admin: Admin, facts: GroupFacts, message_id: str, topic
         dead=of(DLQ_PREFIX + group),
         trace=await admin.trace(message_id),
         oldest_ms={name: await _oldest(admin, name) for name in searched if not of(name)},
+        replicas=await _replicas(admin, {each.queue.broker_name for each in of(*searched)}),
     )
+
+
+async def _replicas(admin: Admin, names: set[str]) -> tuple[Replica, ...]:
+    """Every broker of these names that answers, with how far its log goes."""
+    found: list[Replica] = []
+    for info in await admin.brokers():
+        if info.broker_name not in names:
+            continue
+        try:
+            figures = await admin.broker_runtime(info.address)
+        except AerobeeError:
+            continue
+        found.append(
+            Replica(
+                broker_name=info.broker_name,
+                address=info.address,
+                is_master=info.broker_id == 0,
+                role=figures.get("haRole", ""),
+                epoch=int(_digits(figures.get("haEpoch", "0")) or 0),
+                log_end=int(_digits(figures.get("commitLogMaxOffset", "0")) or 0),
+                confirmed=int(_digits(figures.get("haConfirmed", "0")) or 0),
+            )
+        )
+    return tuple(found)
 
 
 def _is_of(topic: str, group: str, topics: Sequence[str]) -> bool:

@@ -23,7 +23,7 @@ from aerobee.ops.why_facts import GroupFacts, MessageFacts, TopicRates, Waiting
 RANK = (
     "dead-letter", "consumed-again", "consumed", "filtered", "not-subscribed", "undecided", "rolled-back", "delayed",
     "overdue", "retry", "invisible", "in-progress", "stored-twice", "no-offset", "behind", "passed", "gone", "never-stored",
-    "no-group", "disabled", "no-topic", "no-members", "conflict", "lock", "no-owner", "lag", "dead-letters", "well",
+    "no-group", "disabled", "no-topic", "no-members", "conflict", "lock", "no-owner", "lag", "dead-letters", "replicas", "well",
 )  # fmt: skip
 STUCK_LOCK_MS = 60_000
 SHOWN_MAX = 5  # single queues or members that are named one by one
@@ -235,6 +235,40 @@ def _of_message(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     settled = bool(facts.dead or facts.retried or any(_is_for_retry(each) for each in facts.waiting))
     for copy in facts.stored:
         yield from _copy(group, facts, copy, settled)
+        yield from _replicas(facts, copy)
+
+
+def _replicas(facts: MessageFacts, copy: ReceivedMessage) -> Iterator[Finding]:
+    """Which replicas have the message, where there is more than one."""
+    replicas = [each for each in facts.replicas if each.broker_name == copy.queue.broker_name]
+    masters = [each for each in replicas if each.is_master]
+    if len(replicas) < 2 and masters:
+        return
+    at = copy.physical_offset
+    have = [each for each in replicas if each.log_end > at]
+    lack = [each for each in replicas if each.log_end <= at]
+    named = [f"{each.role or ('master' if each.is_master else 'slave')} {each.address}" for each in have]
+    text = (
+        f"{_where(copy)} is at {_listed(named)}" if named else f"{_where(copy)} is at no broker that answers"
+    )
+    if lack:
+        lacking = [f"{each.address} lacks the last {at - each.log_end + 1} bytes up to it" for each in lack]
+        text += f"; {', '.join(lacking)}"
+    is_confirmed = any(each.confirmed > at for each in masters)
+    if masters:
+        text += f"; epoch {masters[0].epoch}, {'confirmed' if is_confirmed else 'not confirmed by the replicas yet'}"
+    else:
+        text += "; there is no master now"
+    yield Finding(
+        "replicas",
+        text,
+        {
+            "at": [each.address for each in have],
+            "lacking": [each.address for each in lack],
+            "epoch": max((each.epoch for each in masters), default=-1),
+            "confirmed": is_confirmed,
+        },
+    )
 
 
 def _dead(facts: MessageFacts) -> Iterator[Finding]:

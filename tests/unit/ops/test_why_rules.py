@@ -18,7 +18,7 @@ from aerobee.client.results import (
 )
 from aerobee.client.trace_record import TraceEvent, TraceKind
 from aerobee.message import MessageQueue, encode_properties, encode_record, pack_host
-from aerobee.ops.why_facts import GroupFacts, MessageFacts, TopicRates, Waiting
+from aerobee.ops.why_facts import GroupFacts, MessageFacts, Replica, TopicRates, Waiting
 from aerobee.ops.why_rules import RANK, findings
 
 NOW = 1_700_000_000_000
@@ -269,3 +269,30 @@ def test_popped_again_from_the_retry_topic() -> None:
 
 def test_a_message_that_is_stored_twice() -> None:
     assert "stored-twice" in kinds(group(), message(stored=(copy(3), copy(4))))
+
+
+def replica(number: int, log_end: int, **fields: object) -> Replica:
+    known = {
+        "broker_name": QUEUE.broker_name, "address": f"127.0.0.1:{number}", "is_master": number == 1,
+        "role": "master" if number == 1 else "slave", "epoch": 4, "log_end": log_end, "confirmed": 0,
+    }  # fmt: skip
+    return Replica(**{**known, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "words", "confirmed"),
+    [
+        ((replica(1, 99, confirmed=50), replica(2, 60)), "is at master 127.0.0.1:1, slave 127.0.0.1:2; epoch 4, confirmed", True),
+        ((replica(1, 99, confirmed=2), replica(2, 2)), "127.0.0.1:2 lacks the last 2 bytes up to it; epoch 4, not confirmed", False),
+        ((replica(2, 99), replica(3, 99, role="acting master")), "acting master 127.0.0.1:3; there is no master now", False),
+    ],
+)  # fmt: skip
+def test_which_replicas_have_it(replicas: tuple[Replica, ...], words: str, confirmed: bool) -> None:
+    found = findings(group(), message(stored=(copy(3),), replicas=replicas))
+    (about,) = (each for each in found if each.kind == "replicas")
+    assert words in about.text
+    assert about.facts["confirmed"] is confirmed
+
+
+def test_one_broker_without_replicas_says_nothing_of_them() -> None:
+    assert "replicas" not in kinds(group(), message(stored=(copy(3),), replicas=(replica(1, 99),)))
