@@ -172,6 +172,11 @@ def environment_settings(environ: Mapping[str, str], kinds: Iterable[type[Any]])
     return settings
 
 
+# Asked at each change of a setting, and milliseconds each time; a class never changes.
+_fields: dict[type[Any], Mapping[str, dataclasses.Field[Any]]] = {}
+_hints_of: dict[type[Any], dict[str, Any]] = {}
+
+
 def property_key(field: dataclasses.Field[Any]) -> str:
     """The key of a dataclass field in files and on the wire."""
     explicit = field.metadata.get("key")
@@ -183,7 +188,12 @@ def property_key(field: dataclasses.Field[Any]) -> str:
 
 def fields_by_key(kind: type[Any]) -> Mapping[str, dataclasses.Field[Any]]:
     """Key -> field, for the fields that a file may set (all but those with `init=False` or key None)."""
-    return types.MappingProxyType({property_key(f): f for f in dataclasses.fields(kind) if f.init})
+    found = _fields.get(kind)
+    if found is None:
+        found = _fields[kind] = types.MappingProxyType(
+            {property_key(f): f for f in dataclasses.fields(kind) if f.init}
+        )
+    return found
 
 
 def known_keys(kinds: Iterable[type[Any]]) -> list[str]:
@@ -313,7 +323,10 @@ def _mentions(text: str, field_name: str, kind: type[Any]) -> bool:
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    found = _hints_of.get(kind)
+    if found is None:
+        found = _hints_of[kind] = typing.get_type_hints(kind)
+    return found
 
 
 def _convert(text: str, hint: Any, key: str, source: str) -> Any:

@@ -21,9 +21,9 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 
 
 class AccessCalls:
-    """Serves them at a server whose users are `users`; None where access control is off: they are refused then."""
+    """Serves them at a server whose users are `users`. Where access control is off they are refused: no_users.py."""
 
-    def __init__(self, users: Users | None) -> None:
+    def __init__(self, users: Users) -> None:
         self._users = users
         self._one_at_a_time = asyncio.Lock()
 
@@ -120,11 +120,6 @@ class AccessCalls:
 
     def _checked(self, serve: Callable[[Users, RemotingCommand], Reply]) -> Handler:
         async def handler(peer: Peer, request: RemotingCommand) -> Reply:
-            if self._users is None:
-                raise RemoteError(
-                    ResponseCode.SYSTEM_ERROR,
-                    "The authentication is not enabled: authenticationEnabled=true turns it on",
-                )
             try:
                 async with self._one_at_a_time:  # in a thread: a change waits for the disk
                     return await asyncio.to_thread(serve, self._users, request)

@@ -13,11 +13,11 @@ import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from aerobee.access.config import AccessConfig
 from aerobee.broker.config import PROM, BrokerConfig
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.exporter.exporter import Exporter
 from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.feature import Feature
@@ -27,7 +27,6 @@ from aerobee.broker.overload import Overload
 from aerobee.broker.ports import Ports
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.registration import Registration
-from aerobee.broker.replication.controller_wiring import ControllerMode
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.wiring import open_ha_port
@@ -43,6 +42,10 @@ from aerobee.remoting.peer import Handler
 from aerobee.remoting.tls import ServerTls
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk, RealDisk
+
+if TYPE_CHECKING:
+    from aerobee.broker.exporter.exporter import Exporter
+    from aerobee.broker.replication.controller_wiring import ControllerMode
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +111,7 @@ class Broker:
             tls=tls,
         )
         self._ha_listener = HaListener(network)
-        self.exporter = Exporter(config) if config.metrics_exporter_type == PROM else None
+        self.exporter = _make_exporter(config) if config.metrics_exporter_type == PROM else None
         self._is_started = False
         self._is_running = False
         self.identity: BrokerIdentity
@@ -315,3 +318,10 @@ class Broker:
             await self._serving.acting.stop()
         await self.registration.stop(unregister=unregister)
         await self._base.client.close()
+
+
+def _make_exporter(config: BrokerConfig) -> Exporter:
+    # What shows numbers is a tenth of what a start loads, so only who wants them has it.
+    from aerobee.broker.exporter.exporter import Exporter
+
+    return Exporter(config)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aerobee.access.calls import AccessCalls
 from aerobee.access.config import AccessConfig
 from aerobee.access.gate import Gate
+from aerobee.access.no_users import NoUsers
 from aerobee.access.opening import RELOAD_S as RELOAD_S
-from aerobee.access.opening import Access, open_access, say_what_is_open
+from aerobee.access.opening import Access, Calls, open_access, say_what_is_open
 from aerobee.broker.config import LiveConfig
 from aerobee.clock import Clock
 from aerobee.remoting.peer import Peer
@@ -31,7 +31,7 @@ class BrokerAccess:
         self._directory = directory
         self._settings_path = settings_path
         self._clock = clock
-        self._access = Access(Gate(keeper=None, admin_open=True), AccessCalls(None))
+        self._access = Access(Gate(keeper=None, admin_open=True), NoUsers())
 
     @property
     def gate(self) -> Gate:
@@ -39,7 +39,7 @@ class BrokerAccess:
         return self._access.gate
 
     @property
-    def calls(self) -> AccessCalls:
+    def calls(self) -> Calls:
         """The requests for users and permissions."""
         return self._access.calls
 

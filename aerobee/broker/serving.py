@@ -11,6 +11,7 @@ import logging
 import os
 import random
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from aerobee.broker.ack import AckPolicy
 from aerobee.broker.acting.acting_master import ActingMaster
@@ -43,7 +44,6 @@ from aerobee.broker.peer_brokers import PeerBrokers
 from aerobee.broker.ports import Ports
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.registration import Registration
-from aerobee.broker.replication.controller_wiring import ControllerMode, make_controller_mode
 from aerobee.broker.replication.facts import replication_facts
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replication import Replication
@@ -58,6 +58,9 @@ from aerobee.remoting.peer import Handler
 from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.reader import record_reader
+
+if TYPE_CHECKING:
+    from aerobee.broker.replication.controller_wiring import ControllerMode
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +158,10 @@ class Serving:
                 network=base.network,
                 raw_appends=raw_appends,
             )
+        from aerobee.broker.replication.controller_wiring import (
+            make_controller_mode,  # loaded where it is wanted
+        )
+
         self.controllers = make_controller_mode(
             parts=self.parts,
             modes=self._modes,

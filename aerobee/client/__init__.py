@@ -1,40 +1,93 @@
-"""The client: producer, push and pull consumer, admin. Native asyncio; sync.py holds a small synchronous facade."""
+"""The client: producer, push and pull consumer, admin. Native asyncio; sync.py holds a small synchronous facade.
 
-from aerobee.client.admin.admin import Admin
-from aerobee.client.admin.offsets import OffsetMove, OffsetTarget
-from aerobee.client.config import (
-    AdminConfig,
-    Blocked,
-    ClientConfig,
-    Compression,
-    ConsumeFrom,
-    ConsumerConfig,
-    MessageModel,
-    ProducerConfig,
-    PullConsumerConfig,
-    SimpleConsumerConfig,
-)
-from aerobee.client.consumer.allocation import (
-    Allocation,
-    average,
-    average_by_circle,
-    consistent_hash,
-    fixed,
-    machine_room,
-    machine_room_nearby,
-)
-from aerobee.client.consumer.popped import PoppedMessage
-from aerobee.client.consumer.pull_consumer import PullConsumer
-from aerobee.client.consumer.push_consumer import PushConsumer
-from aerobee.client.consumer.simple_consumer import SimpleConsumer
-from aerobee.client.consumer.subscription import Sql
-from aerobee.client.consumer.verdict import Reject, RetryLater, reject, retry
-from aerobee.client.producer.producer import Producer, Selector, by_key
-from aerobee.client.producer.transaction import TransactionResult, TransactionState
-from aerobee.client.producer.transaction_producer import TransactionConfig, TransactionProducer
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.results import SendResult, SendStatus
-from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer, SyncPushConsumer
+Each name is loaded when it is first asked for: who only administers has no use for consumers.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aerobee.client.admin.admin import Admin
+    from aerobee.client.admin.offsets import OffsetMove, OffsetTarget
+    from aerobee.client.config import (
+        AdminConfig,
+        Blocked,
+        ClientConfig,
+        Compression,
+        ConsumeFrom,
+        ConsumerConfig,
+        MessageModel,
+        ProducerConfig,
+        PullConsumerConfig,
+        SimpleConsumerConfig,
+    )
+    from aerobee.client.consumer.allocation import (
+        Allocation,
+        average,
+        average_by_circle,
+        consistent_hash,
+        fixed,
+        machine_room,
+        machine_room_nearby,
+    )
+    from aerobee.client.consumer.popped import PoppedMessage
+    from aerobee.client.consumer.pull_consumer import PullConsumer
+    from aerobee.client.consumer.push_consumer import PushConsumer
+    from aerobee.client.consumer.simple_consumer import SimpleConsumer
+    from aerobee.client.consumer.subscription import Sql
+    from aerobee.client.consumer.verdict import Reject, RetryLater, reject, retry
+    from aerobee.client.producer.producer import Producer, Selector, by_key
+    from aerobee.client.producer.transaction import TransactionResult, TransactionState
+    from aerobee.client.producer.transaction_producer import TransactionConfig, TransactionProducer
+    from aerobee.client.received import ReceivedMessage
+    from aerobee.client.results import SendResult, SendStatus
+    from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer, SyncPushConsumer
+
+_HOME = {
+    "Admin": "aerobee.client.admin.admin",
+    "AdminConfig": "aerobee.client.config",
+    "Allocation": "aerobee.client.consumer.allocation",
+    "Blocked": "aerobee.client.config",
+    "ClientConfig": "aerobee.client.config",
+    "Compression": "aerobee.client.config",
+    "ConsumeFrom": "aerobee.client.config",
+    "ConsumerConfig": "aerobee.client.config",
+    "MessageModel": "aerobee.client.config",
+    "OffsetMove": "aerobee.client.admin.offsets",
+    "OffsetTarget": "aerobee.client.admin.offsets",
+    "PoppedMessage": "aerobee.client.consumer.popped",
+    "Producer": "aerobee.client.producer.producer",
+    "ProducerConfig": "aerobee.client.config",
+    "PullConsumer": "aerobee.client.consumer.pull_consumer",
+    "PullConsumerConfig": "aerobee.client.config",
+    "PushConsumer": "aerobee.client.consumer.push_consumer",
+    "ReceivedMessage": "aerobee.client.received",
+    "Reject": "aerobee.client.consumer.verdict",
+    "RetryLater": "aerobee.client.consumer.verdict",
+    "Selector": "aerobee.client.producer.producer",
+    "SendResult": "aerobee.client.results",
+    "SendStatus": "aerobee.client.results",
+    "SimpleConsumer": "aerobee.client.consumer.simple_consumer",
+    "SimpleConsumerConfig": "aerobee.client.config",
+    "Sql": "aerobee.client.consumer.subscription",
+    "SyncAdmin": "aerobee.client.sync",
+    "SyncProducer": "aerobee.client.sync",
+    "SyncPullConsumer": "aerobee.client.sync",
+    "SyncPushConsumer": "aerobee.client.sync",
+    "TransactionConfig": "aerobee.client.producer.transaction_producer",
+    "TransactionProducer": "aerobee.client.producer.transaction_producer",
+    "TransactionResult": "aerobee.client.producer.transaction",
+    "TransactionState": "aerobee.client.producer.transaction",
+    "average": "aerobee.client.consumer.allocation",
+    "average_by_circle": "aerobee.client.consumer.allocation",
+    "by_key": "aerobee.client.producer.producer",
+    "consistent_hash": "aerobee.client.consumer.allocation",
+    "fixed": "aerobee.client.consumer.allocation",
+    "machine_room": "aerobee.client.consumer.allocation",
+    "machine_room_nearby": "aerobee.client.consumer.allocation",
+    "reject": "aerobee.client.consumer.verdict",
+    "retry": "aerobee.client.consumer.verdict",
+}
 
 __all__ = [
     "Admin",
@@ -81,3 +134,15 @@ __all__ = [
     "reject",
     "retry",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'aerobee.client' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

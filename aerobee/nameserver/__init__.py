@@ -1,6 +1,19 @@
-"""The NameServer: which broker serves which topic."""
+"""The NameServer: which broker serves which topic. Its parts are loaded when they are asked for: brokers read its settings only."""
+
+from typing import TYPE_CHECKING
 
 from aerobee.nameserver.config import NameServerConfig
-from aerobee.nameserver.server import NameServer
+
+if TYPE_CHECKING:
+    from aerobee.nameserver.server import NameServer
 
 __all__ = ["NameServer", "NameServerConfig"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "NameServer":
+        raise AttributeError(f"module 'aerobee.nameserver' has no attribute {name!r}")
+    from aerobee.nameserver.server import NameServer
+
+    globals()[name] = NameServer
+    return NameServer

@@ -11,12 +11,11 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 import typer.main
-from rich.console import Console
 from typer.core import TyperGroup
 
 from aerobee.errors import AerobeeError, UsageError
@@ -24,7 +23,7 @@ from aerobee.ops import completion, examples, shared_options, watching
 from aerobee.ops.environment import unknown_variables
 from aerobee.ops.failure import ExitCode, Failure, explain
 from aerobee.ops.other_names import own_command, own_option
-from aerobee.ops.output import to_json
+from aerobee.ops.output import Output, to_json
 from aerobee.ops.run import Interrupted
 
 # Command -> module in aerobee.ops, in the order in which the help shows them. A module has `app`, a group of commands of
@@ -110,6 +109,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata  # fifty modules that nothing else needs
+
         typer.echo(f"aerobee {metadata.version('aerobee')}")
         raise typer.Exit
 
@@ -148,7 +149,7 @@ def run_cli(arguments: Sequence[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     except (Interrupted, KeyboardInterrupt, typer.Abort):
-        Console(stderr=True).print("interrupted", style="dim")
+        Output(as_json=False).notes.print("interrupted", style="dim")
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away (`| head`). Python would complain once more when it flushes at exit.
@@ -224,7 +225,7 @@ def _show(failure: Failure, as_json: bool) -> None:
         sys.stdout.write(to_json(failure.as_document()) + "\n")
         sys.stdout.flush()
         return
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = Output(as_json=False).notes
     console.print("[bold red]error:[/] ", end="")
     console.print(failure.sentence, markup=False)
     if failure.advice:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aerobee.client import Admin
-from aerobee.client.contexts import contexts_path, read_contexts
 from aerobee.errors import AerobeeError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.ops.clients import open_admin
 from aerobee.ops.options import NAMESERVER_DEFAULT
+
+if TYPE_CHECKING:
+    from aerobee.client import Admin
 
 ANSWER_S = 2.0  # longest that a press of the tabulator waits for a cluster
 LEVELS = ("debug", "info", "warning", "error")
@@ -97,6 +97,8 @@ def _beginning(begin: str, values: Iterable[str]) -> list[str]:
 
 
 def _context_names() -> Iterable[str]:
+    from aerobee.client.contexts import contexts_path, read_contexts
+
     try:
         return list(read_contexts(contexts_path()).contexts)
     except AerobeeError:
@@ -104,6 +106,9 @@ def _context_names() -> Iterable[str]:
 
 
 def _asked(context: Any, find: Callable[[Admin], Awaitable[Iterable[str]]]) -> Iterable[str]:
+    # Every command passes here at its start; only one that completes needs a client.
+    from aerobee.ops.clients import open_admin
+
     async def ask() -> Iterable[str]:
         async with (
             asyncio.timeout(ANSWER_S),

@@ -6,8 +6,6 @@ import difflib
 from collections.abc import Mapping
 from importlib import import_module
 
-from aerobee.client.contexts import VARIABLES
-
 PREFIX = "AEROBEE_"
 OTHERS = (
     "AEROBEE_DATA",
@@ -23,7 +21,6 @@ OF_CONTAINERS = (  # container.py; the image's health check
     "AEROBEE_ADVERTISED_INTERNAL",
     "AEROBEE_HEALTH_PORT",
 )
-KNOWN = frozenset({*VARIABLES, *OTHERS, *OF_CONTAINERS})
 # Read by the tests, benches and scripts of the repository: no command obeys them, and none calls them misspelt.
 OF_THE_REPOSITORY = frozenset(
     {
@@ -51,19 +48,28 @@ OF_THE_REPOSITORY = frozenset(
 )
 
 
+def known_variables() -> frozenset[str]:
+    """Those that commands obey, without settings of servers."""
+    contexts = import_module("aerobee.client.contexts")
+    return frozenset({*contexts.VARIABLES, *OTHERS, *OF_CONTAINERS})
+
+
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """A sentence for each AEROBEE_ variable that means nothing to any command. Settings of servers are variables, too."""
-    expected = KNOWN | OF_THE_REPOSITORY
-    strange = sorted(name for name in environ if name.startswith(PREFIX) and name not in expected)
+    ours = [name for name in environ if name.startswith(PREFIX)]
+    if not ours:
+        return []
+    # Loaded only now: most users set none of these, and every command would pay for it.
+    named = known_variables()
+    strange = sorted({*ours} - named - OF_THE_REPOSITORY)
     if not strange:
         return []
-    # Loaded only now: most users set none of the servers' keys here, and every command would pay for it.
     settings = import_module("aerobee.ops.settings")
     config = import_module("aerobee.config")
     kinds = (*settings.BROKER_KINDS, *settings.NAMESERVER_KINDS, *settings.CONTROLLER_KINDS)
     strange = [name for name in strange if not config.environment_settings({name: ""}, kinds)]
     # Compared without the prefix, which all have in common and which would make any two look alike.
-    known = (*sorted(KNOWN), *(config.variable_name(key) for key in config.known_keys(kinds)))
+    known = (*sorted(named), *(config.variable_name(key) for key in config.known_keys(kinds)))
     nearest = {name.removeprefix(PREFIX): name for name in known if name.startswith(PREFIX)}
     sentences = []
     for name in strange:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aerobee.config import to_properties
-from aerobee.ha.quorum.controller import Controller
 from aerobee.nameserver import NameServer
-from aerobee.ops.controller import make_controller, stop_when_ended
 from aerobee.ops.listening import require_free_port
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
@@ -30,6 +28,9 @@ from aerobee.ops.serving import (
 )
 from aerobee.ops.settings import ControllerSettings, NameServerSettings, nameserver_settings
 from aerobee.store.descriptors import raise_limit
+
+if TYPE_CHECKING:
+    from aerobee.ha.quorum.controller import Controller
 
 
 def register(app: typer.Typer) -> None:
@@ -63,6 +64,9 @@ def nameserver(
             with stopping_with_stdin(stop, stop_with_stdin):
                 await start_and_wait(server, stop, out, "nameserver", settings.server.listen_port)
             return
+        # Few have a controller in here, and it is a tenth of a second to load.
+        from aerobee.ops.controller import make_controller, stop_when_ended
+
         controller = make_controller(ControllerSettings(settings.controller, settings.tls))
         watch = asyncio.create_task(stop_when_ended(controller, stop))
         try:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import orjson
-from rich.console import Console
-from rich.table import Table
 
 from aerobee.ops.terminal import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LINE_CHARS_MAX = 10_000
 _DECIMAL = re.compile(r"(\d)_(\d)")
@@ -27,9 +29,16 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        # Wider than any screen: lines are never folded or cut by us, a terminal wraps them itself.
-        self.console = Console(width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
-        self.notes = Console(stderr=True, width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
+
+    @cached_property
+    def console(self) -> Console:
+        """Standard output."""
+        return _console(stderr=False)
+
+    @cached_property
+    def notes(self) -> Console:
+        """Standard error."""
+        return _console(stderr=True)
 
     def table(
         self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str, title: str = ""
@@ -44,6 +53,8 @@ class Output:
         if not rows:
             self.say(empty)
             return
+        from rich.table import Table
+
         table = Table(
             title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
@@ -94,6 +105,14 @@ class Output:
     def _write(self, document: Any) -> None:
         sys.stdout.write(to_json(document) + "\n")
         sys.stdout.flush()
+
+
+def _console(*, stderr: bool) -> Console:
+    # Here: a server prints a line or none, and rich is 50 modules.
+    from rich.console import Console
+
+    # Wider than any screen: lines are never folded or cut by us, a terminal wraps them itself.
+    return Console(stderr=stderr, width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
 
 
 def to_json(document: Any) -> str:

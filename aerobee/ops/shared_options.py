@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.main
 
-from aerobee.client.config import ClientConfig
-from aerobee.client.contexts import Cluster, Context, cluster
 from aerobee.ops.times import above_zero
 from aerobee.ops.watching import WATCHED
+
+if TYPE_CHECKING:
+    from aerobee.client.config import ClientConfig
+    from aerobee.client.contexts import Cluster
 
 PANEL = "Connection"
 _said: dict[str, Any] = {}
@@ -32,6 +34,8 @@ def forget() -> None:
 
 def client_config() -> ClientConfig:
     """How this command line wants to connect."""
+    from aerobee.client.config import ClientConfig
+
     return _cluster[-1].client if _cluster else ClientConfig()
 
 
@@ -172,6 +176,8 @@ def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
 
 def _choose(context: Any, parameter: Any, value: str | None) -> str:
     """The nameservers of this command line. All other options of the connection are eager, and so known by now."""
+    from aerobee.client.contexts import Context, cluster  # servers take no such option, and need none of it
+
     source = context.get_parameter_source(parameter.name)
     is_given = source is not None and source.name == "COMMANDLINE"
     tls = {

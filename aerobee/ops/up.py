@@ -27,11 +27,11 @@ from typing import Annotated
 import typer
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.config import MASTER_ID
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend, wanted_backend
-from aerobee.client import Admin
+from aerobee.client.registered import RegisteredBrokers
 from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, UsageError
-from aerobee.ha.quorum.config import parse_peers
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
 from aerobee.ops.broker import broker_loop, start_broker
@@ -335,6 +335,8 @@ def require_ports(plan: Plan) -> None:
     server = plan.nameserver.server
     require_free_port(server.bind_address, server.listen_port, "the NameServer", "--nameserver-port")
     for controller in plan.controllers:
+        from aerobee.ha.quorum.config import parse_peers
+
         address = parse_peers(controller["controllerDLegerPeers"])[controller["controllerDLegerSelfId"]]
         port = int(address.rpartition(":")[2])
         require_free_port(controller["bindAddress"], port, "a controller", "--controller-port")
@@ -434,17 +436,17 @@ async def _wait_until_healthy(
     deadline = time.monotonic() + HEALTHY_WITHIN_S
     note_at = time.monotonic() + NOTE_AFTER_S
     missing = "no broker is registered"
-    async with Admin(nameserver) as admin:
+    async with RegisteredBrokers(nameserver) as registered:
         while not stop:
             try:
-                infos = await admin.brokers()
-                registered = {info.broker_name for info in infos if info.broker_id == 0}
-                absent = [name for name in names if name not in registered]
-                if not absent and len(infos) < len(plan.brokers):
-                    absent = [f"{len(plan.brokers) - len(infos)} slaves"]
+                ids = await registered.ids()
+                count = sum(map(len, ids.values()))
+                absent = [name for name in names if MASTER_ID not in ids.get(name, ())]
+                if not absent and count < len(plan.brokers):
+                    absent = [f"{len(plan.brokers) - count} slaves"]
                 if not absent:
                     for name in names:
-                        await admin.topic_route(name)
+                        await registered.route(name)
                     return
                 missing = f"not registered yet: {', '.join(absent)}"
             except AerobeeError as error:

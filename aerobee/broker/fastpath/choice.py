@@ -13,10 +13,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 
-from aerobee.broker.fastpath.delivery import PythonDelivery
 from aerobee.broker.fastpath.later import later_special_properties
 from aerobee.broker.fastpath.pop import MakePopRecords
-from aerobee.broker.fastpath.python_backend import PythonBackend
 from aerobee.broker.fastpath.seam import (
     FAST_PATH_VERSION,
     Backend,
@@ -117,7 +115,7 @@ def choose_backend(wanted: str = "") -> BackendChoice:
     if wanted not in ("", PYTHON, NATIVE):
         raise ConfigError(f"{VARIABLE} is {wanted!r}: it must be {PYTHON}, {NATIVE} or empty")
     if wanted == PYTHON:
-        return BackendChoice(PYTHON, f"{VARIABLE}={PYTHON}", PythonBackend, PythonDelivery)
+        return _python(f"{VARIABLE}={PYTHON}")
     missing = _what_is_missing(native)
     if not missing:
         why = f"{VARIABLE}={NATIVE}" if wanted else "aerobee-native is there"
@@ -129,7 +127,15 @@ def choose_backend(wanted: str = "") -> BackendChoice:
         )
     if wanted == NATIVE:
         raise ConfigError(f"{VARIABLE} is {NATIVE}, but {missing}; run `make native`, or unset {VARIABLE}")
-    return BackendChoice(PYTHON, missing, PythonBackend, PythonDelivery)
+    return _python(missing)
+
+
+def _python(why: str) -> BackendChoice:
+    # Loaded when it serves: beside native code it would be memory and a slower start for nothing.
+    from aerobee.broker.fastpath.delivery import PythonDelivery
+    from aerobee.broker.fastpath.python_backend import PythonBackend
+
+    return BackendChoice(PYTHON, why, PythonBackend, PythonDelivery)
 
 
 def make_native(

@@ -11,7 +11,8 @@ import pytest
 
 from aerobee.access.audit import AuditLog
 from aerobee.access.config import AccessConfig
-from aerobee.access.gate import Gate, UserKeeper
+from aerobee.access.gate import Gate
+from aerobee.access.keepers import UserKeeper
 from aerobee.access.needs import ADMIN, RULES, STRICTER, needs_of
 from aerobee.access.policies import PolicyType, acl_from_info
 from aerobee.access.resource import parse_resource

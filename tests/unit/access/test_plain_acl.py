@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aerobee.access.gate import AccountKeeper
+from aerobee.access.keepers import AccountKeeper
 from aerobee.access.plain_acl import plain_acl
 from aerobee.errors import ConfigError, RemoteError
 from aerobee.remoting.codes import RequestCode
