@@ -149,8 +149,11 @@ class _NameserverLink:
                 if not table:
                     continue
             parts = parts_of(table, version, owner.part_topics_max)
+            # Changes alone are no whole table either: two of them would make a nameserver forget all other topics
+            # where it deletes what a registration lacks (deleteTopicWithBrokerRegistration).
+            is_whole = full and len(parts) == 1
             for part, part_version in parts:
-                await self._register(part, part_version, is_whole=len(parts) == 1)
+                await self._register(part, part_version, is_whole=is_whole)
             self.registered_version = version
             owner.registered_at_ms[self.address] = owner.clock.now_ms()
             self._watch()

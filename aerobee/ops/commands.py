@@ -55,6 +55,7 @@ COMMANDS = {
     "store": "store",
     "sim": "sim",
     "spark": "spark",
+    "placement": "placement",
     "context": "context",
 }
 COMPLETING = "_AEROBEE_COMPLETE"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
+from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.broker_calls import make_broker, send_request
 from tests.waiting import wait_until
 
@@ -195,3 +197,14 @@ async def test_a_broker_that_may_not_be_written_takes_the_write_bit_from_its_top
         assert broker.topics.topics["BenchmarkTest"].perm == 6
     finally:
         await broker.stop()
+
+
+async def test_two_changed_topics_at_once_do_not_make_a_nameserver_forget_the_others():
+    """What a broker tells of changes is no whole table, also where a nameserver deletes what a table lacks."""
+    settings = {"deleteTopicWithBrokerRegistration": "true"}
+    async with LocalCluster(nameserver_config=settings) as cluster:
+        await cluster.create_topic("others")
+        async with cluster.admin() as admin:
+            await asyncio.gather(*(admin.create_topic(f"new-{number}") for number in range(8)))
+            await wait_until(lambda: admin.topic_exists("new-7"))
+            assert {"others", *(f"new-{number}" for number in range(8))} <= set(await admin.topics())

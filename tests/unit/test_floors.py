@@ -1,7 +1,7 @@
 """Holds the code to the floors of docs/architecture.md by reading its imports; nothing is imported.
 
     floor 4   ops/      testing/  simulation/  console/
-    floor 3   broker/   nameserver/
+    floor 3   broker/   nameserver/   placement/
     floor 2   client/   ha/        access/
     floor 1   remoting/ store/  monitoring/
     floor 0   errors.py clock.py message.py network.py config.py quick_init.py
@@ -39,6 +39,7 @@ FLOORS: dict[str, int] = {
     "access": 2,
     "broker": 3,
     "nameserver": 3,
+    "placement": 3,
     "ops": 4,
     "spark": 4,
     "testing": 4,

@@ -1,0 +1,321 @@
+"""Carries a plan out, forwards or back, topic by topic, and goes on where an earlier run was cut off.
+
+Where a topic stands is asked of the cluster each time; from there steps_for() says what is left. So a crash between any two steps, or
+between a step and its note in the journal, changes nothing. What stands at no place that the plan leads through was changed by
+somebody else: then nothing is touched, and PlanOutgrown says what differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from aerobee.clock import Clock
+from aerobee.errors import UsageError
+from aerobee.placement.cluster import PlacementAdmin, Settings
+from aerobee.placement.goals import imbalances_of
+from aerobee.placement.journal import Journal
+from aerobee.placement.model import Broker, Load, Model
+from aerobee.placement.plan import Plan, TopicChange
+from aerobee.placement.steps import (
+    ABSENT,
+    CHANGES,
+    Kind,
+    State,
+    Step,
+    order_text,
+    steps_for,
+    trajectory,
+)
+
+FORWARD, BACK = "apply", "revert"
+MS_PER_HOUR = 3_600_000
+
+
+class PlanOutgrown(UsageError):
+    """The cluster is no longer the one that the plan was made for; the text says what differs."""
+
+
+class DrainTimeout(UsageError):
+    """A queue was not read to its end in time; the text says who did not. Nothing is lost: apply again, or revert."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyConfig:
+    """How fast, and how careful.
+
+    `parallel`: topics at a time. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has asked for its
+    route again (RocketMQ's clients ask each 30 s). `grace_s`: how long a queue that is read to its end stays readable, for readers
+    whose offsets brokers do not know. `drain_s`: longest wait for one drain. `ignored_groups`: nobody waits for them.
+    """
+
+    parallel: int = 4
+    changes_per_minute: float = 60.0
+    routes_s: float = 35.0
+    grace_s: float = 60.0
+    drain_s: float = 3_600.0
+    poll_s: float = 1.0
+    plan_age_max_h: float = 24.0
+    ignored_groups: frozenset[str] = field(default=frozenset())
+
+    def __post_init__(self) -> None:
+        if self.parallel < 1 or self.changes_per_minute <= 0:
+            raise UsageError("topics at a time and changes a minute must be above 0")
+        if min(self.routes_s, self.grace_s, self.drain_s, self.poll_s, self.plan_age_max_h) < 0:
+            raise UsageError("a time is below 0")
+
+
+Watch = Callable[[str, Step, str], None]  # ("begin" | "wait" | "done", step, why it waits)
+
+
+class Applier:
+    """One run over a plan. `watch` is told of each step; what it raises ends the run."""
+
+    def __init__(
+        self,
+        admin: PlacementAdmin,
+        plan: Plan,
+        journal: Journal,
+        *,
+        clock: Clock,
+        config: ApplyConfig,
+        watch: Watch = lambda event, step, reason: None,
+    ) -> None:
+        self._admin = admin
+        self._plan = plan
+        self._journal = journal
+        self._clock = clock
+        self._config = config
+        self._watch = watch
+        self._gate = asyncio.Semaphore(config.parallel)
+        self._next_change_s = 0.0
+        self._masters: dict[str, str] = {}
+        self._had_order: dict[str, bool] = {}
+        self._deletes = False
+
+    async def left(self, *, back: bool = False) -> list[Step]:
+        """The steps that are left, of all topics; raises PlanOutgrown. Changes nothing."""
+        await self._check(back)
+        steps = []
+        for change in self._changes(back):
+            steps += self._steps(change, (await self._admin.states(change.topic, self._masters))[0])
+        return steps
+
+    async def run(self, *, back: bool = False) -> int:
+        """Carry out what is left; returns how many steps that were. Raises PlanOutgrown before anything is touched."""
+        await self._check(back)
+        direction = BACK if back else FORWARD
+        orders = {topic: had for topic, had in self._had_order.items() if had}
+        self._journal.note("begin", at_ms=self._clock.now_ms(), direction=direction, ordered=orders)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self._one(change)) for change in self._changes(back)]
+        self._journal.note("end", at_ms=self._clock.now_ms(), direction=direction)
+        return sum(task.result() for task in running)
+
+    def _changes(self, back: bool) -> list[TopicChange]:
+        return [change.reversed() if back else change for change in self._plan.changes]
+
+    def _steps(self, change: TopicChange, states: Mapping[str, State]) -> list[Step]:
+        own = {
+            name: state for name, state in states.items() if state != ABSENT or name in _brokers_of(change)
+        }
+        return steps_for(
+            change.topic,
+            own,
+            change.after,
+            keeps_keys=change.keeps_keys,
+            had_order=self._had_order.get(change.topic, False),
+        )
+
+    # before anything is touched
+
+    async def _check(self, back: bool) -> None:
+        events = self._journal.events()
+        age_h = (self._clock.now_ms() - self._plan.made_at_ms) / MS_PER_HOUR
+        if not events and age_h > self._config.plan_age_max_h:
+            raise PlanOutgrown(
+                f"the plan is {age_h:.0f} hours old, at most {self._config.plan_age_max_h:.0f} are allowed: make a new one"
+            )
+        if back and not events:
+            raise UsageError(f"nothing of this plan was applied: {self._journal.path} has no events")
+        self._masters = await self._admin.master_addresses()
+        self._deletes = await self._admin.nameservers_forget()
+        self._had_order = {}
+        for change in self._plan.changes:
+            await self._check_topic(change, begun=bool(events))
+            noted = [event["ordered"] for event in events if event["event"] == "begin"]
+            if change.keeps_keys:
+                now = await self._admin.order_entry(change.topic)
+                # An entry that is there after the first begin may be ours.
+                had = now is not None if not noted else change.topic in noted[0]
+                self._had_order[change.topic] = had
+        if any(change.keeps_keys for change in self._plan.changes):
+            without = await self._admin.nameservers_without_order()
+            if without:
+                raise UsageError(
+                    f"keys keep their order only where routes carry order configurations: set orderMessageEnable=true at "
+                    f"nameserver {', '.join(without)} (it can be changed while it runs), or plan without --move-ordered"
+                )
+
+    async def _check_topic(self, change: TopicChange, *, begun: bool) -> None:
+        missing = _brokers_of(change) - set(self._masters)
+        if missing:
+            raise PlanOutgrown(f"broker {min(missing)}, which the plan names, has no master now")
+        states, settings, _ = await self._admin.states(change.topic, self._masters)
+        if settings is None:
+            raise PlanOutgrown(f"topic {change.topic} is not there any more")
+        passed = trajectory(change.before, change.after, keeps_keys=change.keeps_keys)
+        for name, state in states.items():
+            allowed = passed.get(name, {ABSENT})
+            if not begun:
+                count = change.before.get(name, 0)
+                allowed = {State(count, count)}
+            if state not in allowed:
+                expected = " or ".join(f"{each.read}/{each.write}" for each in sorted(allowed))
+                raise PlanOutgrown(
+                    f"topic {change.topic} has {state.read} queues to read and {state.write} to write at {name}, the plan "
+                    f"knows {expected}: somebody changed it since. Make a new plan"
+                )
+
+    # one topic
+
+    async def _one(self, change: TopicChange) -> int:
+        done = 0
+        async with self._gate:
+            while True:
+                states, settings, remnants = await self._admin.states(change.topic, self._masters)
+                if settings is None:
+                    raise PlanOutgrown(f"topic {change.topic} was deleted meanwhile")
+                steps = self._steps(change, states)
+                for step in steps:
+                    self._watch("begin", step, "")
+                    if not await self._do(step, change, settings):
+                        break  # it is to be looked at anew
+                    self._journal.note("step", at_ms=self._clock.now_ms(), step=str(step))
+                    done += 1
+                    self._watch("done", step, "")
+                if not steps:
+                    # A crash between taking permissions and deleting leaves a topic that nobody sees.
+                    for name in remnants & _brokers_of(change) if self._deletes else ():
+                        await self._admin.delete_at(change.topic, self._masters[name])
+                    return done
+
+    async def _do(self, step: Step, change: TopicChange, settings: Settings) -> bool:
+        """False when what comes after it has to be planned anew."""
+        admin, topic = self._admin, step.topic
+        if step.kind in CHANGES:
+            await self._turn()
+        match step.kind:
+            case Kind.GROW | Kind.ALLOW | Kind.TAKE:
+                await admin.put_state(topic, self._masters[step.broker], step.state, settings)
+            case Kind.SEED:
+                await admin.seed(topic, step.broker, self._masters[step.broker], _ids(step))
+            case Kind.ROUTES:
+                self._watch("wait", step, f"{self._config.routes_s:g} s for routes")
+                await self._clock.sleep(self._config.routes_s)
+            case Kind.CATCH_UP:
+                await self._drain(step, grace_s=0.0)
+            case Kind.DRAIN:
+                await self._drain(step, grace_s=self._config.grace_s)
+            case Kind.PUBLISH:
+                await admin.put_order(topic, order_text(change.after))
+            case Kind.UNPUBLISH:
+                await admin.delete_order(topic)
+            case Kind.REMOVE:
+                return await self._remove(step, settings)
+        return True
+
+    async def _turn(self) -> None:
+        """Wait until the next change is due."""
+        now = self._clock.monotonic()
+        due = max(now, self._next_change_s)
+        self._next_change_s = due + 60 / self._config.changes_per_minute
+        if due > now:
+            await self._clock.sleep(due - now)
+
+    async def _drain(self, step: Step, *, grace_s: float) -> None:
+        """Return when every group has read the queues, nothing will come into them, and that was so for the grace time."""
+        deadline = self._clock.monotonic() + self._config.drain_s
+        since: float | None = None
+        ends: dict[int, int] = {}
+        while True:
+            reason = await self._not_drained(step)
+            now = self._clock.monotonic()
+            found = await self._admin.ends(step.topic, step.broker, _ids(step))
+            if reason or found != ends:
+                since = None
+                ends = found
+            if not reason:
+                if since is None:
+                    since = now
+                if now - since >= grace_s:
+                    return
+            if now > deadline:
+                raise DrainTimeout(
+                    f"{step.topic} at {step.broker} is not read to its end after {self._config.drain_s:.0f} s: {reason or 'messages come'}. "
+                    f"Apply again when it is, name a group that is not used any more with --ignore-group, or revert"
+                )
+            self._watch("wait", step, reason or "for the grace time")
+            await self._clock.sleep(self._config.poll_s)
+
+    async def _not_drained(self, step: Step) -> str:
+        ids = _ids(step)
+        reason = await self._admin.unread(step.topic, step.broker, ids, self._config.ignored_groups)
+        return reason or await self._admin.arrivals(step.topic, step.broker, self._masters[step.broker], ids)
+
+    async def _remove(self, step: Step, settings: Settings) -> bool:
+        """Take the queues out of sight; false when something came into them at the last moment, and they are readable again.
+
+        A producer with an old route may write to a queue that is still read, whatever the number of queues to write is (RocketMQ).
+        """
+        topic, address, ids = step.topic, self._masters[step.broker], _ids(step)
+        before = await self._admin.ends(topic, step.broker, ids)
+        reason = await self._not_drained(step)
+        if not reason:
+            await self._admin.put_state(topic, address, step.state, settings)
+            after = await self._admin.ends(topic, step.broker, ids)
+            if after != before:
+                reason = "messages came while they were removed"
+                state = State(step.end, step.state.write)
+                await self._admin.put_state(topic, address, state, settings)
+        if reason:
+            self._watch("wait", step, reason)
+            await self._clock.sleep(self._config.poll_s)
+            return False
+        if step.state == ABSENT and self._deletes:
+            await self._admin.delete_at(topic, address)
+        return True
+
+
+async def measured_imbalance(
+    admin: PlacementAdmin, *, clock: Clock, seconds: float
+) -> dict[str, float] | None:
+    """Imbalance of bytes written and of messages handed out over some seconds; None when nothing was written.
+
+    Over all brokers that have a master, taken as equal. What a broker writes for itself counts.
+    """
+    masters = await admin.master_addresses()
+    first = await admin.counters(masters)
+    await clock.sleep(seconds)
+    second = await admin.counters(masters)
+    names = sorted(set(first) & set(second))
+    if not names:
+        return None
+    gained = {
+        name: Load(*(max(0.0, now - was) for was, now in zip(first[name], second[name], strict=True)))
+        for name in names
+    }
+    if not sum(load.bytes_in for load in gained.values()):
+        return None
+    model = Model(brokers=tuple(Broker(name=name) for name in names), topics=())
+    found = imbalances_of(model, gained)
+    return {"bytes_in": found["bytes_in"], "messages_out": found["bytes_out"]}
+
+
+def _brokers_of(change: TopicChange) -> set[str]:
+    return set(change.before) | set(change.after)
+
+
+def _ids(step: Step) -> range:
+    return range(step.first, step.end)

@@ -1,0 +1,110 @@
+"""Messages that would still come into a queue although nobody may write to it: delayed ones, open transactions, what POP handed out.
+
+A broker delivers them to the queue that they were sent for, whatever the topic's permission is by then. A queue that is removed
+before would keep them out of every consumer's sight. Aerobee's brokers are asked for lists; of RocketMQ's brokers, which have none, the
+topics are read in which such messages wait, as far as they are not delivered yet (SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC), and
+the timer's count of the topic stands for its queues.
+"""
+
+from __future__ import annotations
+
+from aerobee.client.admin.admin import Admin
+from aerobee.client.consumer.broker_calls import begin_offset, committed_offset, end_offset
+from aerobee.errors import RemoteError
+from aerobee.message import MessageQueue
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.codes import RequestCode
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_GROUP = "CID_RMQ_SYS_TRANS"
+LEVEL_KEY = "scheduleMessageOffset_"
+LEVELS = 18
+READ_MAX = 20_000  # messages that one look reads; where more wait, it says so and waits
+LIST_MAX = 1_000
+
+
+class ArrivalCalls(Admin):
+    """What may still arrive in queues."""
+
+    async def arrivals(self, topic: str, broker: str, address: str, queue_ids: range) -> str:
+        """Why something may still arrive in these queues of one broker; "" when nothing will."""
+        for look in (self._timed, self._levels, self._transactions):
+            reason = await look(topic, broker, address, queue_ids)
+            if reason:
+                return reason
+        return ""
+
+    async def invisible_in(self, group: str, topic: str, broker: str, queue_ids: range) -> int:
+        """Messages of these queues that POP handed out and nobody has acknowledged; 0 where the broker does not tell."""
+        rows = await self.invisible_messages(group, topic)
+        return sum(
+            1 for row in rows or () if row.queue.broker_name == broker and row.queue.queue_id in queue_ids
+        )
+
+    async def _timed(self, topic: str, broker: str, address: str, queue_ids: range) -> str:
+        try:
+            found = await self.timers(topic=topic, count_max=LIST_MAX, broker=address)
+        except RemoteError:
+            answer = await self._call(address, RequestCode.GET_TIMER_METRICS)
+            table = json_fields.mapping(fastjson.loads_object(answer.body, "TimerMetrics"), "timingCount")
+            entry = table.get(topic)
+            count = json_fields.integer(entry, "count") if isinstance(entry, dict) else 0
+            return f"{count} timer messages of {topic} wait at {broker}" if count > 0 else ""
+        waiting = sum(1 for each in found.timers if each.queue_id in queue_ids)
+        if waiting:
+            return f"{waiting} timer messages of these queues wait at {broker}"
+        return "" if found.is_whole else f"more than {LIST_MAX} timer messages of {topic} wait at {broker}"
+
+    async def _levels(self, topic: str, broker: str, address: str, queue_ids: range) -> str:
+        runtime = await self.broker_runtime(address)
+        left = READ_MAX
+        for level in range(1, LEVELS + 1):
+            queue = MessageQueue(SCHEDULE_TOPIC, broker, level - 1)
+            end = await end_offset(self._session, queue)
+            delivered = runtime.get(f"{LEVEL_KEY}{level}", "").partition(",")[0]
+            # A level that has delivered nothing yet is not among the counters.
+            begin = (
+                int(delivered) if delivered.isdigit() else max(0, await begin_offset(self._session, queue))
+            )
+            reason, left = await self._waiting_in(queue, begin, end, topic, queue_ids, left)
+            if reason:
+                return reason
+        return ""
+
+    async def _transactions(self, topic: str, broker: str, address: str, queue_ids: range) -> str:
+        try:
+            found = await self.transactions(topic=topic, count_max=LIST_MAX, broker=address)
+        except RemoteError:
+            queue = MessageQueue(HALF_TOPIC, broker, 0)
+            begin = await committed_offset(self._session, HALF_GROUP, queue) or 0
+            end = await end_offset(self._session, queue)
+            return (await self._waiting_in(queue, begin, end, topic, queue_ids, READ_MAX))[0]
+        open_ones = sum(1 for each in found.transactions if each.queue_id in queue_ids)
+        if open_ones:
+            return f"{open_ones} transactions of these queues are open at {broker}"
+        return (
+            "" if found.total <= LIST_MAX else f"{found.total} transactions of {topic} are open at {broker}"
+        )
+
+    async def _waiting_in(
+        self, queue: MessageQueue, begin: int, end: int, topic: str, queue_ids: range, left: int
+    ) -> tuple[str, int]:
+        """(reason, how many may be read after this one): whether a message of the queues is in [begin, end) of a broker's own topic."""
+        while begin < end:
+            if left <= 0:
+                return f"more than {READ_MAX} messages wait in {queue.topic} at {queue.broker_name}", 0
+            messages, following = await self._read(queue, begin)
+            for message in messages:
+                real = message.properties.get("REAL_TOPIC"), message.properties.get("REAL_QID", "")
+                if (
+                    message.queue_offset < end
+                    and real[0] == topic
+                    and real[1].isdigit()
+                    and int(real[1]) in queue_ids
+                ):
+                    return f"messages of these queues wait in {queue.topic} at {queue.broker_name}", left
+            left -= max(1, len(messages))
+            begin = following
+        return "", left

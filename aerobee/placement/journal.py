@@ -1,0 +1,66 @@
+"""What an apply has done so far: a line of JSON for each event, on the disk before the next step begins.
+
+The cluster itself says where a topic is; the journal says in which direction it was going and since when. A last line that was cut off by a
+crash is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from aerobee.errors import UsageError
+
+BYTES_MAX = 256 * 1024 * 1024
+
+
+class Journal:
+    """The file beside a plan. Opened by each call, so that nothing has to be closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events, the oldest first. Raises UsageError for a file that is no journal."""
+        if not self.path.exists():
+            return []
+        if self.path.stat().st_size > BYTES_MAX:
+            raise UsageError(f"{self.path} is larger than {BYTES_MAX} bytes: it is no journal of a plan")
+        lines = self.path.read_bytes().split(b"\n")
+        found = []
+        for number, line in enumerate(lines):
+            if not line:
+                continue
+            try:
+                event = orjson.loads(line)
+                if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+                    raise ValueError("no event")
+            except ValueError as error:
+                if number == len(lines) - 1:
+                    break  # the line during which the process ended
+                raise UsageError(
+                    f"{self.path}, line {number + 1}: {error}; it is no journal of a plan"
+                ) from error
+            found.append(event)
+        return found
+
+    def note(self, event: str, **fields: object) -> None:
+        """Add an event; it is durable when this returns."""
+        line = orjson.dumps({"event": event, **fields}) + b"\n"
+        with self.path.open("ab+") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                file.seek(size - 1)
+                if file.read(1) != b"\n":  # what a crash cut off ends here
+                    kept = self.path.read_bytes().rpartition(b"\n")
+                    file.truncate(len(kept[0]) + len(kept[1]))
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """Forget everything."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,185 @@
+"""What the planner knows of a cluster: brokers with what they can bear, topics with the load of each queue. Core.
+
+A queue cannot be copied: it stays where it was made until it is read to its end. What moves is how many queues a topic has at each broker.
+A topic that producers write to in turn spreads its load evenly over its queues, so that one queue more here and one less there moves one
+queue's share. A topic whose keys choose the queue does not: its queues are as they are, and keys change their queue with the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from aerobee.errors import UsageError
+
+SKEW_MAX = 1.5  # a queue above so many times its topic's mean: producers do not write in turn
+
+
+class Load(NamedTuple):
+    """What a queue, or a broker, has to bear: bytes a second in and out, CPU cores, bytes on the disk."""
+
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    cpu: float = 0.0
+    disk: float = 0.0
+
+    def plus(self, other: Load) -> Load:
+        """The sum of two loads."""
+        return Load(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    def times(self, factor: float) -> Load:
+        """Each part so many times."""
+        return Load(*(each * factor for each in self))
+
+
+RESOURCES = Load._fields
+NOTHING = Load()
+
+
+def sum_of(loads: Iterable[Load]) -> Load:
+    """All of them together."""
+    total = [0.0, 0.0, 0.0, 0.0]
+    for load in loads:
+        for part, value in enumerate(load):
+            total[part] += value
+    return Load(*total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """One broker group. A capacity of 0 is not known: it counts as equal to the others', and as never reached.
+
+    `base`: the load that no plan moves (retry topics, system topics, static topics).
+    """
+
+    name: str
+    zone: str = ""
+    capacity: Load = NOTHING
+    base: Load = NOTHING
+
+    def __post_init__(self) -> None:
+        if min(self.capacity) < 0 or min(self.base) < 0:
+            raise UsageError(f"broker {self.name}: a load or a capacity below 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """One topic. `queues`: of each broker the load of each queue, by queue id.
+
+    `is_ordered`: order is promised within a queue (FIFO topics, ordered topics, orderly consumers). `is_sharded`: a key chooses the
+    queue. `group_sizes`: members of the groups that read it. `pinned`: why no plan may touch it, "" otherwise.
+    """
+
+    name: str
+    queues: Mapping[str, tuple[Load, ...]]
+    is_ordered: bool = False
+    is_sharded: bool = False
+    group_sizes: tuple[int, ...] = ()
+    pinned: str = ""
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Queues at each broker that has some."""
+        return {name: len(loads) for name, loads in self.queues.items() if loads}
+
+    @cached_property
+    def queue_count(self) -> int:
+        """All queues."""
+        return sum(map(len, self.queues.values()))
+
+    @cached_property
+    def at_brokers(self) -> dict[str, Load]:
+        """The load of its queues at each broker."""
+        return {name: sum_of(loads) for name, loads in self.queues.items()}
+
+    @cached_property
+    def total(self) -> Load:
+        """The load of all queues."""
+        return sum_of(self.at_brokers.values())
+
+    @property
+    def keeps_keys(self) -> bool:
+        """True when another number of queues would send keys to other queues."""
+        return self.is_ordered or self.is_sharded or self.is_skewed
+
+    @cached_property
+    def is_skewed(self) -> bool:
+        """True when its queues differ by more than writing in turn explains."""
+        each = [load.bytes_in for loads in self.queues.values() for load in loads]
+        return len(each) > 1 and max(each) > SKEW_MAX * sum(each) / len(each) > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A cluster as the planner sees it. Every broker that a topic names is among `brokers`."""
+
+    brokers: tuple[Broker, ...]
+    topics: tuple[Topic, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        names = [broker.name for broker in self.brokers]
+        if len(set(names)) != len(names):
+            raise UsageError("a broker is in the model twice")
+        if len({topic.name for topic in self.topics}) != len(self.topics):
+            raise UsageError("a topic is in the model twice")
+        known = set(names)
+        for topic in self.topics:
+            unknown = set(topic.queues) - known
+            if unknown:
+                raise UsageError(
+                    f"topic {topic.name} has queues at {min(unknown)}, which is no broker of the model"
+                )
+
+    @property
+    def capacities(self) -> dict[str, Load]:
+        """What each broker can bear, in the same unit for all: where one is not known, all count as equal."""
+        equal = [any(broker.capacity[index] <= 0 for broker in self.brokers) for index in range(len(NOTHING))]
+        return {
+            broker.name: Load(
+                *(1.0 if same else own for same, own in zip(equal, broker.capacity, strict=True))
+            )
+            for broker in self.brokers
+        }
+
+
+Allocation = Mapping[str, Mapping[str, int]]  # topic -> broker -> queues, brokers without queues left out
+
+
+def allocation_of(model: Model) -> dict[str, dict[str, int]]:
+    """Where the queues are now."""
+    return {topic.name: topic.counts for topic in model.topics}
+
+
+def broker_loads(model: Model, allocation: Allocation) -> dict[str, Load]:
+    """What each broker would have to bear."""
+    loads = {broker.name: list(broker.base) for broker in model.brokers}
+    for topic in model.topics:
+        counts = allocation[topic.name]
+        is_same = counts == topic.counts
+        queue_count = sum(counts.values())
+        for name, count in counts.items():
+            load = loads[name]
+            measured = topic.at_brokers.get(name, NOTHING)
+            for part in range(len(NOTHING)):
+                load[part] += measured[part] if is_same else topic.total[part] * count / queue_count
+    return {name: Load(*load) for name, load in loads.items()}
+
+
+def grown(model: Model, factor_of: Mapping[str, float]) -> Model:
+    """The model with each topic's load so many times what it is; topics without a factor stay as they are."""
+    return replace(
+        model,
+        topics=tuple(
+            replace(
+                topic,
+                queues={
+                    name: tuple(load.times(factor_of.get(topic.name, 1.0)) for load in loads)
+                    for name, loads in topic.queues.items()
+                },
+            )
+            for topic in model.topics
+        ),
+    )

@@ -1,0 +1,354 @@
+"""Plans carried out at a real cluster: cut off at each step and resumed, taken back, refused; what consumers get meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from aerobee import Message
+from aerobee.client import ClientConfig, ConsumeFrom, ConsumerConfig, TransactionState
+from aerobee.errors import AerobeeError, UsageError
+from aerobee.placement.apply import Applier, ApplyConfig, DrainTimeout, PlanOutgrown
+from aerobee.placement.cluster import PlacementAdmin
+from aerobee.placement.journal import Journal
+from aerobee.placement.plan import Forecast, Plan, TopicChange
+from aerobee.placement.steps import ABSENT, State
+from aerobee.testing.local_cluster import LocalCluster
+from tests.waiting import wait_until
+
+QUICK = ApplyConfig(changes_per_minute=1e6, routes_s=0.2, grace_s=0.05, poll_s=0.02, drain_s=60.0)
+ORDER = {"orderMessageEnable": "true"}
+FAST_ROUTES = ClientConfig(route_refresh_s=0.1)
+NOTHING = Forecast(imbalance={}, broken_goals={}, loads={})
+
+
+class Crash(Exception):
+    """Ends an apply as kill -9 would, as far as the cluster can tell."""
+
+
+def plan_of(cluster: LocalCluster, *changes: TopicChange) -> Plan:
+    return Plan(made_at_ms=cluster.clock.now_ms(), changes=changes, before=NOTHING, after=NOTHING)
+
+
+def applier(cluster, admin, plan, path, *, config=QUICK, watch=lambda event, step, reason: None):
+    return Applier(admin, plan, Journal(path), clock=cluster.clock, config=config, watch=watch)
+
+
+def admin_of(cluster: LocalCluster) -> PlacementAdmin:
+    return PlacementAdmin(cluster.nameserver_address, clock=cluster.clock, network=cluster.network)
+
+
+async def counts(admin: PlacementAdmin, topic: str) -> dict[str, State]:
+    states, _, remnants = await admin.states(topic, await admin.master_addresses())
+    assert not remnants or not await admin.nameservers_forget()
+    return {name: state for name, state in states.items() if state != ABSENT}
+
+
+def settled(**count: int) -> dict[str, State]:
+    return {name.replace("_", "-"): State(each, each) for name, each in count.items()}
+
+
+FREE = TopicChange(topic="free", before={"broker-a": 4}, after={"broker-a": 1, "broker-b": 3})
+AWAY = TopicChange(topic="away", before={"broker-a": 2, "broker-b": 1}, after={"broker-b": 3})
+KEYS = TopicChange(
+    topic="keys", before={"broker-a": 4}, after={"broker-a": 2, "broker-b": 3}, keeps_keys=True
+)
+
+
+async def make(cluster: LocalCluster, *changes: TopicChange) -> None:
+    for change in changes:
+        for name, count in change.before.items():
+            index = cluster.broker_names.index(name)
+            await cluster.create_topic(change.topic, queues=count, brokers=[index])
+
+
+class Load:
+    """Producers and consumers of a topic: what was acknowledged, what came, and in which order by key."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, *, by_key: bool) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._by_key = by_key
+        self.acknowledged: set[bytes] = set()
+        self.came: Counter[bytes] = Counter()
+        self.by_key: dict[str, list[int]] = defaultdict(list)
+        self._ended = False
+
+    async def __aenter__(self) -> Load:
+        self._consumer = self._cluster.push_consumer(
+            f"{self._topic}-group", {self._topic: "*"}, self._take,
+            config=ConsumerConfig(consume_from=ConsumeFrom.LAST, orderly=self._by_key, rebalance_s=0.2, persist_offsets_s=0.1),
+            client=FAST_ROUTES,
+        )  # fmt: skip
+        async with self._cluster.admin() as admin:
+            await admin.create_group(f"{self._topic}-group")
+        async with self._cluster.pull_consumer(f"{self._topic}-group") as consumer:
+            queues = await consumer.queues(self._topic)
+            await consumer.assign(queues)
+            await consumer.commit(dict.fromkeys(queues, 0))
+        await self._consumer.start()
+        self._producer = self._cluster.producer(f"{self._topic}-producers", client=FAST_ROUTES)
+        await self._producer.start()
+        self._sending = asyncio.create_task(self._send())
+        await wait_until(lambda: sum(self.came.values()) >= 30)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._ended = True
+        await self._sending
+        await self._producer.close()
+        await self._consumer.close()
+
+    async def _take(self, message: object) -> None:
+        self.came[message.body] += 1  # type: ignore[attr-defined]
+        key, _, number = message.body.decode().partition(":")  # type: ignore[attr-defined]
+        self.by_key[key].append(int(number))
+
+    async def _send(self) -> None:
+        number = 0
+        while not self._ended:
+            key = f"key-{number % 20}"
+            body = f"{key}:{number}".encode()
+            try:
+                # One that was refused is sent again, as a producer that keeps order does.
+                await self._producer.send(
+                    Message(self._topic, body), **({"key": key} if self._by_key else {})
+                )
+            except AerobeeError:
+                await asyncio.sleep(0.02)
+                continue
+            self.acknowledged.add(body)
+            number += 1
+            await asyncio.sleep(0.002)
+
+    async def stop_sending(self) -> None:
+        self._ended = True
+        await self._sending
+
+    async def check(self) -> None:
+        """Everything acknowledged came; with keys, each key's numbers in their order, where repeats do not count."""
+        await self.stop_sending()
+        await wait_until(lambda: self.acknowledged <= set(self.came), "all acknowledged messages")
+        if self._by_key:
+            for key, numbers in self.by_key.items():
+                first_seen = list(dict.fromkeys(numbers))
+                assert first_seen == sorted(first_seen), f"{key} came out of order: {numbers}"
+
+
+@pytest.fixture
+async def cluster(request: pytest.FixtureRequest):
+    """Its nameservers forget the topic that a broker no longer has, or keep it for ever as RocketMQ's do unless told otherwise."""
+    forgets = {"deleteTopicWithBrokerRegistration": str(getattr(request, "param", True)).lower()}
+    async with LocalCluster(brokers=2, nameserver_config={**ORDER, **forgets}) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("cluster", [True, False], ids=["deleted", "kept without permissions"], indirect=True)
+async def test_queues_move_under_load_and_nothing_is_lost(cluster, tmp_path: Path):
+    await make(cluster, FREE, AWAY)
+    async with (
+        admin_of(cluster) as admin,
+        Load(cluster, "free", by_key=False) as free,
+        Load(cluster, "away", by_key=False) as away,
+    ):
+        plan = plan_of(cluster, FREE, AWAY)
+        done = await applier(cluster, admin, plan, tmp_path / "journal").run()
+        assert done >= 10
+        assert await counts(admin, "free") == settled(broker_a=1, broker_b=3)
+        assert await counts(admin, "away") == settled(broker_b=3)
+        await free.check()
+        await away.check()
+        assert await applier(cluster, admin, plan, tmp_path / "journal").left() == []
+
+
+async def test_keys_keep_their_order_while_their_queues_change_and_change_back(cluster, tmp_path: Path):
+    await make(cluster, KEYS)
+    async with admin_of(cluster) as admin, Load(cluster, "keys", by_key=True) as load:
+        plan = plan_of(cluster, KEYS)
+        await applier(cluster, admin, plan, tmp_path / "journal").run()
+        assert await counts(admin, "keys") == settled(broker_a=2, broker_b=3)
+        assert await admin.order_entry("keys") is None
+        count = len(load.acknowledged)
+        await wait_until(lambda: len(load.acknowledged) > count + 50, "producers go on")
+        await applier(cluster, admin, plan, tmp_path / "journal").run(back=True)
+        assert await counts(admin, "keys") == settled(broker_a=4)
+        await load.check()
+
+
+async def test_cut_off_before_and_after_each_step_it_goes_on_and_goes_back(cluster, tmp_path: Path):
+    """One run that crashes at every step in turn, until it gets through; then the same on the way back."""
+    await make(cluster, FREE, KEYS)
+    async with (
+        admin_of(cluster) as admin,
+        Load(cluster, "free", by_key=False) as free,
+        Load(cluster, "keys", by_key=True) as keys,
+    ):
+        plan = plan_of(cluster, FREE, KEYS)
+        for back, wanted in (
+            (False, {"free": settled(broker_a=1, broker_b=3), "keys": settled(broker_a=2, broker_b=3)}),
+            (True, {"free": settled(broker_a=4), "keys": settled(broker_a=4)}),
+        ):
+            seen: set[tuple[str, str]] = set()
+
+            def crash(event: str, step: object, reason: str, seen: set[tuple[str, str]] = seen) -> None:
+                if event != "wait" and (event, str(step)) not in seen:
+                    seen.add((event, str(step)))
+                    raise Crash(f"{event} {step}")
+
+            runs, is_through = 0, False
+            while not is_through:
+                runs += 1
+                assert runs < 300, "it never came through"
+                try:
+                    await applier(cluster, admin, plan, tmp_path / "journal", watch=crash).run(back=back)
+                    is_through = True
+                except* Crash:
+                    is_through = False
+            assert len(seen) >= 30
+            for topic, states in wanted.items():
+                assert await counts(admin, topic) == states
+        await free.check()
+        await keys.check()
+
+
+@pytest.mark.parametrize("after_steps", [0, 4, 9, 14])
+async def test_taken_back_from_wherever_it_stopped(cluster, tmp_path: Path, after_steps: int):
+    await make(cluster, FREE, AWAY, KEYS)
+    async with admin_of(cluster) as admin:
+        plan = plan_of(cluster, FREE, AWAY, KEYS)
+        left = after_steps
+
+        def crash(event: str, step: object, reason: str) -> None:
+            nonlocal left
+            if event == "done":
+                left -= 1
+                if left < 0:
+                    raise Crash
+
+        with pytest.raises(BaseExceptionGroup):
+            await applier(cluster, admin, plan, tmp_path / "journal", watch=crash).run()
+        await applier(cluster, admin, plan, tmp_path / "journal").run(back=True)
+        assert await counts(admin, "free") == settled(broker_a=4)
+        assert await counts(admin, "away") == settled(broker_a=2, broker_b=1)
+        assert await counts(admin, "keys") == settled(broker_a=4)
+        assert await admin.order_entry("keys") is None
+
+
+async def test_a_plan_that_the_cluster_has_outgrown_touches_nothing(cluster, tmp_path: Path):
+    await make(cluster, FREE)
+    journal = tmp_path / "journal"
+    async with admin_of(cluster) as admin:
+        plan = plan_of(cluster, FREE)
+        await cluster.create_topic("free", queues=5, brokers=[0])
+        with pytest.raises(
+            PlanOutgrown, match="5 queues to read and 5 to write at broker-a, the plan knows 4/4"
+        ):
+            await applier(cluster, admin, plan, journal).run()
+        assert await counts(admin, "free") == settled(broker_a=5)
+        assert not journal.exists()
+        await cluster.create_topic("free", queues=4, brokers=[0])
+        await cluster.create_topic("free", queues=1, brokers=[1])
+        with pytest.raises(PlanOutgrown, match="at broker-b, the plan knows 0/0"):
+            await applier(cluster, admin, plan, journal).run()
+        missing = TopicChange(topic="free", before={"broker-a": 4}, after={"broker-z": 4})
+        with pytest.raises(PlanOutgrown, match="broker-z"):
+            await applier(cluster, admin, plan_of(cluster, missing), journal).run()
+        gone = TopicChange(topic="gone", before={"broker-a": 4}, after={"broker-b": 4})
+        with pytest.raises(PlanOutgrown, match="gone is not there"):
+            await applier(cluster, admin, plan_of(cluster, gone), journal).run()
+        old = Plan(
+            made_at_ms=cluster.clock.now_ms() - 25 * 3_600_000, changes=(), before=NOTHING, after=NOTHING
+        )
+        with pytest.raises(PlanOutgrown, match="25 hours old"):
+            await applier(cluster, admin, old, journal).run()
+        with pytest.raises(UsageError, match="nothing of this plan was applied"):
+            await applier(cluster, admin, plan, journal).run(back=True)
+
+
+async def test_queues_that_a_group_has_not_read_are_not_removed(cluster, tmp_path: Path):
+    await make(cluster, FREE)
+    async with admin_of(cluster) as admin, cluster.producer() as producer:
+        await admin.create_group("slow")
+        for queue in await producer.queues("free"):
+            await producer.send(Message("free", b"x"), queue=queue)
+        async with cluster.pull_consumer("slow") as consumer:
+            queues = await consumer.queues("free")
+            await consumer.assign(queues)
+            await consumer.commit(dict.fromkeys(queues, 0))
+        config = ApplyConfig(changes_per_minute=1e6, routes_s=0, grace_s=0, poll_s=0.02, drain_s=0.3)
+        plan = plan_of(cluster, FREE)
+        with pytest.raises(ExceptionGroup) as failed:
+            await applier(cluster, admin, plan, tmp_path / "journal", config=config).run()
+        assert failed.group_contains(DrainTimeout, match="group slow has 1 messages to read in broker-a:1")
+        assert (await counts(admin, "free"))["broker-a"] == State(4, 1)
+        ignoring = ApplyConfig(
+            changes_per_minute=1e6, routes_s=0, grace_s=0, poll_s=0.02, ignored_groups=frozenset({"slow"})
+        )
+        await applier(cluster, admin, plan, tmp_path / "journal", config=ignoring).run()
+        assert (await counts(admin, "free"))["broker-a"] == State(1, 1)
+
+
+@pytest.mark.parametrize("kind", ["timer", "level", "transaction"])
+async def test_queues_into_which_something_will_come_are_not_removed(cluster, tmp_path: Path, kind: str):
+    """Nobody may write to them any more, but what was sent before still arrives: it has to be seen by consumers."""
+    away = TopicChange(topic="away", before={"broker-a": 1}, after={"broker-b": 1})
+    await make(cluster, away)
+    seen: list[bytes] = []
+    waited: list[str] = []
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(admin_of(cluster))
+        producer = await stack.enter_async_context(
+            cluster.transaction_producer("deciders", checker=lambda message: TransactionState.UNKNOWN)
+        )
+        if kind == "timer":
+            await producer.send(Message("away", b"late", properties={"TIMER_DELAY_MS": "2000"}))
+        elif kind == "level":
+            await producer.send(Message("away", b"late", delay_level=2))
+        else:
+            opened = await producer.send_in_transaction(
+                Message("away", b"late"), executor=lambda message, argument: TransactionState.UNKNOWN
+            )
+        config = ApplyConfig(changes_per_minute=1e6, routes_s=0, grace_s=0, poll_s=0.05, drain_s=60)
+
+        def watch(event: str, step: object, reason: str) -> None:
+            if event == "wait":
+                waited.append(reason)
+
+        async def decide() -> None:
+            await wait_until(lambda: any("transactions" in reason for reason in waited))
+            await admin.resolve_transaction(opened.transaction_id, "commit")
+
+        async with cluster.push_consumer("readers", {"away": "*"}, lambda m: seen.append(m.body)):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(
+                    applier(
+                        cluster,
+                        admin,
+                        plan_of(cluster, away),
+                        tmp_path / "journal",
+                        config=config,
+                        watch=watch,
+                    ).run()
+                )
+                if kind == "transaction":
+                    tasks.create_task(decide())
+            await wait_until(lambda: seen == [b"late"])
+        assert any(
+            {"timer": "timer messages", "level": "SCHEDULE_TOPIC_XXXX", "transaction": "are open"}[kind]
+            in reason
+            for reason in waited
+        ), waited
+        assert await counts(admin, "away") == settled(broker_b=1)
+
+
+async def test_keys_are_not_moved_where_routes_carry_no_order_configuration(tmp_path: Path):
+    async with LocalCluster(brokers=2) as cluster:
+        await make(cluster, KEYS)
+        async with admin_of(cluster) as admin:
+            with pytest.raises(UsageError, match="orderMessageEnable=true"):
+                await applier(cluster, admin, plan_of(cluster, KEYS), tmp_path / "journal").run()
+            assert await counts(admin, "keys") == settled(broker_a=4)

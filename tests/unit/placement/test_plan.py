@@ -1,0 +1,97 @@
+"""Plans as documents: whole both ways, and nothing in them is believed."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aerobee.errors import UsageError
+from aerobee.placement.journal import Journal
+from aerobee.placement.model import Broker, Load, Model, Topic
+from aerobee.placement.plan import make_plan, parse_plan
+from tests.unit.placement.worlds import models
+
+
+def skewed() -> Model:
+    load = (Load(10.0, 20.0, 0.0, 30.0),) * 8
+    return Model(
+        brokers=(Broker(name="a"), Broker(name="b")),
+        topics=(
+            Topic(name="free", queues={"a": load}),
+            Topic(name="fifo", queues={"a": load}, is_ordered=True),
+            Topic(name="static", queues={"a": load}, pinned="a static topic"),
+        ),
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(model=models(), move_ordered=st.booleans())
+def test_a_plan_is_the_same_after_it_was_written(model, move_ordered):
+    plan = make_plan(model, 1_700_000_000_000, move_ordered=move_ordered)
+    assert parse_plan(plan.encode()) == plan
+
+
+def test_a_plan_says_what_it_changes_and_what_it_leaves_alone():
+    plan = make_plan(skewed(), 1)
+    (change,) = plan.changes
+    assert change.topic == "free"
+    assert plan.after.imbalance["bytes_in"] < plan.before.imbalance["bytes_in"]
+    text = "\n".join(plan.warnings)
+    assert (
+        "fifo: order is promised in it, it is left alone; one queue more would move 89% of its keys" in text
+    )
+    assert "static is left alone: a static topic" in text
+
+
+def test_a_plan_that_moves_an_ordered_topic_says_how_many_keys_move():
+    plan = make_plan(skewed(), 1, move_ordered=True)
+    fifo = next(change for change in plan.changes if change.topic == "fifo")
+    assert fifo.keeps_keys
+    assert f"{fifo.moved_keys:.0%} of its keys get another queue" in "\n".join(plan.warnings)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("version",), 2, "no plan of version 1"),
+        (("changes",), 7, "damaged"),
+        (("changes", 0, "topic"), "no/topic", "no/topic"),
+        (("changes", 0, "after"), {}, "without any queue"),
+        (("changes", 0, "after"), {"a": 0}, "0 queues"),
+        (("changes", 0, "after"), {"a": 70000}, "70000 queues"),
+        (("changes", 0, "after"), {"a": True}, "True"),
+        (("changes", 0, "before"), {"a": "4"}, "'4'"),
+        (("after", "imbalance"), None, "damaged"),
+        (("made_at_ms",), "yesterday", "yesterday"),
+    ],
+)
+def test_a_plan_that_was_tampered_with_is_refused(path, value, says):
+    document = orjson.loads(make_plan(skewed(), 1).encode())
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(UsageError, match=says):
+        parse_plan(orjson.dumps(document))
+
+
+def test_text_that_is_no_json_is_refused():
+    with pytest.raises(UsageError, match="not JSON"):
+        parse_plan(b"{")
+
+
+def test_a_journal_survives_a_line_that_was_cut_off(tmp_path):
+    journal = Journal(tmp_path / "journal")
+    assert journal.events() == []
+    journal.note("begin", at_ms=1)
+    journal.note("step", step="x")
+    with journal.path.open("ab") as file:
+        file.write(b'{"event":"ste')
+    assert [event["event"] for event in journal.events()] == ["begin", "step"]
+    journal.note("end")
+    assert [event["event"] for event in journal.events()] == ["begin", "step", "end"]
+    journal.path.write_bytes(b'nonsense\n{"event":"end"}\n')
+    with pytest.raises(UsageError, match="line 1"):
+        journal.events()
