@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.client.config import ConsumeFrom, ConsumerConfig
+from aerobee.client.results import SendStatus
 from aerobee.clock import AdvancingClock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import Message
@@ -54,7 +55,8 @@ async def test_messages_flow_in_the_event_loop_of_the_test(aerobee_cluster: Loca
 @pytest.mark.asyncio(loop_scope="module")
 async def test_messages_flow_in_a_loop_that_tests_share(aerobee_cluster: LocalCluster) -> None:
     async with asyncio.timeout(5), aerobee_cluster.producer() as producer:
-        await producer.send(Message("orders", b"x"))
+        result = await producer.send(Message("orders", b"x"))
+    assert result.status is SendStatus.SEND_OK
 
 
 def test_a_test_without_a_loop_gets_a_cluster_in_a_thread(aerobee_cluster: ThreadedCluster) -> None:

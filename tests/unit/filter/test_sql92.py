@@ -161,7 +161,9 @@ def test_expression_agrees_with_sqlite(sqlite, expression, row):
 def test_filters_agree_with_sqlite_on_random_expressions():
     """A short run; `python tests/fuzz/sql92_against_sqlite.py` is the full one, of a million rows."""
     seed = random.randrange(1 << 32)
-    fuzz.run(int(os.environ.get("AEROBEE_FUZZ_ROWS", "4000")), seed)  # a disagreement names the seed
+    assert (
+        fuzz.run(int(os.environ.get("AEROBEE_FUZZ_ROWS", "4000")), seed) > 0
+    )  # a disagreement names the seed
 
 
 def test_numbers_of_any_count_of_digits_are_read_or_are_none() -> None:

@@ -109,8 +109,10 @@ class OneBroker:
 
     def __init__(self, permission: str) -> None:
         self._permission = permission
+        self.asked: list[dict[str, str]] = []
 
     async def update_broker_config(self, address: str, values: dict[str, str]) -> None:
+        self.asked.append(values)
         raise RemoteError(1, "not kept for the next start", address=address)
 
     async def broker_config(self, address: str) -> dict[str, str]:
@@ -118,7 +120,11 @@ class OneBroker:
 
 
 async def test_a_broker_that_cannot_write_its_file_is_drained_when_the_change_is_in_force() -> None:
-    await make_read_only(cast(Any, OneBroker("4")), "h:1")
+    broker = OneBroker("4")
+    await make_read_only(cast(Any, broker), "h:1")
+    assert broker.asked == [{"brokerPermission": "4"}], (
+        "the refusal is believed only after a look at what is in force"
+    )
 
 
 async def test_a_refused_change_is_an_error() -> None:
