@@ -16,6 +16,7 @@ from aerobee.broker.fastpath.seam import (
 from aerobee.client.producer.send_header import Ids
 from aerobee.message import Message
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.native_loop import SocketTurns
 from aerobee.store.message_store import MessageStore
 
 FAST_PATH_VERSION: int
@@ -137,16 +138,7 @@ class Sockets:
         now_ms: Callable[[], int] | None,
         loop_ready: Sized | None,
         loop_timers: list[Any] | None,
-    ) -> tuple[
-        list[tuple[int, int]],
-        int,
-        list[Any],
-        list[Any],
-        list[Any],
-        list[Any],
-        list[Any],
-        BaseException | None,
-    ]: ...
+    ) -> SocketTurns: ...
     def add(self, descriptor: int, owner: object) -> int: ...
     def remove(self, token: int) -> None: ...
     def watch(self, token: int, reads: bool, writes: bool) -> None: ...

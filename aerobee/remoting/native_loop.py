@@ -24,6 +24,13 @@ Wait = tuple[float, Sized | None, list[Any] | None]
 Run = Callable[[Wait], tuple[int, list[tuple[int, int]]]]
 
 
+# What turns of native sockets leave for Python: of other descriptors (descriptor, selectors' mask), turns, appended, pulled, held,
+# events, unsent, fault.
+SocketTurns = tuple[
+    list[tuple[int, int]], int, list[Any], list[Any], list[Any], list[Any], list[Any], BaseException | None
+]
+
+
 class NativeSockets(Protocol):
     """aerobee_native.Sockets. Methods raise KeyError for the token of a socket that was removed."""
 
@@ -44,16 +51,7 @@ class NativeSockets(Protocol):
         now_ms: Callable[[], int] | None,
         loop_ready: Sized | None,
         loop_timers: list[Any] | None,
-    ) -> tuple[
-        list[tuple[int, int]],
-        int,
-        list[Any],
-        list[Any],
-        list[Any],
-        list[Any],
-        list[Any],
-        BaseException | None,
-    ]:
+    ) -> SocketTurns:
         """Wait, read, serve and send, turn after turn, until something is left for Python: others, turns, appended, pulled,
         held, events, unsent, fault."""
         ...

@@ -91,6 +91,12 @@ class Sending:
         self.topics.create_system_topics(self.config)
         for name in ("TopicNormal", "TopicOrder", "TopicBatch", "TopicDelay", "TopicReadOnly"):
             self.topics.put(TopicConfig(name, 4, 4))
+        self._make_shared(host)
+        self._make_sends()
+        self._make_pulls()
+        self._make_fast_path(choice)
+
+    def _make_shared(self, host: bytes) -> None:
         self.identity = BrokerIdentity(
             cluster="DefaultCluster",
             name="broker-a",
@@ -114,6 +120,8 @@ class Sending:
             store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout
         )
         self.overload = Overload(wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0)
+
+    def _make_sends(self) -> None:
         self.writer = MessageWriter(self.store)
         self.writer.add_hook(delay_level_hook(len(self.store_config.delay_levels_ms())))
         self.duplicates = SendDuplicates(live=self.live, clock=self.clock)
@@ -140,6 +148,8 @@ class Sending:
             identity=self.identity,
             ack=self.ack,
         )
+
+    def _make_pulls(self) -> None:
         self.offsets = ConsumerOffsets(clock=self.clock)
         self.offsets.on_reset(self.held.reset)
         self.consumers = ConsumerRegistry(clock=self.clock)
@@ -159,6 +169,8 @@ class Sending:
             clock=self.clock,
         )
         self.pulls = PullCalls(service=reading, held=self.held, spawn=self.spawned.append)
+
+    def _make_fast_path(self, choice: BackendChoice | None) -> None:
         self.fast_path = FastPath(
             store=self.store,
             topics=self.topics,
