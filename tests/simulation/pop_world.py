@@ -32,6 +32,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.fastpath.pop import PopBursts
 from aerobee.broker.filter.expressions import Expressions
@@ -217,6 +218,7 @@ class World:
             clock=self.clock,
             disk=self.disk,
             config_file=self._file,
+            escaped=EscapedDeliveries(self._file(FILE_NAME)),
             run_blocking=self._run_blocking,
             spawn=lambda work: work.close(),
             make_pop_records=self.backend.make_pop_records,

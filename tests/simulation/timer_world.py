@@ -19,6 +19,7 @@ from typing import Any, cast
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.identity import BrokerIdentity
@@ -141,6 +142,7 @@ class World:
             stats=stats,
             schedule=self.schedule,
             deliveries=deliveries,
+            escaped=EscapedDeliveries(ConfigFile(f"/store/config/{FILE_NAME}", disk=self.disk)),
             live=live,
             identity=BrokerIdentity(
                 cluster="c",

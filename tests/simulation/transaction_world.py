@@ -22,6 +22,7 @@ from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.role import Role, RoleState
@@ -152,6 +153,7 @@ class World:
             role=RoleState(Role.MASTER, "of the test"),
             clock=self.clock,
             config_file=self.file,
+            escaped=EscapedDeliveries(self.file(FILE_NAME)),
             run_blocking=self.run_blocking,
             stats=BrokerStats(clock=self.clock, cluster="c"),
             producers=self.producers,

@@ -102,7 +102,7 @@ class SendCalls:
     def _fields(self, outcome: SendOutcome) -> dict[str, str]:
         append = outcome.append
         ext = self._trace_fields()
-        ext["msgId"] = ",".join(f"{self._store_host_hex}{offset:016X}" for offset in append.record_offsets)
+        ext["msgId"] = ",".join([f"{self._store_host_hex}{offset:016X}" for offset in append.record_offsets])
         ext["queueId"] = str(outcome.queue_id)
         ext["queueOffset"] = str(append.queue_offset)
         if outcome.unique_key:
