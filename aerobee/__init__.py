@@ -16,9 +16,13 @@ if TYPE_CHECKING:
         ConsumerConfig,
         MessageModel,
         ProducerConfig,
+        PullConsumerConfig,
+        SimpleConsumerConfig,
     )
     from aerobee.client.consumer.pull_consumer import PullConsumer
     from aerobee.client.consumer.push_consumer import PushConsumer
+    from aerobee.client.consumer.simple_consumer import SimpleConsumer
+    from aerobee.client.consumer.subscription import Sql
     from aerobee.client.consumer.verdict import Reject, RetryLater, reject, retry
     from aerobee.client.producer.producer import Producer
     from aerobee.client.producer.transaction import TransactionState
@@ -42,12 +46,16 @@ _HOME = {
     "Producer": "aerobee.client.producer.producer",
     "ProducerConfig": "aerobee.client.config",
     "PullConsumer": "aerobee.client.consumer.pull_consumer",
+    "PullConsumerConfig": "aerobee.client.config",
     "PushConsumer": "aerobee.client.consumer.push_consumer",
     "ReceivedMessage": "aerobee.client.received",
     "Reject": "aerobee.client.consumer.verdict",
     "RetryLater": "aerobee.client.consumer.verdict",
     "SendResult": "aerobee.client.results",
     "SendStatus": "aerobee.client.results",
+    "SimpleConsumer": "aerobee.client.consumer.simple_consumer",
+    "SimpleConsumerConfig": "aerobee.client.config",
+    "Sql": "aerobee.client.consumer.subscription",
     "SyncAdmin": "aerobee.client.sync",
     "SyncProducer": "aerobee.client.sync",
     "SyncPullConsumer": "aerobee.client.sync",
@@ -71,12 +79,16 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "PullConsumer",
+    "PullConsumerConfig",
     "PushConsumer",
     "ReceivedMessage",
     "Reject",
     "RetryLater",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
+    "SimpleConsumerConfig",
+    "Sql",
     "SyncAdmin",
     "SyncProducer",
     "SyncPullConsumer",

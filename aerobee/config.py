@@ -251,7 +251,8 @@ def unknown_keys(settings: Mapping[str, Setting], kinds: Iterable[type[Any]]) ->
     for key, setting in settings.items():
         if key in known:
             continue
-        near = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.6)
+        cutoff = 0.6 if len(key) > 5 else 0.75  # a few letters are found in any long key
+        near = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=cutoff)
         unknown.append(UnknownKey(key, setting.source, folded[near[0]] if near else None))
     return unknown
 

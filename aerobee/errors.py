@@ -181,6 +181,10 @@ class QueryNotFound(RemoteError):
     """QUERY_NOT_FOUND 22: the offset, key or value asked for is not there."""
 
 
+class SubscriptionParseFailed(RemoteError):
+    """The filter is no expression that the broker understands."""
+
+
 class SubscriptionGroupNotExist(RemoteError):
     """SUBSCRIPTION_GROUP_NOT_EXIST 26."""
 
@@ -213,6 +217,12 @@ class RouteError(AerobeeError):
 
 class NotWritable(RouteError):
     """The topic is known, and none of its queues may be written now."""
+
+
+class NoBroker(AerobeeError):
+    """The NameServer knows no broker that could be asked."""
+
+    retriable = True
 
 
 class SendFailed(AerobeeError):
@@ -295,6 +305,7 @@ REMOTE_ERRORS: dict[int, type[RemoteError]] = {
     16: NoPermission,
     17: TopicNotExist,
     22: QueryNotFound,
+    23: SubscriptionParseFailed,
     26: SubscriptionGroupNotExist,
     29: InvalidParameter,
     206: ConsumerNotOnline,

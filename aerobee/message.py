@@ -133,9 +133,11 @@ class Message:
             self._check_keys()
         if self.deliver_at is not None or self.deliver_after is not None:
             self.timer_property()
-        if not isinstance(self.priority, int) or not isinstance(self.delay_level, int):
+        if not isinstance(self.priority, int):
+            raise UsageError(f"priority is {self.priority!r}: it is a whole number, 0 or above")
+        if not isinstance(self.delay_level, int):
             raise UsageError(
-                f"priority is {self.priority!r} and delay_level {self.delay_level!r}: both are whole numbers"
+                f"delay_level is {self.delay_level!r}: it is the number of a level, 0 to 18 unless brokers have others"
             )
         if not -1 <= self.priority <= PRIORITY_MAX:
             raise UsageError(f"priority is {self.priority}: it is 0 or above; larger ones are popped sooner")
@@ -191,7 +193,7 @@ class Message:
         if after is not None:
             seconds = after.total_seconds() if isinstance(after, timedelta) else after
             if not 0 <= seconds < DELIVER_SECONDS_MAX:
-                raise UsageError(f"deliver_after is {seconds} s: it must not be below 0")
+                raise UsageError(f"deliver_after is {seconds} s: it is a number of seconds, 0 or above")
             return "TIMER_DELAY_MS", str(round(seconds * 1000))
         if isinstance(at, datetime):
             if at.tzinfo is None:

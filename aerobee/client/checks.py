@@ -116,6 +116,22 @@ def check_seconds(value: object, name: str = "timeout_s") -> None:
         raise UsageError(f"{name} is {_a(value)}: it is a number of seconds")
 
 
+def check_queue(queue: object) -> None:
+    """Raise UsageError for what is neither a MessageQueue nor None."""
+    if queue is not None and not isinstance(queue, MessageQueue):
+        raise UsageError(
+            f"queue is {_a(queue)}: it is one of await producer.queues('topic'), or MessageQueue(...)"
+        )
+
+
+def check_popped(message: object) -> None:
+    """Raise UsageError for what was not received by a consumer that pops."""
+    if not hasattr(message, "place"):
+        raise UsageError(
+            f"a message to acknowledge is one that receive() gave, this is {_a(message)}; several: ack_all([...])"
+        )
+
+
 def check_message(message: object) -> None:
     """Raise UsageError for what is no Message."""
     if not isinstance(message, Message):
@@ -124,10 +140,10 @@ def check_message(message: object) -> None:
         )
 
 
-def check_messages(messages: object) -> None:
+def check_messages(messages: object, example: str = "send_batch([Message(...), Message(...)])") -> None:
     """Raise UsageError for what is no collection of messages."""
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
-        raise UsageError(f"messages is {_a(messages)}: write send_batch([Message(...), Message(...)])")
+        raise UsageError(f"messages is {_a(messages)}: write {example}")
 
 
 def check_addresses(addresses: object) -> None:

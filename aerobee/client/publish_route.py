@@ -14,6 +14,7 @@ from aerobee.message import MessageQueue
 from aerobee.remoting.body.queue_mapping import logical_queues
 from aerobee.remoting.body.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE
+from aerobee.words import plural
 
 COUNT_CHARS_MAX = 5  # of the queues that an order config gives a broker
 QUEUES_MAX = 99_999  # of one topic at one broker: a client makes an object for each
@@ -41,7 +42,7 @@ def parse_route(topic: str, body: bytes) -> TopicRoute:
     for queues in data.queue_datas:
         if max(queues.read_queue_nums, queues.write_queue_nums) > QUEUES_MAX:
             raise MalformedFrame(
-                f"the route of topic {topic} gives {queues.broker_name[:60]} {queues.read_queue_nums} queues to read and "
+                f"the route of topic {topic} gives {queues.broker_name[:60]} {plural(queues.read_queue_nums, 'queue')} to read and "
                 f"{queues.write_queue_nums} to write: a broker has at most {QUEUES_MAX}"
             )
     return TopicRoute(

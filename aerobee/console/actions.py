@@ -17,6 +17,7 @@ from aerobee.console.users import Role
 from aerobee.errors import UsageError
 from aerobee.message import check_group_name, check_topic_name
 from aerobee.ops.offset import parse_target
+from aerobee.words import plural
 
 REDRIVE_MAX = 200
 BODY_MAX = 4 * 1024 * 1024
@@ -68,7 +69,9 @@ class Actions:
         options = [*(("--tag", tag) if tag else ()), *(word for key in keys for word in ("--key", key))]
         command = self._command("send", topic, body, *options)
         if dry_run:
-            return Outcome(command, f"one message of {len(body.encode())} bytes would be sent to {topic}")
+            return Outcome(
+                command, f"one message of {plural(len(body.encode()), 'byte')} would be sent to {topic}"
+            )
         result = await self._producer.send(Message(topic, body.encode(), tag=tag or None, keys=keys))
         queue = result.queue
         row = {
@@ -152,7 +155,7 @@ class Actions:
             for move in moves
         )
         return Outcome(
-            command, f"{len(rows)} queues {'would be moved' if dry_run else 'moved'} to {to}", rows
+            command, f"{plural(len(rows), 'queue')} {'would be moved' if dry_run else 'moved'} to {to}", rows
         )
 
     async def transaction(self, fields: Fields, dry_run: bool) -> Outcome:
@@ -179,10 +182,10 @@ class Actions:
         topic, queues = text(fields, "topic"), integer(fields, "queues")
         check_topic_name(topic)
         if not 1 <= queues <= 1024:
-            raise UsageError(f"{queues} queues: 1 to 1024 are possible")
+            raise UsageError(f"{queues} is no number of queues: 1 to 1024 are possible")
         command = self._command("topic", "create", topic, "--queues", str(queues))
         if dry_run:
-            return Outcome(command, f"topic {topic} would get {queues} queues at every master")
+            return Outcome(command, f"topic {topic} would get {plural(queues, 'queue')} at every master")
         addresses = await self._admin.create_topic(topic, queue_count=queues)
         return Outcome(command, f"topic {topic} is at {', '.join(addresses)}")
 
@@ -193,7 +196,9 @@ class Actions:
         if dry_run:
             stats = await self._admin.topic_stats(topic)
             count = sum(row.max_offset - row.min_offset for row in stats)
-            return Outcome(command, f"topic {topic} would be deleted with its {count} messages, for ever")
+            return Outcome(
+                command, f"topic {topic} would be deleted with its {plural(count, 'message')}, for ever"
+            )
         if fields.get("confirm") != topic:
             raise UsageError(f"write {topic} to confirm that it is to be deleted")
         await self._admin.delete_topic(topic)

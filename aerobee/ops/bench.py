@@ -32,10 +32,11 @@ from aerobee.ops.consume import GROUPLESS
 from aerobee.ops.failure import UnhealthyError, explain
 from aerobee.ops.latency import LatencyHistogram
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import ack_of
 from aerobee.ops.times import seconds as span
+from aerobee.words import plural
 
 TOPIC = "aerobee-bench"  # RocketMQ's BenchmarkTest has 1,024 queues, whose files would be what is measured
 QUEUE_COUNT = 8

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from aerobee.errors import AerobeeError, UsageError
 from aerobee.ops import completion, examples, shared_options, watching
 from aerobee.ops.environment import unknown_variables
 from aerobee.ops.failure import ExitCode, Failure, explain
-from aerobee.ops.other_names import own_command, own_option
+from aerobee.ops.other_names import own_command, own_option, own_subcommand
 from aerobee.ops.output import Output, to_json
 from aerobee.ops.run import Interrupted
 
@@ -58,6 +59,15 @@ COMMANDS = {
     "placement": "placement",
     "context": "context",
 }
+NO_COMMAND = re.compile(r"No such command '([^']*)'")
+PLAIN_WORDS = (
+    (re.compile(r"is not a valid (?:int|integer)(?: range)?$"), "is not a whole number"),
+    (re.compile(r"is not a valid float(?: range)?$"), "is not a number"),
+    (
+        re.compile(r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$"),
+        r"More was given than the command takes: \1",
+    ),
+)
 COMPLETING = "_AEROBEE_COMPLETE"
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -213,12 +223,19 @@ def _usage_failure(error: Exception) -> Failure | None:
         if advice:
             sentence = f"No such option: {option}"
             return Failure(exit_code=ExitCode.USAGE, kind="UsageError", sentence=sentence, advice=advice)
-    return Failure(
-        exit_code=ExitCode.USAGE,
-        kind="UsageError",
-        sentence=" ".join(str(format_message()).split()).rstrip("."),
-        advice=f"`{context.command_path if context else 'aerobee'} --help` shows what is taken",
-    )
+    sentence = _plain_words(" ".join(str(format_message()).split()).rstrip("."))
+    advice = f"`{context.command_path if context else 'aerobee'} --help` shows what is taken"
+    unknown = NO_COMMAND.match(sentence)
+    if unknown and context is not None and context.parent is not None:
+        advice = own_subcommand(context.info_name or "", unknown[1], context.command.commands) or advice
+    return Failure(exit_code=ExitCode.USAGE, kind="UsageError", sentence=sentence, advice=advice)
+
+
+def _plain_words(sentence: str) -> str:
+    """What the command line's library says, in words of people."""
+    for pattern, words in PLAIN_WORDS:
+        sentence = pattern.sub(words, sentence)
+    return sentence
 
 
 def _show(failure: Failure, as_json: bool) -> None:

@@ -31,12 +31,13 @@ from aerobee.ops import consume_options as options
 from aerobee.ops.clients import open_admin, open_pull_consumer, open_simple_consumer
 from aerobee.ops.message_format import parse_format
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
-from aerobee.ops.output import Output, body_text, host_text, plural
+from aerobee.ops.output import Output, body_text, host_text
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
 from aerobee.ops.terminal import shown
 from aerobee.ops.times import moment_ms, moment_text
 from aerobee.ops.topic import missing_topic
+from aerobee.words import plural
 
 GROUPLESS = "TOOLS_CONSUMER"  # known to every broker, so that nothing is created by looking
 POLL_S = 1.0

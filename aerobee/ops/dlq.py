@@ -30,11 +30,12 @@ from aerobee.ops.options import (
     Yes,
     ask,
 )
-from aerobee.ops.output import Output, body_text, plural
+from aerobee.ops.output import Output, body_text
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import parse_properties
 from aerobee.ops.times import moment_ms, moment_text
 from aerobee.ops.topic import require_topic
+from aerobee.words import plural
 
 app = typer.Typer(name="dlq", help="Dead letters: list, show, send again.", no_args_is_help=True)
 

@@ -22,10 +22,11 @@ from aerobee.ops.clients import open_admin
 from aerobee.ops.cluster import first_rate
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.shared_options import client_config
 from aerobee.ops.tls_probe import tls_advice
+from aerobee.words import plural
 
 DIAL_TIMEOUT_S = 3.0
 SKEW_MAX_S = 5.0  # brokers tell their age in whole seconds, so less cannot be seen
@@ -84,7 +85,7 @@ def doctor(
         out.say(
             f"{plural(len(findings), 'check')}, {len(failed)} failed, {warned} to look at"
             if failed or warned
-            else f"{len(findings)} checks, all is well",
+            else f"{plural(len(findings), 'check')}, all is well",
             style="bold",
         )
     raise typer.Exit(int(ExitCode.REFUSED if failed else ExitCode.DONE))
@@ -275,6 +276,11 @@ def runtime_findings(
     return findings
 
 
+def _bytes_behind(runtime: Mapping[str, str]) -> str:
+    behind = runtime.get("haBehind", "")
+    return plural(int(behind), "byte") if behind.isdecimal() else "an unknown number of bytes"
+
+
 def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
     """Its role, and who of its group lags, and why; a core. Nothing for brokers that do not say (RocketMQ's)."""
     role = runtime.get("haRole")
@@ -288,13 +294,12 @@ def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]
                 part=part,
                 check="replication",
                 level="fail",
-                detail=f"{role}{epoch}, {runtime.get('haBehind', '?')} bytes behind: {trouble}",
+                detail=f"{role}{epoch}, {_bytes_behind(runtime)} behind: {trouble}",
                 advice="what its master has since then is lost with the master: its log says more, docs/replication.md what to do",
             )
         ]
     if "haMaster" in runtime:
-        master, behind = runtime["haMaster"] or "nobody", runtime.get("haBehind", "?")
-        detail = f"{role}{epoch}: follows {master}, {behind} bytes behind"
+        detail = f"{role}{epoch}: follows {runtime['haMaster'] or 'nobody'}, {_bytes_behind(runtime)} behind"
         return [Finding(part=part, check="replication", level="ok", detail=detail)]
     replicas = [each for each in runtime.get("haReplicas", "").split(";") if each]
     lagging = [each for each in replicas if "not in sync: " in each and "asyncLearner" not in each]
@@ -305,7 +310,7 @@ def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]
             part=part,
             check="replication",
             level="ok",
-            detail=f"{role}{epoch} ({runtime.get('haRoleReason', '')}), {len(replicas)} replicas{in_set}",
+            detail=f"{role}{epoch} ({runtime.get('haRoleReason', '')}), {plural(len(replicas), 'replica')}{in_set}",
         )
     ]
     for each in lagging:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 PREFIX = "AEROBEE_"
+LETTERS_MIN = 4  # of a beginning that is taken for the whole name
 OTHERS = (
     "AEROBEE_DATA",
     "AEROBEE_FAST_PATH",
@@ -35,6 +36,7 @@ OF_THE_REPOSITORY = frozenset(
         "AEROBEE_FAILOVER_KILLS",
         "AEROBEE_FAST_PATH_BURSTS",
         "AEROBEE_FAST_PATH_SEED",
+        "AEROBEE_FRAMES",
         "AEROBEE_FUZZ_ROWS",
         "AEROBEE_INTEROP",
         "AEROBEE_INTEROP_CLI",
@@ -73,7 +75,11 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     nearest = {name.removeprefix(PREFIX): name for name in known if name.startswith(PREFIX)}
     sentences = []
     for name in strange:
-        near = difflib.get_close_matches(name.removeprefix(PREFIX), nearest, n=1, cutoff=0.75)
+        bare = name.removeprefix(PREFIX)
+        begun = [each for each in nearest if each.startswith(bare) or bare.startswith(each)]
+        near = difflib.get_close_matches(bare, nearest, n=1, cutoff=0.75)
+        if not near and begun and len(bare) >= LETTERS_MIN:
+            near = [min(begun, key=len)]
         sentences.append(
             f"{name} is no variable of Aerobee and has no effect"
             + (f"; did you mean {nearest[near[0]]}?" if near else "")

@@ -53,6 +53,10 @@ class UnhealthyError(errors.AerobeeError):
     """Something was started or checked and is not well."""
 
 
+class NoController(errors.AerobeeError):
+    """None of the controllers that were named can be reached."""
+
+
 class WaitedTooLong(errors.AerobeeError):
     """A condition did not come true in time."""
 
@@ -94,6 +98,7 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (LocalRefused, ExitCode.LOCAL, ""),
     (UnhealthyError, ExitCode.REFUSED, ""),
     (WaitedTooLong, ExitCode.UNREACHABLE, ""),
+    (NoController, ExitCode.UNREACHABLE, ""),
     (errors.ConfigError, ExitCode.USAGE, ""),
     (errors.UsageError, ExitCode.USAGE, ""),
     (
@@ -131,8 +136,12 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.RouteError,
         ExitCode.NOT_FOUND,
-        "create it with `aerobee topic create NAME`, see `aerobee topic list`; "
-        "if it exists, its broker is not registered: `aerobee doctor`",
+        "`aerobee topic list` shows which topics there are, `aerobee doctor` whether their brokers are registered",
+    ),
+    (
+        errors.NoBroker,
+        ExitCode.NOT_FOUND,
+        "start one with `aerobee broker -n HOST:PORT`; `aerobee doctor` says what is wrong with one that runs",
     ),
     (errors.TopicNotExist, ExitCode.NOT_FOUND, "see `aerobee topic list`, or `aerobee topic create NAME`"),
     (errors.SubscriptionGroupNotExist, ExitCode.NOT_FOUND, "see `aerobee group list`"),
@@ -160,6 +169,11 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
         errors.RequestNotSupported,
         ExitCode.REFUSED,
         "the peer is of another kind or version: -n takes a NameServer's address, not a broker's",
+    ),
+    (
+        errors.SubscriptionParseFailed,
+        ExitCode.USAGE,
+        "`aerobee filter test EXPRESSION` tries an expression",
     ),
     (errors.RemoteError, ExitCode.REFUSED, ""),
     (

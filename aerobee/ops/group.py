@@ -309,7 +309,7 @@ def group_pops(
             return
         for mode in mode_rows:
             out.say(
-                f"push consumers that let {mode['broker']} assign queues {mode['mode'].lower()} {mode['topic']}"
+                f"push consumers whose queues {mode['broker']} assigns {mode['mode'].lower()} {mode['topic']}"
             )
         out.table(
             rows,

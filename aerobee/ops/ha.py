@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.clock import SystemClock
-from aerobee.errors import NotLeader, TransportError, UsageError
+from aerobee.errors import ConnectFailed, NotLeader, TransportError, UsageError
 from aerobee.network import AsyncioNetwork
+from aerobee.ops.failure import NoController
 from aerobee.ops.options import AsJson, Yes, ask
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
@@ -338,6 +339,10 @@ async def opened(controllers: str) -> AsyncIterator[QuorumAdmin]:
     client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
     try:
         yield QuorumAdmin(client, addresses)
+    except ConnectFailed as error:
+        raise NoController(
+            f"no controller answers at {error.address}: {error.reason}; --controller or AEROBEE_CONTROLLER_ADDR name others"
+        ) from error
     finally:
         await client.close()
 

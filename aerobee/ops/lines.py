@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aerobee.errors import UsageError
 from aerobee.ops.failure import LocalRefused
+from aerobee.words import plural
 
 STDIN = 0  # the descriptor, for sys.stdin may be anything in a program that calls the command
 READ_BYTES = 1 << 16
@@ -56,7 +57,7 @@ async def read_all(descriptor: int, limit: int) -> bytes:
         data += chunk
         if len(data) > limit:
             raise UsageError(
-                f"the input has more than {limit} bytes, the most that one message may have; "
+                f"the input has more than {plural(limit, 'byte')}, the most that one message may have; "
                 "without --whole each line is a message"
             )
     return bytes(data)

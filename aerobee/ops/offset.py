@@ -26,11 +26,12 @@ from aerobee.ops.options import (
     Yes,
     ask,
 )
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.send import find_queue
 from aerobee.ops.times import moment_ms
 from aerobee.ops.topic import require_topic
+from aerobee.words import plural
 
 app = typer.Typer(name="offset", help="Where a group is in its topics, and moving it.", no_args_is_help=True)
 

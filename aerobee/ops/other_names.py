@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 COMMANDS: Mapping[str, str] = {
     "produce": "send",
@@ -56,6 +56,26 @@ OPTIONS: Mapping[str, str] = {
     "--partitions": "--queues",
     "--offset": "--from offset:N",
     "--consumer-property": "--group",
+    "--delay": "--deliver-after 3s",
+    "--after": "--deliver-after 3s",
+}
+# Words for one thing; which one a group of commands takes differs.
+ALIKE: tuple[frozenset[str], ...] = (
+    frozenset({"list", "ls", "show", "describe", "get", "status", "info", "stats"}),
+    frozenset({"create", "add", "new", "set", "make"}),
+    frozenset({"delete", "remove", "rm", "del", "drop", "forget"}),
+    frozenset({"update", "alter", "modify", "edit", "set", "change"}),
+    frozenset({"redrive", "resend", "retry", "replay", "requeue", "send"}),
+    frozenset({"reset", "seek", "move"}),
+    frozenset({"recall", "cancel", "delete"}),
+)
+# What there is no command for, and why.
+WITHOUT: Mapping[tuple[str, str], str] = {
+    (
+        "group",
+        "create",
+    ): "a group comes to be with its first consumer; `aerobee group mode` says how it gets messages",
+    ("offset", "set"): "`aerobee offset reset` moves a group",
 }
 WORDS: Mapping[str, str] = {
     "--topic": "the topic stands behind the command, without an option",
@@ -67,6 +87,15 @@ WORDS: Mapping[str, str] = {
 def own_command(name: str) -> str:
     """What the command of another tool is called here; "" for one that is not known."""
     return COMMANDS.get(name, "")
+
+
+def own_subcommand(group: str, name: str, taken: Iterable[str]) -> str:
+    """What to write in place of a command that `aerobee GROUP` does not have; "" when nothing is known."""
+    if (group, name) in WITHOUT:
+        return WITHOUT[group, name]
+    there = set(taken)
+    found = sorted({each for alike in ALIKE if name in alike for each in alike} & there)
+    return "here it is " + " or ".join(f"`aerobee {group} {each}`" for each in found) if found else ""
 
 
 def own_option(option: str, taken: frozenset[str], *, before_command: bool) -> str:

@@ -137,11 +137,6 @@ def cell_text(value: object) -> str:
     return visible(str(value))
 
 
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """ "1 message", "2 messages"; `nouns` where the plural has no plain s."""
-    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
-
-
 def body_text(body: bytes) -> tuple[str, str]:
     """Return (text, encoding): "utf-8", or "hex" when the bytes are no text."""
     try:

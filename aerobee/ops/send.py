@@ -33,10 +33,11 @@ from aerobee.ops.clients import open_admin, open_producer
 from aerobee.ops.failure import ExitCode, explain
 from aerobee.ops.lines import STDIN, open_lines, read_all, read_lines
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
-from aerobee.ops.output import Output, body_text, host_text, plural
+from aerobee.ops.output import Output, body_text, host_text
 from aerobee.ops.progress import Progress, size_of
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import is_span, moment_ms, moment_text, span_ms, until_text
+from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
@@ -377,7 +378,9 @@ async def _send_lines(
             os.close(descriptor)
     seconds = time.monotonic() - began
     ack = await ack_of(nameserver, tally.brokers) if tally.sent else ""
-    return _summary(shape, tally, seconds, ack, stopped=bool(stop), out=out)
+    return _summary(
+        shape, tally, seconds, ack, stopped=bool(stop), typed=file is None and os.isatty(STDIN), out=out
+    )
 
 
 async def _pump(
@@ -469,7 +472,9 @@ def _passes(error: AerobeeError) -> bool:
     return error.retriable
 
 
-def _summary(shape: Shape, tally: Tally, seconds: float, ack: str, *, stopped: bool, out: Output) -> int:
+def _summary(
+    shape: Shape, tally: Tally, seconds: float, ack: str, *, stopped: bool, typed: bool, out: Output
+) -> int:
     failure = explain(tally.failure) if tally.failure is not None else None
     document: dict[str, Any] = {
         "topic": shape.topic,
@@ -505,12 +510,16 @@ def _summary(shape: Shape, tally: Tally, seconds: float, ack: str, *, stopped: b
             out.notes.print(f"line {tally.failed_line} was not stored: {failure.sentence}", markup=False)
             if failure.advice:
                 out.note(f"hint:  {failure.advice}")
-            out.note(
-                f"hint:  go on with --from-line {tally.failed_line} (lines after it may be stored already)"
-            )
+            if not typed:
+                out.note(
+                    f"hint:  go on with --from-line {tally.failed_line} (lines after it may be stored already)"
+                )
         return int(failure.exit_code)
     if stopped:
         with contextlib.suppress(BrokenPipeError):
+            if typed:
+                out.note("interrupted: what was typed and not sent is lost")
+                return int(ExitCode.INTERRUPTED)
             out.note(
                 f"interrupted: go on with --from-line {tally.next_line} (lines after it may be stored already)"
             )

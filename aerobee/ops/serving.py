@@ -59,7 +59,10 @@ async def start_and_wait(server: Server, stop: Stop, out: Output, what: str, por
             {"event": "ready", "part": what, "address": server.address}, f"{what} listens at {server.address}"
         )
         await stop.wait()
-        out.note(f"stopping the {what}; Ctrl-C again ends it at once")
+        if (
+            not out.as_json
+        ):  # in JSON a program reads it, `aerobee up` for one, and nobody has a Ctrl-C for it
+            out.note(f"stopping the {what}; Ctrl-C again ends it at once")
     finally:
         await server.stop()
     out.line({"event": "stopped", "part": what}, f"{what} stopped cleanly")

@@ -11,11 +11,12 @@ import typer
 from aerobee.errors import UsageError
 from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import AsJson
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.simulation.fleet import run_all
 from aerobee.simulation.run import Outcome, run_seed
 from aerobee.simulation.scenarios import SCENARIOS
 from aerobee.simulation.shrink import shrink
+from aerobee.words import plural
 
 STORY_LINES = 60
 
@@ -66,7 +67,7 @@ def simulate(
     if scenario and scenario not in SCENARIOS:
         raise UsageError(f"there is no scenario {scenario!r}: the names are {', '.join(SCENARIOS)}")
     schedule = SCENARIOS.get(scenario)
-    out.note(f"seeds {seed} to {seed + runs - 1}")
+    out.note(f"seed {seed}" if runs == 1 else f"seeds {seed} to {seed + runs - 1}")
     logging.disable(logging.CRITICAL)
     broken = 0
     simulated_s = wall_s = 0.0
@@ -87,7 +88,7 @@ def simulate(
         logging.disable(logging.NOTSET)
     if runs > 1:
         out.note(
-            f"{plural(runs, 'run')}, {broken} broke a promise; {simulated_s:,.0f} simulated seconds in {wall_s:,.0f} s of a core"
+            f"{plural(runs, 'run')}, {broken} broke a promise; {simulated_s:,.0f} simulated s in {wall_s:,.0f} s of a core"
         )
     raise typer.Exit(int(ExitCode.REFUSED if broken else ExitCode.DONE))
 
@@ -113,7 +114,7 @@ def _text(outcome: Outcome, *, told: bool) -> str:
     faults = ", ".join(f"{count} x {name}" for name, count in sorted(outcome.faults.items()))
     lines = [f"seed {outcome.seed}: {outcome.failure or 'every promise was kept'}"]
     lines.append(
-        f"  {outcome.acknowledged} of {outcome.sent} sends acknowledged in {outcome.simulated_s:.0f} simulated seconds "
+        f"  {outcome.acknowledged} of {plural(outcome.sent, 'send')} acknowledged in {outcome.simulated_s:.0f} simulated s "
         f"({outcome.wall_s:.1f} s); {faults}; digest {outcome.digest}"
     )
     if told:

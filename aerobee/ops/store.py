@@ -11,12 +11,13 @@ import typer
 from aerobee.errors import StoreError
 from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import AsJson
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.ops.serving import Assignments, ConfigPath, flags_of
 from aerobee.ops.settings import broker_settings
 from aerobee.store.config import StoreConfig
 from aerobee.store.verify.checker import StoreReport, verify
 from aerobee.store.verify.repair import repair
+from aerobee.words import plural
 
 app = typer.Typer(help="Look at a broker's files, and mend them.", no_args_is_help=True)
 Data = Annotated[Path | None, typer.Option("--data", help="The store's directory.")]

@@ -22,9 +22,10 @@ from aerobee.ops.options import (
     ask,
     never_delivered,
 )
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import moment_ms, moment_text, span_ms, until_text
+from aerobee.words import plural
 
 app = typer.Typer(
     name="timer",

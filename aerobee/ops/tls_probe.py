@@ -10,7 +10,8 @@ PROBE_TIMEOUT_S = 3.0
 
 
 async def speaks_tls(address: str) -> bool:
-    """Whether a TLS handshake succeeds there, whoever signed its certificate and whether or not it wants ours."""
+    """Whether a TLS handshake succeeds there, whoever signed its certificate and whether or not it wants ours. Raises TimeoutError
+    when nothing is said there at all."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -20,7 +21,9 @@ async def speaks_tls(address: str) -> bool:
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
     except ssl.SSLError as error:
         return "CERTIFICATE" in str(error.reason)  # it wants ours, and so speaks TLS
-    except (OSError, ValueError, TimeoutError):
+    except TimeoutError:
+        raise
+    except (OSError, ValueError):
         return False
     writer.close()
     with contextlib.suppress(OSError, TimeoutError):  # the peer may be quicker; the answer is known
@@ -31,7 +34,10 @@ async def speaks_tls(address: str) -> bool:
 
 async def tls_advice(address: str, *, with_tls: bool) -> str:
     """What to change about TLS after a request to an open port failed; "" when it is not TLS."""
-    there = await speaks_tls(address)
+    try:
+        there = await speaks_tls(address)
+    except TimeoutError:
+        return "it takes connections and answers nothing: it hangs or is overloaded; its log, or a restart, says more"
     if there and not with_tls:
         return (
             "the port takes TLS connections only: give --tls (AEROBEE_TLS=true), with --tls-ca-file to check who "

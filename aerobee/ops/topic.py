@@ -21,10 +21,11 @@ from aerobee.ops.options import (
     Yes,
     ask,
 )
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import moment_text
 from aerobee.ops.topic_change import create_topic, perm_text, update_topic
+from aerobee.words import plural
 
 app = typer.Typer(
     name="topic", help="Topics: list, create, update, delete, describe, stats.", no_args_is_help=True

@@ -27,8 +27,9 @@ from aerobee.ops.options import (
     Yes,
     ask,
 )
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
+from aerobee.words import plural
 
 PERMS = {"rw": 6, "r": 4, "w": 2}
 QUEUES = 8
@@ -42,8 +43,14 @@ Perm = Annotated[
     str | None, typer.Option("--perm", help="rw, r or w; rw unless set.", autocompletion=lambda: list(PERMS))
 ]
 Order = Annotated[bool | None, typer.Option("--order/--no-order", help="Mark the topic as ordered.")]
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "LITE", "UNSPECIFIED")
 Kind = Annotated[
-    str | None, typer.Option("--type", help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED.")
+    str | None,
+    typer.Option(
+        "--type",
+        help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED.",
+        autocompletion=lambda: list(TYPES),
+    ),
 ]
 AtBroker = Annotated[
     str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
@@ -165,6 +172,8 @@ def _wanted(
     """What was said on the command line. Raises UsageError."""
     if perm is not None and perm not in PERMS:
         raise UsageError(f"--perm {perm!r}: it is one of {', '.join(PERMS)}")
+    if message_type is not None and message_type.upper() not in TYPES:
+        raise UsageError(f"--type {message_type!r}: it is one of {', '.join(TYPES)}")
     values = {
         "queues": queues,
         "perm": perm,

@@ -22,6 +22,7 @@ from aerobee.ops.options import (
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import moment_text, seconds
+from aerobee.words import plural
 
 app = typer.Typer(
     name="transaction",
@@ -180,7 +181,7 @@ def _these(ids: list[str]) -> str:
     return (
         f"the message of transaction {ids[0]}"
         if len(ids) == 1
-        else f"the messages of {len(ids)} transactions"
+        else f"the messages of {plural(len(ids), 'transaction')}"
     )
 
 

@@ -50,6 +50,7 @@ from aerobee.ops.settings import (
     broker_settings,
     nameserver_settings,
 )
+from aerobee.words import plural
 
 BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
@@ -317,7 +318,7 @@ def _check_places(broker_count: int, port: int, nameserver_port: int, advertise:
         )
     if ports[-1] > PORT_MAX:
         raise UsageError(
-            f"--port {port} leaves no room for {broker_count} brokers: the last one would be {ports[-1]}"
+            f"--port {port} leaves no room for {plural(broker_count, 'broker')}: the last one would be {ports[-1]}"
         )
     if advertise is None:
         return
@@ -443,7 +444,7 @@ async def _wait_until_healthy(
                 count = sum(map(len, ids.values()))
                 absent = [name for name in names if MASTER_ID not in ids.get(name, ())]
                 if not absent and count < len(plan.brokers):
-                    absent = [f"{len(plan.brokers) - count} slaves"]
+                    absent = [plural(len(plan.brokers) - count, "slave")]
                 if not absent:
                     for name in names:
                         await registered.route(name)

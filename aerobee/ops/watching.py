@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ def begin_look(command: str, every_s: float, *, as_json: bool, number: int) -> N
         return
     moment = datetime.now(UTC).strftime("%H:%M:%S UTC")
     head = f"aerobee {command}, every {every_s:g} s, {moment}"
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         sys.stdout.write(f"{CLEAR}{head}\n\n")
     else:
         sys.stdout.write(f"{'' if number == 0 else chr(10)}--- {head}\n")

@@ -18,6 +18,7 @@ from aerobee.client.trace_record import TraceEvent, TraceKind
 from aerobee.message import DLQ_PREFIX, MessageQueue
 from aerobee.ops.times import moment_text
 from aerobee.ops.why_facts import GroupFacts, MessageFacts, TopicRates, Waiting
+from aerobee.words import plural
 
 # Kinds of findings, the strongest first.
 RANK = (
@@ -64,14 +65,14 @@ def _of_group(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Fi
         until = max(each.visible_at_ms for each in facts.invisible)
         yield Finding(
             "invisible",
-            f"{_plural(len(facts.invisible), 'message')} of POP {_are(len(facts.invisible))} handed out and not "
+            f"{plural(len(facts.invisible), 'message')} of POP {_are(len(facts.invisible))} handed out and not "
             f"acknowledged, invisible to others until {moment_text(until)} at the latest",
             {"count": len(facts.invisible), "until": until},
         )
     if facts.dead_count:
         yield Finding(
             "dead-letters",
-            f"{_plural(facts.dead_count, 'message')} of the group {_are(facts.dead_count)} in its dead letters, topic "
+            f"{plural(facts.dead_count, 'message')} of the group {_are(facts.dead_count)} in its dead letters, topic "
             f"{DLQ_PREFIX}{facts.group}",
             {"count": facts.dead_count, "topic": DLQ_PREFIX + facts.group},
         )
@@ -174,7 +175,7 @@ def _lag(facts: GroupFacts) -> Iterator[Finding]:
         since = min((each.last_timestamp_ms for each in behind if each.last_timestamp_ms > 0), default=0)
         yield Finding(
             "lag",
-            f"topic {topic}: {_plural(lag, 'message')} behind in {_plural(len(behind), 'queue')} of {len(rows)}"
+            f"topic {topic}: {plural(lag, 'message')} behind in {plural(len(behind), 'queue')} of {len(rows)}"
             + (f", last consumed one is of {moment_text(since)}" if since else "")
             + (_rate_text(lag, rates) if facts.connections is not None else ""),
             {
@@ -228,7 +229,7 @@ def _of_message(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     if len(facts.stored) > 1:
         yield Finding(
             "stored-twice",
-            f"it is stored {len(facts.stored)} times, at {_listed([_where(each) for each in facts.stored])}: the sender "
+            f"it is stored {plural(len(facts.stored), 'time')}, at {_listed([_where(each) for each in facts.stored])}: the sender "
             "sent it again, so it is consumed as often. `docs/idempotence.md` says what helps",
             {"places": [_where(each) for each in facts.stored]},
         )
@@ -304,7 +305,7 @@ def _consumed(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
         return
     yield Finding(
         "consumed-again",
-        f"it was consumed {len(done)} times: {_listed(parts)} (trace). Delivery is at least once: after a crash, a "
+        f"it was consumed {plural(len(done), 'time')}: {_listed(parts)} (trace). Delivery is at least once: after a crash, a "
         "rebalance or a reset of offsets a message comes again",
         {"consumptions": clients},
     )
@@ -334,8 +335,8 @@ def _before_it_is_stored(group: GroupFacts, facts: MessageFacts) -> Iterator[Fin
             yield Finding(
                 "undecided",
                 f"its transaction is not decided: a half message of producer group {open_one.group} since "
-                f"{_seconds(open_one.age_ms)}, asked about {open_one.checks} of {open_one.checks_max} times, "
-                f"{_plural(open_one.producers_online, 'producer')} online",
+                f"{_seconds(open_one.age_ms)}, asked about {open_one.checks} of {plural(open_one.checks_max, 'time')}, "
+                f"{plural(open_one.producers_online, 'producer')} online",
                 {"age_ms": open_one.age_ms, "checks": open_one.checks, "producer_group": open_one.group},
             )
         else:
@@ -391,7 +392,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
         copy, tries = last.copy, last.copy.reconsume_times
         yield Finding(
             "retry",
-            f"it {_failed(copy)} {_plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due at "
+            f"it {_failed(copy)} {plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due at "
             f"{moment_text(last.due_ms)}, in {_seconds(last.due_ms - group.now_ms)}" + _error_text(last.copy),
             {"tries": tries, "tries_max": group.retry_count_max, "due": last.due_ms},
         )
@@ -403,13 +404,13 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     progress = group.progress_of(copy.queue)
     hidden = _invisible_entry(group, copy)
     if hidden is not None:
-        yield _handed_out(copy, hidden, f"it {_failed(copy)} {_plural(tries, 'time')}; retry {tries}: ")
+        yield _handed_out(copy, hidden, f"it {_failed(copy)} {plural(tries, 'time')}; retry {tries}: ")
     elif progress is not None and progress.reached <= copy.queue_offset:
         before = copy.queue_offset - progress.reached
         yield Finding(
             "retry",
-            f"it {_failed(copy)} {_plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due and waits in "
-            f"{_where(copy)}, {_plural(before, 'message')} before it" + _error_text(copy),
+            f"it {_failed(copy)} {plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due and waits in "
+            f"{_where(copy)}, {plural(before, 'message')} before it" + _error_text(copy),
             {
                 "tries": tries,
                 "tries_max": group.retry_count_max,
@@ -420,7 +421,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     else:
         yield Finding(
             "passed",
-            f"it {_failed(copy)} {_plural(tries, 'time')} and retry {tries} of {group.retry_count_max} was handed out after "
+            f"it {_failed(copy)} {plural(tries, 'time')} and retry {tries} of {group.retry_count_max} was handed out after "
             f"{moment_text(copy.store_timestamp)}: it did not fail again since" + _error_text(copy),
             {"tries": tries, "tries_max": group.retry_count_max, "handed_out_after": copy.store_timestamp},
         )
@@ -469,7 +470,7 @@ def _not_yet(group: GroupFacts, copy: ReceivedMessage, progress: QueueProgress) 
         return Finding(
             "in-progress",
             f"{_where(copy)}: {progress.client_id} has pulled it and not finished with it"
-            + (f", nor with {_plural(before, 'message')} before it" if before else "")
+            + (f", nor with {plural(before, 'message')} before it" if before else "")
             + f" (stored {_seconds(group.now_ms - copy.store_timestamp)} ago)",
             shared,
         )
@@ -481,7 +482,7 @@ def _not_yet(group: GroupFacts, copy: ReceivedMessage, progress: QueueProgress) 
     return Finding(
         "behind",
         f"{_where(copy)}: not consumed yet. The group is at offset {progress.reached} of that queue{owner}, "
-        f"{_plural(before, 'message')} before it{when}",
+        f"{plural(before, 'message')} before it{when}",
         shared | {"handed_out_per_s": rates.handed_out if rates else None},
     )
 
@@ -564,10 +565,6 @@ def _where(copy: ReceivedMessage) -> str:
 
 def _place(queue: MessageQueue) -> str:
     return f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _are(count: int) -> str:

@@ -246,4 +246,6 @@ def _reason(error: BaseException) -> str:
         return os.strerror(
             error.errno
         )  # asyncio replaces the text, "Connection refused" and the like, by its own
+    if isinstance(error, OSError) and error.strerror:  # a name that nobody knows has a negative number
+        return error.strerror
     return str(error) or type(error).__name__

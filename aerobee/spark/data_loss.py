@@ -13,6 +13,7 @@ from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue
 from aerobee.spark.boundaries import Bounds
 from aerobee.spark.offsets import Offsets, queue_name
+from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Loss:
     def __str__(self) -> str:
         count = self.end - self.begin
         what = (
-            f"offsets {self.begin} to {self.end - 1} ({count} messages)"
+            f"offsets {self.begin} to {self.end - 1} ({plural(count, 'message')})"
             if count > 0
             else f"offset {self.begin} and all after"
         )
@@ -69,7 +70,7 @@ def report(found: list[Loss], *, fail: bool) -> None:
         return
     if fail:
         texts = "; ".join(str(loss) for loss in found[:8])
-        more = f"; and {len(found) - 8} more queues" if len(found) > 8 else ""
+        more = f"; and {plural(len(found) - 8, 'more queue')}" if len(found) > 8 else ""
         raise DataLost(
             f"{texts}{more}. Set failOnDataLoss=false to go on with what is there, or begin with a new checkpoint"
         )

@@ -122,13 +122,17 @@ def test_top_shows_brokers_topics_and_groups(cluster: ThreadedCluster) -> None:
         assert word in text
 
 
-def test_in_a_terminal_each_look_replaces_the_one_before(cluster: ThreadedCluster) -> None:
+@pytest.mark.parametrize(("terminal", "cleared"), [("xterm", 2), ("dumb", 0)])
+def test_in_a_terminal_each_look_replaces_the_one_before(
+    cluster: ThreadedCluster, terminal: str, cleared: int
+) -> None:
+    """A terminal that knows no escape sequences gets none."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*AEROBEE, "top", "--count", "2", "--interval", "0.1s"],
         stdout=theirs,
         stderr=subprocess.DEVNULL,
-        env=environment(cluster),
+        env={**environment(cluster), "TERM": terminal},
     )
     os.close(theirs)
     text = b""
@@ -144,4 +148,5 @@ def test_in_a_terminal_each_look_replaces_the_one_before(cluster: ThreadedCluste
         text += part
     assert process.wait(WITHIN_S) == 0
     os.close(ours)
-    assert text.count(b"\x1b[H\x1b[2J") == 2
+    assert text.count(b"\x1b[H\x1b[2J") == cleared
+    assert text.count(b"aerobee top") == 2

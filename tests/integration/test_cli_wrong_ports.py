@@ -164,3 +164,37 @@ def test_every_command_says_what_is_wrong_there(
         assert "Traceback" not in said, where
         if kind not in ("broker", "nobody") or line[0] not in ("ha", "doctor"):
             assert WORDS[kind] in said, where
+
+
+def test_doctor_does_not_blame_tls_for_a_peer_that_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A port that takes connections and never answers: a process that hangs."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert run_cli(["doctor", "-n", address, "--tls"]) == 1
+    told = capsys.readouterr().out
+    assert "it hangs or is overloaded" in told
+    assert "does not speak TLS" not in told
+
+
+def test_without_a_broker_every_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadedCluster() as cluster:
+        cluster.stop_broker()
+        for line in ("topic create t", "group lag g", "group list"):
+            assert run_cli([*line.split(), "-n", cluster.nameserver_address]) == 4
+            told = capsys.readouterr().err
+            assert "no broker is registered at the NameServer" in told
+            assert "aerobee broker -n" in told
+
+
+def test_a_filter_that_the_broker_does_not_understand_is_a_mistake_of_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ThreadedCluster(broker_config={"enable_property_filter": True}) as cluster:
+        cluster.create_topic("prices")
+        address = cluster.nameserver_address
+        assert run_cli(["consume", "prices", "--no-follow", "--sql", "x >", "-n", address]) == 2
+        told = capsys.readouterr().err
+        assert "a value is expected" in told
+        assert "aerobee filter test" in told
+        assert run_cli(["message", "id", "xyz", "-n", address]) == 2
+        assert "'xyz' is no message id" in capsys.readouterr().err

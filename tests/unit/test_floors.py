@@ -31,6 +31,7 @@ FLOORS: dict[str, int] = {
     "config": 0,
     "quick_init": 0,
     "log_throttle": 0,
+    "words": 0,
     "remoting": 1,
     "store": 1,
     "monitoring": 1,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from aerobee.client.results import BrokerInfo
 from aerobee.client.session import Session
-from aerobee.errors import UsageError
+from aerobee.errors import NoBroker, UsageError
 from aerobee.remoting.body.cluster_info import ClusterInfo
 from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.codes import RequestCode
@@ -79,10 +79,10 @@ class AdminCalls:
             for info in await self.brokers(cluster)
             if info.broker_id == MASTER_ID and broker in (None, info.broker_name)
         ]
+        if not masters and broker is not None:
+            raise UsageError(f"the nameserver knows no master named {broker!r}")
         if not masters:
-            raise UsageError(
-                f"the nameserver knows no master {f'named {broker!r}' if broker else 'of any broker'}"
-            )
+            raise NoBroker("no broker is registered at the NameServer")
         return masters
 
     async def _topic_addresses(self, topic: str) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from aerobee.message import MessageQueue, parse_offset_message_id
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 
+HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 TIME_MAX_MS = (1 << 63) - 1
 THREE_DAYS_MS = 3 * 24 * 3600 * 1000
 UNIQUE_KEY_COUNT_MAX = 32
@@ -30,6 +31,10 @@ class MessageCalls(AdminCalls):
         try:
             (host, port), offset = parse_offset_message_id(message_id)
         except UsageError:
+            if topic is None and set(message_id) - HEX_DIGITS:
+                raise UsageError(
+                    f"{message_id!r} is no message id: one has 32 hex digits or more, and with another one name its topic (--topic)"
+                ) from None
             host, port, offset = "", 0, 0
         if host and await self._is_broker(f"{host}:{port}"):
             try:

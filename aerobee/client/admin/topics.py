@@ -41,6 +41,13 @@ class TopicCalls(AdminCalls):
         `attributes` e.g. {"message.type": "FIFO"}. A nameserver may know it a moment later.
         """
         check_topic_name(topic)
+        for name, count in (
+            ("queue_count", queue_count),
+            ("read_queue_count", read_queue_count),
+            ("write_queue_count", write_queue_count),
+        ):
+            if count is not None and not isinstance(count, int):
+                raise UsageError(f"{name} is {count!r}: it is a whole number")
         if perm not in (2, 4, 6, 7):
             raise UsageError(f"perm is {perm}: 2 is write, 4 read, 6 both")
         fields = {

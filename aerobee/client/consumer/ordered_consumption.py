@@ -26,6 +26,7 @@ from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.clock import Timer
 from aerobee.message import MessageQueue
+from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +241,7 @@ class OrderedConsumption:
         tries = line.ordered.tries
         since = line.ordered.blocked_since
         blocked_s = 0.0 if since is None else self._session.clock.monotonic() - since
-        return f"blocked its ordered queue for {blocked_s:.0f} s, {tries} tries failed"
+        return f"blocked its ordered queue for {blocked_s:.0f} s, {plural(tries, 'try', 'tries')} failed"
 
     async def consume_directly(self, message: ReceivedMessage) -> None:
         """Run the handler for one message outside of any queue. Raises what the handler raises."""

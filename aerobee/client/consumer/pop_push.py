@@ -24,6 +24,7 @@ from aerobee.client.session import Session
 from aerobee.client.tasks import Tasks
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import MessageQueue
+from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class PopPush:
     async def _failed(self, message: PoppedMessage, verdict: GiveBack, after_s: float | None) -> None:
         tries = message.reconsume_times + 1
         if verdict.is_dead or tries > self._retry_count_max:
-            reason = verdict.reason or f"not consumed in {tries} tries"
+            reason = verdict.reason or f"not consumed in {plural(tries, 'try', 'tries')}"
             dead = GiveBack(-1, reason, verdict.error, tries)
             await send_back(self._session, self._group, message, dead, retry_count_max=self._retry_count_max)
             await ack(self._session, self._group, message)

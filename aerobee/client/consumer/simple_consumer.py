@@ -15,7 +15,13 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from aerobee.client.checks import config_of, subscription_map
+from aerobee.client.checks import (
+    check_messages,
+    check_popped,
+    check_seconds,
+    config_of,
+    subscription_map,
+)
 from aerobee.client.config import ClientConfig, SimpleConsumerConfig
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.first_offset import begin_at_end
@@ -131,10 +137,13 @@ class SimpleConsumer:
         answered.
         """
         self._session.check_open()
-        if not 1 <= count_max <= COUNT_MAX:
-            raise UsageError(f"receive() takes 1 to {COUNT_MAX} messages, not {count_max}")
+        if not isinstance(count_max, int) or not 1 <= count_max <= COUNT_MAX:
+            raise UsageError(f"receive() takes 1 to {COUNT_MAX} messages, not {count_max!r}")
         if topic is not None and topic not in self._subscriptions:
             raise UsageError(f"topic {topic} is not among the subscriptions of this consumer")
+        for value, name in ((invisible_s, "invisible_s"), (wait_s, "wait_s")):
+            if value is not None:
+                check_seconds(value, name)
         invisible_ms = round((self.config.invisible_s if invisible_s is None else invisible_s) * 1000)
         wait_ms = round((self.config.wait_s if wait_s is None else wait_s) * 1000)
         if invisible_ms <= 0 or wait_ms < 0:
@@ -161,12 +170,17 @@ class SimpleConsumer:
         Raises RemoteError (code 208) when its time ran out and it was handed out again.
         """
         self._session.check_open()
+        check_popped(message)
         await ack(self._session, self.group, message)
 
     async def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
         """Acknowledge several messages with one call a broker; it does not say which of them came too late."""
         self._session.check_open()
-        await ack_all(self._session, self.group, messages)
+        check_messages(messages, "ack_all([message, message])")
+        wanted = list(messages)
+        for message in wanted:
+            check_popped(message)
+        await ack_all(self._session, self.group, wanted)
 
     async def change_invisible(
         self, message: PoppedMessage, invisible_s: float, *, count_try: bool = True
@@ -177,8 +191,8 @@ class SimpleConsumer:
         RocketMQ from 5.5). Raises RemoteError (code 208) when it was handed out again already.
         """
         self._session.check_open()
-        if invisible_s < 0:
-            raise UsageError(f"invisible_s is {invisible_s}, must not be negative")
+        check_popped(message)
+        check_seconds(invisible_s, "invisible_s")
         await change_invisible(
             self._session, self.group, message, round(invisible_s * 1000), suspend=not count_try
         )
@@ -186,6 +200,7 @@ class SimpleConsumer:
     async def dead_letter(self, message: PoppedMessage, reason: str = "") -> None:
         """Put the message with the group's dead letters, and acknowledge it."""
         self._session.check_open()
+        check_popped(message)
         verdict = GiveBack(LEVEL_DEAD_LETTER, reason, tries=message.reconsume_times + 1)
         await send_back(self._session, self.group, message, verdict, retry_count_max=-1)
         await ack(self._session, self.group, message)

@@ -15,7 +15,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from aerobee.client.checks import check_message, check_messages, check_seconds, config_of
+from aerobee.client.checks import check_message, check_messages, check_queue, check_seconds, config_of
 from aerobee.client.compression import compress
 from aerobee.client.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.observer import SendEnded, SendObserver, begin_send
@@ -276,6 +276,7 @@ class Producer(RequestReplyCalls):
         deadline: float,
     ) -> SendResult:
         """A send with whatever a send may have."""
+        check_queue(queue)
         if key is not None and selector is None:
             message = with_sharding_key(message, key)
         ended = None

@@ -59,8 +59,7 @@ class PublishRoutes:
                         raise RouteError(
                             topic,
                             f"no nameserver knows topic {topic}: either it does not exist and no broker creates topics "
-                            f"by itself (create it first, for example with `aerobee topic create {topic}`), or none "
-                            "of its brokers runs now",
+                            f"by itself (`aerobee topic create {topic}` creates it), or no broker runs (`aerobee doctor`)",
                         ) from missing
                     route = from_template(topic, template, self._config.default_topic_queue_count)
                     templated = True

@@ -28,6 +28,7 @@ from aerobee.errors import (
     TransportError,
 )
 from aerobee.message import MessageQueue
+from aerobee.words import plural
 
 T = TypeVar("T")
 # attempt(target, queue, remaining_s): one try at one broker
@@ -156,9 +157,11 @@ def is_retried(failure: AerobeeError) -> bool:
 
 def send_failed(topic: str, attempts: list[tuple[str, BaseException]], elapsed_s: float) -> SendFailed:
     counted = Counter(f"{place}: {failure}" for place, failure in attempts)  # in the order of their first
-    tries = "; ".join(text if count == 1 else f"{count} times {text}" for text, count in counted.items())
+    tries = "; ".join(
+        text if count == 1 else f"{plural(count, 'time')} {text}" for text, count in counted.items()
+    )
     return SendFailed(
-        f"a message for topic {topic} was not stored in {len(attempts)} {'try' if len(attempts) == 1 else 'tries'} "
+        f"a message for topic {topic} was not stored in {plural(len(attempts), 'try', 'tries')} "
         f"within {elapsed_s:.2f} s ({tries})",
         tuple(attempts),
     )

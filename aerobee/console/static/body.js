@@ -1,6 +1,6 @@
 // A message with its body as JSON, text or bytes.
 
-import { count, h, link, moment } from "./parts.js";
+import { counted, h, link, moment } from "./parts.js";
 
 function bytesOf(message) {
   return Uint8Array.from(atob(message.body), (character) => character.charCodeAt(0));
@@ -49,7 +49,7 @@ export function messageCard(message) {
   const properties = Object.entries(message.properties);
   return h("article", { class: "card message" },
     h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    h("details", {}, h("summary", {}, `${properties.length} properties`), h("dl", {}, properties.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
-    h("p", { class: "bar" }, `Body: ${count(message.body_bytes)} bytes${message.is_cut ? ", the first 65,536 are shown" : ""}`, buttons),
+    h("details", {}, h("summary", {}, `${counted(properties.length, "property", "properties")}`), h("dl", {}, properties.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
+    h("p", { class: "bar" }, `Body: ${counted(message.body_bytes, "byte")}${message.is_cut ? ", the first 65,536 are shown" : ""}`, buttons),
     pre);
 }

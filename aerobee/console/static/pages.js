@@ -3,7 +3,7 @@
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { messageCard } from "./body.js";
-import { count, failure, field, filtered, h, link, moment, rate, route, span, state, table, tiles } from "./parts.js";
+import { count, counted, failure, field, filtered, h, link, moment, rate, route, span, state, table, tiles } from "./parts.js";
 
 const topicColumns = [
   ["Topic", (row) => link(row.name, "topic", { name: row.name })],
@@ -69,7 +69,7 @@ export async function brokers(parameters, place) {
 
 export async function topics(parameters, place) {
   const found = await get("topics");
-  const list = filtered("Filter", found.topics, (row) => row.name, (rows) => table(`${count(rows.length)} topics`, topicColumns, rows, "No topic has such a name."), parameters.filter || "");
+  const list = filtered("Filter", found.topics, (row) => row.name, (rows) => table(counted(rows.length, "topic"), topicColumns, rows, "No topic has such a name."), parameters.filter || "");
   const name = h("input", { type: "text", required: true });
   const queues = h("input", { type: "number", min: "1", max: "1024", value: "8" });
   place.replaceChildren(h("h1", {}, "Topics"), list.element,
@@ -101,7 +101,7 @@ export async function topic(parameters, place) {
 
 export async function groups(parameters, place) {
   const found = await get("groups");
-  const list = filtered("Filter", found.groups, (row) => `${row.name} ${row.state}`, (rows) => table(`${count(rows.length)} groups`, groupColumns, rows, "No group has such a name or state."), parameters.filter || "");
+  const list = filtered("Filter", found.groups, (row) => `${row.name} ${row.state}`, (rows) => table(counted(rows.length, "group"), groupColumns, rows, "No group has such a name or state."), parameters.filter || "");
   place.replaceChildren(h("h1", {}, "Groups"), list.element);
   return async () => list.update((await get("groups")).groups);
 }

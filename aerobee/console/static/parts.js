@@ -24,6 +24,10 @@ export function count(value) {
   return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
 }
 
+export function counted(value, noun, nouns = `${noun}s`) {
+  return `${count(value)} ${value === 1 ? noun : nouns}`;
+}
+
 export function rate(value) {
   if (value === null || value === undefined) return "–";
   return `${value >= 100 ? count(value) : value.toFixed(1)}/s`;

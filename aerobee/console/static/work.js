@@ -3,7 +3,7 @@
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { messageCard } from "./body.js";
-import { count, failure, field, filtered, h, link, moment, route, span, table } from "./parts.js";
+import { counted, failure, field, filtered, h, link, moment, route, span, table } from "./parts.js";
 
 export async function dlq(parameters, place) {
   if (parameters.group) return letters(parameters.group, place);
@@ -26,7 +26,7 @@ async function letters(group, place) {
       act("operator", "Redrive all that wait …", `Send the dead letters of ${group} again`, "redrive", { group }),
       act("operator", "Redrive chosen …", `Send chosen dead letters of ${group} again`, "redrive", () => ({ group, ids: [...chosen] })),
       link("All groups", "dlq")),
-    table(`${count(found.letters.length)} letters${found.is_cut ? ", the oldest" : ""}`, [
+    table(`${counted(found.letters.length, "letter")}${found.is_cut ? ", the oldest" : ""}`, [
       ["Choose", boxes], ["Died", (row) => moment(row.died_ms)], ["Topic", (row) => row.topic || "–"], ["Reason", (row) => row.reason || row.error || "–"], ["Tries", (row) => row.tries, "number"],
       ["Message", (row) => h("button", { type: "button", onclick: () => { detail.replaceChildren(h("h2", {}, "The letter"), messageCard(row.message)); detail.scrollIntoView(); } }, row.message_id)],
     ], found.letters, "It has no dead letters."),
@@ -55,7 +55,7 @@ export async function timers(parameters, place) {
   const again = () => timers(parameters, place);
   place.replaceChildren(
     h("h1", {}, "Timers"),
-    found.unsupported ? failure(new Error(found.unsupported)) : h("div", {}, h("p", {}, `${count(found.pending)} messages wait for their time.`), table("The first due first", [
+    found.unsupported ? failure(new Error(found.unsupported)) : h("div", {}, h("p", {}, `${counted(found.pending, "message")} ${found.pending === 1 ? "waits for its" : "wait for their"} time.`), table("The first due first", [
       ["Due", (row) => moment(row.due_ms)], ["In", (row) => span(Math.max(0, row.in_ms)), "number"], ["Topic", (row) => link(row.topic, "topic", { name: row.topic })], ["Id", (row) => h("code", {}, row.id)],
       ["Keys", (row) => row.keys.join(" ") || "–"], ["Bytes", (row) => count(row.body_bytes), "number"],
       ["Do", (row) => (row.handle ? act("operator", "Recall …", "Take a message back", "recall", { handle: row.handle }, { danger: true, done: again }) : "no handle")],
@@ -75,7 +75,7 @@ export async function settings(parameters, place) {
   const found = await get("settings", { broker });
   const key = h("input", { type: "text", list: "keys" });
   const value = h("input", { type: "text" });
-  const list = filtered("Filter", found.settings, (row) => `${row.key} ${row.meaning}`, (rows) => table(`${count(rows.length)} settings`, [
+  const list = filtered("Filter", found.settings, (row) => `${row.key} ${row.meaning}`, (rows) => table(counted(rows.length, "setting"), [
     ["Key", (row) => h("code", {}, row.key)], ["Value", (row) => (row.value === row.default || row.default === "" ? row.value : h("strong", {}, row.value))],
     ["Default", (row) => row.default || "–"], ["Meaning", (row) => row.meaning || "–"],
   ], rows, "No setting has such a name."));
@@ -104,7 +104,7 @@ export async function send(parameters, place) {
     source.onmessage = (event) => {
       const news = JSON.parse(event.data);
       if (news.error) passed.textContent = news.error;
-      if (news.passed) { passedCount += news.passed; passed.textContent = `${count(passedCount)} messages came too fast to be shown.`; }
+      if (news.passed) { passedCount += news.passed; passed.textContent = `${counted(passedCount, "message")} came too fast to be shown.`; }
       if (news.message) {
         if (!passedCount) passed.textContent = "";
         shown.prepend(messageCard(news.message));

@@ -55,7 +55,7 @@ T: Any = "t"
         (lambda: Message(T, b"x", tag=5), "property 'TAGS'=5"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", keys=(1,)), "message key 1 is int: write '1'"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", keys=5), "keys is 5: it is a tuple of strings"),  # type: ignore[arg-type]
-        (lambda: Message(T, b"x", delay_level="3"), "delay_level '3'"),  # type: ignore[arg-type]
+        (lambda: Message(T, b"x", delay_level="3"), "delay_level is '3'"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", deliver_at="now"), "deliver_at is 'now': it takes a datetime"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", deliver_after="3s"), "deliver_after is '3s': it takes a timedelta"),  # type: ignore[arg-type]
     ],

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.checks import check_handler, check_messages, check_queues, check_seconds
+from aerobee.client.checks import (
+    check_handler,
+    check_messages,
+    check_popped,
+    check_queue,
+    check_queues,
+    check_seconds,
+)
 from aerobee.client.producer.recall import parse_handle
 from aerobee.client.producer.transaction_producer import TransactionProducer
 from aerobee.errors import UsageError
@@ -48,6 +55,10 @@ def test_what_can_be_called_with_a_message_is_a_handler(handler: object) -> None
         (check_queues, "t", "subscribe"),
         (check_queues, QUEUE, "subscribe"),
         (check_queues, ["t"], "it holds MessageQueue"),
+        (check_queue, 5, "it is one of await producer.queues"),
+        (check_queue, "broker-a/0", "it is one of await producer.queues"),
+        (check_popped, ["a"], r"several: ack_all"),
+        (check_popped, Message("t", b"x"), "one that receive"),
         (check_seconds, "3", "number of seconds"),
         (check_seconds, -1, "number of seconds"),
         (check_seconds, float("nan"), "number of seconds"),
@@ -67,6 +78,32 @@ def test_right_arguments_pass() -> None:
     assert is_taken(check_queues, (queue for queue in [QUEUE]))
     assert is_taken(check_seconds, 0.5)
     assert not is_taken(check_seconds, -1)
+    assert is_taken(check_queue, None)
+    assert is_taken(check_queue, QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"delay_level": "3"}, "delay_level is '3': it is the number of a level"),
+        ({"priority": "1"}, "priority is '1': it is a whole number"),
+        ({"deliver_after": float("inf")}, "deliver_after is inf s: it is a number of seconds"),
+        ({"deliver_after": -1}, "deliver_after is -1 s: it is a number of seconds, 0 or above"),
+    ],
+)
+def test_a_wrong_field_of_a_message_is_named_by_itself(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Message("t", b"x", **fields)
+
+
+def test_what_a_program_begins_with_is_in_the_first_package() -> None:
+    from aerobee import SimpleConsumer, SimpleConsumerConfig, Sql
+
+    assert (SimpleConsumer.__name__, SimpleConsumerConfig.__name__) == (
+        "SimpleConsumer",
+        "SimpleConsumerConfig",
+    )
+    assert Sql("a > 1") == "sql:a > 1"
 
 
 @pytest.mark.parametrize("checker", [None, "x", takes_none])

@@ -50,11 +50,18 @@ def test_every_key_of_a_server_has_a_variable_that_sets_it() -> None:
 
 def test_the_nearest_variable_is_named() -> None:
     said = unknown_variables(
-        {"AEROBEE_NAMESERV_ADDR": "x", "AEROBEE_LISTN_PORT": "1", "AEROBEE_XYZZY": "1", "OTHER": "1"}
+        {
+            "AEROBEE_NAMESERV_ADDR": "x",
+            "AEROBEE_LISTN_PORT": "1",
+            "AEROBEE_XYZZY": "1",
+            "OTHER": "1",
+            "AEROBEE_NAMESRV": "x",
+        }
     )
     assert ENVIRONMENT_PREFIX == "AEROBEE_"
     assert said == [
         "AEROBEE_LISTN_PORT is no variable of Aerobee and has no effect; did you mean AEROBEE_LISTEN_PORT?",
         "AEROBEE_NAMESERV_ADDR is no variable of Aerobee and has no effect; did you mean AEROBEE_NAMESRV_ADDR?",
+        "AEROBEE_NAMESRV is no variable of Aerobee and has no effect; did you mean AEROBEE_NAMESRV_ADDR?",
         "AEROBEE_XYZZY is no variable of Aerobee and has no effect",
     ]

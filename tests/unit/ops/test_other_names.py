@@ -60,3 +60,40 @@ def test_an_option_of_another_tool_is_translated_where_ours_exists(
 ) -> None:
     assert run_cli(line.split()) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("context add prod", "here it is `aerobee context set`"),
+        ("context remove prod", "here it is `aerobee context delete`"),
+        ("dlq resend g", "here it is `aerobee dlq redrive`"),
+        ("offset list g", "here it is `aerobee offset show`"),
+        ("topic remove t", "here it is `aerobee topic delete`"),
+        ("group create g", "a group comes to be with its first consumer"),
+        ("topic frobnicate t", "`aerobee topic --help` shows what is taken"),
+        ("send t x --delay 3", "here it is --deliver-after 3s"),
+    ],
+)
+def test_another_word_for_a_command_of_a_group_is_understood(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(line.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("topic create t --queues x", "'x' is not a whole number"),
+        ("send t one two", "More was given than the command takes: two"),
+        ("topic create t --type foo", "--type 'foo': it is one of NORMAL, FIFO"),
+        ("topic update t --type foo --yes", "--type 'foo': it is one of NORMAL, FIFO"),
+        ("broker --set nope=1", "unknown key nope; `aerobee broker -p`"),
+    ],
+)
+def test_mistakes_are_told_in_words_of_people(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(line.split()) == 2
+    assert said in capsys.readouterr().err

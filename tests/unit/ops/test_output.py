@@ -4,7 +4,8 @@ import pytest
 
 from aerobee.client.results import QueueStats
 from aerobee.message import MessageQueue
-from aerobee.ops.output import Output, body_text, cell_text, plural, to_json
+from aerobee.ops.output import Output, body_text, cell_text, to_json
+from aerobee.words import plural
 
 
 def test_table_without_rows_says_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
