@@ -253,7 +253,9 @@ def _replicas(facts: MessageFacts, copy: ReceivedMessage) -> Iterator[Finding]:
         f"{_where(copy)} is at {_listed(named)}" if named else f"{_where(copy)} is at no broker that answers"
     )
     if lack:
-        lacking = [f"{each.address} lacks the last {at - each.log_end + 1} bytes up to it" for each in lack]
+        lacking = [
+            f"{each.address} lacks the last {plural(at - each.log_end + 1, 'byte')} up to it" for each in lack
+        ]
         text += f"; {', '.join(lacking)}"
     is_confirmed = any(each.confirmed > at for each in masters)
     if masters:
