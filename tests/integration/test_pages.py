@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from aerobee.testing import ThreadedCluster
 from tests.integration.pages.compare import difference, renamed, wrong_plurals
 from tests.integration.pages.page import PageError, steps
-from tests.integration.pages.runner import ROOT, Desk, commands
+from tests.integration.pages.runner import ROOT, Desk, commands, plain_words
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # What the pages tell `aerobee up` to set, together.
@@ -23,17 +25,40 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("order", ["forward", "backward"])
-def test_all_pages_run_with_the_outputs_they_show(order: str, tmp_path: Path) -> None:
-    pages = PAGES if order == "forward" else PAGES[::-1]
+def test_all_pages_run_with_the_outputs_they_show_in_two_orders(tmp_path: Path) -> None:
+    """Beside each other, each on a cluster of its own: most of a page's time is waiting."""
+    with ThreadPoolExecutor(2) as threads:
+        orders = {"forward": PAGES, "backward": PAGES[::-1]}
+        runs = {name: threads.submit(failures_of, pages, tmp_path / name) for name, pages in orders.items()}
+        failures = [f"{name}: {text}" for name, run in runs.items() for text in run.result()]
+    assert not failures, "\n\n".join(failures)
+
+
+def failures_of(pages: Sequence[Path], directory: Path) -> list[str]:
+    """What went otherwise than the pages show, one after the other on one cluster."""
     failures: list[str] = []
     with (
         ThreadedCluster(broker_config=SETTINGS) as cluster,
-        Desk(tmp_path, cluster.nameserver_address, SETTINGS) as desk,
+        Desk(directory, cluster.nameserver_address, SETTINGS) as desk,
     ):
         for page in pages:
             failures += desk.page_failures(page.name, page.read_text(encoding="utf-8"))
-    assert not failures, "\n\n".join(failures)
+    return failures
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("aerobee send hello 'my first'  # a comment", ["aerobee", "send", "hello", "my first"]),
+        ("python docs/examples/first.py", ["python", "docs/examples/first.py"]),
+        ("aerobee consume x | sort", []),
+        ("for n in 1 2; do aerobee topic list; done", []),
+        ('aerobee send x "$HOME"', []),
+        ("cat LICENSE", []),
+    ],
+)
+def test_a_line_of_words_needs_no_shell(line: str, words: list[str]) -> None:
+    assert plain_words(line) == words
 
 
 @pytest.mark.parametrize(
