@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, Yes, ask
-from aerobee.ops.output import Output, plural
+from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.shared_options import client_config
 from aerobee.ops.times import above_zero
@@ -20,6 +20,7 @@ from aerobee.placement.cluster import PlacementAdmin
 from aerobee.placement.journal import Journal
 from aerobee.placement.plan import Plan, parse_plan
 from aerobee.placement.steps import Step
+from aerobee.words import plural
 
 app = typer.Typer(
     name="placement",
