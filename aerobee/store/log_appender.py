@@ -153,8 +153,10 @@ class LogAppender:
         return self.append_records(queue, records, now_ms, has_entry=has_entry, light_queues=light_queues)
 
     def _lay_out(self, message: StoredMessage, queue: AnyQueue, now_ms: int) -> LaidOut:
-        properties: dict[str, str] = {}
-        if message.index_keys is None or message.tags_code is None or queue.is_batch:
+        properties: dict[str, str] = message.parsed or {}
+        if message.parsed is None and (
+            message.index_keys is None or message.tags_code is None or queue.is_batch
+        ):
             properties = decode_properties(message.properties.decode(errors="surrogateescape"))
         keys = message.index_keys if message.index_keys is not None else index_texts(properties)
         if message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:

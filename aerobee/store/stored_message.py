@@ -5,7 +5,7 @@ Follows MessageExtBrokerInner, AppendMessageResult, GetMessageResult and QueryMe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from aerobee.quick_init import quick_init
@@ -35,6 +35,8 @@ class StoredMessage:
     tags_code: int | None = None
     # Key texts of the index entries, without the leading "topic#". None: taken from the properties.
     index_keys: tuple[str, ...] | None = None
+    # `properties` decoded, where the sender's side has them: they are not decoded again then.
+    parsed: dict[str, str] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

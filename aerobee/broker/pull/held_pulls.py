@@ -24,7 +24,7 @@ from aerobee.broker.bounds import Bounds
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.peer import Peer
 
-PARKED_MAX = 200_000  # beyond it a pull is answered at once; each takes about 1 KiB with its request
+HELD_MAX = 200_000  # beyond it a pull is answered at once; each takes about 1 KiB with its request
 HOLD_MS_MAX = 300_000
 FRAMES_BYTES_MAX = 256 << 20  # the same, for all their requests together
 RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others have their turn in between
@@ -137,7 +137,7 @@ class HeldPulls:
     @property
     def is_full(self) -> bool:
         """Whether a pull is to be answered at once instead of being held."""
-        return not self.accepting or self.count >= PARKED_MAX or self.frames_bytes >= FRAMES_BYTES_MAX
+        return not self.accepting or self.count >= HELD_MAX or self.frames_bytes >= FRAMES_BYTES_MAX
 
     def is_full_for(self, peer: Peer) -> bool:
         """The same for one peer, which may have clientPollsMax of them."""

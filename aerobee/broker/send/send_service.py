@@ -364,6 +364,7 @@ class SendService:
             )
         else:
             record = _record(header, body, _text(properties), born_host, flag=header.flag)
+            record.parsed = properties
             has_waited = TIMER_OUT_MS in properties
             result = self._writer.put(record, properties)
             if not has_waited and TIMER_OUT_MS in properties and TIMER_DELETE_KEY not in properties:

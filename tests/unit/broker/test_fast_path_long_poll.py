@@ -151,7 +151,7 @@ def test_what_the_fast_path_does_not_answer_is_for_the_handler(
     assert [reply.code for reply in large.replies()] == [0]
 
 
-@pytest.mark.parametrize("limit", ["PARKED_MAX", "FRAMES_BYTES_MAX"])
+@pytest.mark.parametrize("limit", ["HELD_MAX", "FRAMES_BYTES_MAX"])
 def test_without_room_it_is_answered_at_once(
     pulling: Pulling, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
