@@ -1,0 +1,198 @@
+"""What the leading controller costs with many groups, and how fast it changes a sync state set.
+
+    PYTHONPATH=. python bench/controllers.py [--groups 1000] [--seconds 20]
+
+Three controllers as processes, each with a connection of every broker of --groups groups of three, which send a heartbeat each
+second as brokers do. While that goes on, masters report a change of their sync state set (1001), one after the other. CPU is the
+leader's share of one core, memory its resident bytes; the load runs beside it on the same machine. Results go to
+bench/results/controllers.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+
+from aerobee.clock import SystemClock
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from tests.interop.rocketmq import Controller, call, free_port
+
+HERE = Path(__file__).resolve().parent
+CLUSTER = "DefaultCluster"
+REPLICAS = 3
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Brokers:
+    """The brokers' side of the conversation, without brokers."""
+
+    def __init__(self, controllers: list[str], leader: str, groups: int) -> None:
+        self.controllers = controllers
+        self.leader = leader
+        self.groups = groups
+        # A client has one connection an address: each broker is a client of its own.
+        self.clients = [
+            RemotingClient(clock=SystemClock(), network=AsyncioNetwork()) for _ in range(groups * REPLICAS)
+        ]
+        self.set_epochs = [0] * groups
+
+    def name(self, group: int) -> str:
+        return f"group-{group:04d}"
+
+    async def ask(
+        self, client: RemotingClient, code: int, ext: dict[str, str], body: bytes = b""
+    ) -> RemotingCommand:
+        reply = await client.invoke(self.leader, RemotingCommand(code, ext, body), timeout_s=30)
+        assert reply.code == 0, (code, reply)
+        return reply
+
+    async def register(self, group: int) -> None:
+        """Ids for three brokers, the first of them master."""
+        named = {"clusterName": CLUSTER, "brokerName": self.name(group)}
+        for replica in range(REPLICAS):
+            client = self.clients[group * REPLICAS + replica]
+            broker_id = str(replica + 1)
+            code = f"{self.name(group)}-{replica}"
+            address = f"10.{group >> 8}.{group & 255}.{replica + 1}:10911"
+            await self.ask(
+                client, RequestCode.CONTROLLER_APPLY_BROKER_ID,
+                {**named, "appliedBrokerId": broker_id, "registerCheckCode": f"{address};{code}"},
+            )  # fmt: skip
+            await self.ask(
+                client, RequestCode.CONTROLLER_REGISTER_BROKER,
+                {**named, "brokerId": broker_id, "brokerAddress": address},
+            )  # fmt: skip
+            await self.beat(group, replica)
+        await self.ask(
+            self.clients[group * REPLICAS],
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            {**named, "brokerId": "1", "designateElect": "false"},
+        )
+
+    async def beat(self, group: int, replica: int) -> None:
+        """A heartbeat to every controller."""
+        client = self.clients[group * REPLICAS + replica]
+        ext = {
+            "clusterName": CLUSTER, "brokerName": self.name(group), "brokerId": str(replica + 1),
+            "brokerAddr": f"10.{group >> 8}.{group & 255}.{replica + 1}:10911", "epoch": "1", "maxOffset": "0",
+            "confirmOffset": "0", "heartbeatTimeoutMills": "10000", "electionPriority": "1",
+        }  # fmt: skip
+        for controller in self.controllers:
+            await client.invoke_oneway(controller, RemotingCommand(RequestCode.BROKER_HEARTBEAT, ext))
+
+    async def beat_for(self, seconds: float) -> None:
+        """Each broker's heartbeats, a second apart, spread over the second."""
+        end = time.monotonic() + seconds
+
+        async def one(group: int, replica: int) -> None:
+            await asyncio.sleep(random.random())
+            while time.monotonic() < end:
+                await self.beat(group, replica)
+                await asyncio.sleep(1.0)
+
+        await asyncio.gather(*(one(group, each) for group in range(self.groups) for each in range(REPLICAS)))
+
+    async def change_sets(self, seconds: float) -> list[float]:
+        """Seconds that each change of a sync state set took."""
+        end = time.monotonic() + seconds
+        took: list[float] = []
+        number = 0
+        while time.monotonic() < end:
+            group = number % self.groups
+            number += 1
+            members = [1, 2, 3] if (number // self.groups) % 2 == 0 else [1, 2]
+            body = {
+                "syncStateSet": members, "syncStateSetEpoch": self.set_epochs[group],
+            }  # fmt: skip
+            ext = {"brokerName": self.name(group), "masterBrokerId": "1", "masterEpoch": "1"}
+            request = RemotingCommand(
+                RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, json.dumps(body).encode()
+            )
+            begun = time.monotonic()
+            reply = await self.clients[group * REPLICAS].invoke(self.leader, request, timeout_s=30)
+            took.append(time.monotonic() - begun)
+            assert reply.code == 0, reply
+            self.set_epochs[group] = json.loads(reply.body)["syncStateSetEpoch"]
+            await asyncio.sleep(0.02)
+        return took
+
+    async def close(self) -> None:
+        await asyncio.gather(*(client.close() for client in self.clients))
+
+
+async def measure(controllers: list[Controller], groups: int, seconds: float) -> dict[str, float]:
+    header, _ = call(controllers[0].address, 1005, {})
+    leader = header["extFields"]["controllerLeaderAddress"]
+    (leading,) = (each for each in controllers if each.address == leader)
+    assert leading.process is not None
+    brokers = Brokers([each.address for each in controllers], leader, groups)
+    try:
+        for first in range(0, groups, 50):
+            await asyncio.gather(*(brokers.register(each) for each in range(first, min(groups, first + 50))))
+        keeping = asyncio.create_task(brokers.beat_for(seconds + 10))
+        await asyncio.sleep(3)
+        pid = leading.process.pid
+        before, begun = cpu_s(pid), time.monotonic()
+        await asyncio.sleep(seconds / 2)
+        cores = (cpu_s(pid) - before) / (time.monotonic() - begun)
+        took = sorted(await brokers.change_sets(seconds / 2))
+        await keeping
+        return {
+            "groups": groups,
+            "leader_cores": round(cores, 3),
+            "leader_mib": round(resident_bytes(pid) / (1 << 20), 1),
+            "changes": len(took),
+            "change_p50_ms": round(took[len(took) // 2] * 1000, 2),
+            "change_p99_ms": round(took[int(len(took) * 0.99)] * 1000, 2),
+        }
+    finally:
+        await brokers.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--groups", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=20)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="controllers-") as directory:
+        ports = [free_port() for _ in range(3)]
+        peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
+        controllers = [
+            Controller("aerobee", Path(directory) / str(number), peers, f"n{number}", port)
+            for number, port in enumerate(ports)
+        ]
+        try:
+            for each in controllers:
+                each.start(wait=False)
+            for each in controllers:
+                each.wait_ready()
+            found = asyncio.run(measure(controllers, options.groups, options.seconds))
+        finally:
+            for each in controllers:
+                each.kill()
+    (HERE / "results").mkdir(exist_ok=True)
+    (HERE / "results" / "controllers.json").write_text(json.dumps(found, indent=1))
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
