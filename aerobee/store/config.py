@@ -16,6 +16,7 @@ from aerobee.errors import ConfigError
 QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
 HA_FRAME_BYTES_MAX = 4 << 20
+HA_KEY_CHARS_MIN = 16
 TIMER_WHEEL_SLOTS = 7 * 86_400  # the wheel's file has twice as many
 _ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
 _DELAY_LEVEL = re.compile(r"(\d+)([smhd])\Z")
@@ -55,6 +56,9 @@ class StoreConfig:
 
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     # replication
+    ha_shared_key: str = field(
+        default="", repr=False
+    )  # what brokers of a group show each other at the HA port; empty: nothing
     ha_listen_port: int = 0  # where slaves connect; 0: one above listenPort, any port when that is 0
     ha_master_address: str = ""  # host:port of the master's HA port; empty: what the NameServer says
     ha_send_heartbeat_interval: int = 5_000  # without bytes to send
@@ -217,6 +221,10 @@ class StoreConfig:
             raise ConfigError(
                 f"inSyncReplicas is {self.in_sync_replicas}, but totalReplicas says that there are {self.total_replicas}: no "
                 "message would ever have as many copies"
+            )
+        if self.ha_shared_key and len(self.ha_shared_key) < HA_KEY_CHARS_MIN:
+            raise ConfigError(
+                f"haSharedKey has {len(self.ha_shared_key)} characters, {HA_KEY_CHARS_MIN} at least are needed: take random ones"
             )
         if self.ha_listen_port > 65_535:
             raise ConfigError(f"haListenPort is {self.ha_listen_port}: it must be from 0 to 65535")

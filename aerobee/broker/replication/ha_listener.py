@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from aerobee.broker.replication.keyed_connection import KeyedConnection
 from aerobee.network import Network, NetworkServer
 
 
 class HaListener:
     """Bound by open(), before it is known who this broker is; until serve() each connection is closed at once."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, key: str = "") -> None:
+        """With a `key` only slaves are served that show it (haSharedKey)."""
         self._network = network
+        self._key = key.encode()
         self._make_connection: Callable[[], asyncio.Protocol] = _Closing
         self._server: NetworkServer | None = None
 
@@ -27,7 +30,11 @@ class HaListener:
 
     def serve(self, make_connection: Callable[[], asyncio.Protocol]) -> None:
         """Give connections to these protocols from now on. They bound themselves."""
-        self._make_connection = make_connection
+        key = self._key
+        if key:
+            self._make_connection = lambda: KeyedConnection(make_connection, key, is_master=True)
+        else:
+            self._make_connection = make_connection
 
     def close(self) -> None:
         """Take no more connections."""

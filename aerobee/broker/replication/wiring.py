@@ -14,6 +14,7 @@ from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.metadata_sync import MetadataSync
+from aerobee.broker.replication.keyed_connection import keyed
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import Replication
 from aerobee.errors import ConfigError
@@ -104,7 +105,7 @@ def make_replication(
     follower = ClassicFollower(
         store=store,
         clock=clock,
-        network=network,
+        network=keyed(network, store.config.ha_shared_key),
         ask_bounds=questions.log_bounds,
         on_cut=after_cut.forget,
         native=raw_appends,

@@ -93,6 +93,7 @@ class ControllerConfig:
     inner_client_authentication_credentials: str = field(
         default="", repr=False
     )  # {"accessKey":…,"secretKey":…}: what brokers with access control are told of elections with
+    authentication_enabled: bool = False  # requests have to be signed with these credentials
     server_channel_max_idle_time_seconds: int = 120
     server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
@@ -151,6 +152,10 @@ class ControllerConfig:
                 f"metricsExporterType is {self.metrics_exporter_type!r}, must be {PROM} or {DISABLE}"
             )
         _ = self.raft  # its own checks
+        if self.authentication_enabled and self.credentials is None:
+            raise ConfigError(
+                "authenticationEnabled is true and innerClientAuthenticationCredentials is empty: there is no key to ask for"
+            )
 
     @property
     def credentials(self) -> Credentials | None:

@@ -18,6 +18,7 @@ from aerobee.ha.quorum.calls import ControllerCalls
 from aerobee.ha.quorum.config import PROM, ControllerConfig, LiveControllerConfig
 from aerobee.ha.quorum.config_calls import config_calls
 from aerobee.ha.quorum.families import controller_families
+from aerobee.ha.quorum.keys import signed_only
 from aerobee.ha.quorum.masters import Masters
 from aerobee.ha.quorum.membership_calls import MembershipCalls
 from aerobee.ha.quorum.peer_links import PeerLinks
@@ -226,6 +227,8 @@ class Controller:
             ).handlers(),
             RequestCode.AEROBEE_RAFT_MESSAGE: self._on_raft_message,
         }
+        if self.config.authentication_enabled and (credentials := self.config.credentials) is not None:
+            handlers = signed_only(handlers, credentials)
         return limit_bodies(
             handlers,
             {

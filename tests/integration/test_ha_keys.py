@@ -1,0 +1,109 @@
+"""Who may copy a log, and who may speak to controllers, where keys are set."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aerobee.clock import SystemClock
+from aerobee.errors import ConfigError
+from aerobee.ha.quorum.controller import Controller
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.signature import Credentials
+from tests.integration.broker_calls import make_broker
+from tests.integration.test_controller import configs, leader_of
+from tests.integration.test_replication import Pair, figures, same
+from tests.waiting import wait_until
+
+KEY, OTHER = "a key of sixteen or more", "another key of that length"
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    pair = Pair(tmp_path, client)
+    yield pair
+    for broker in reversed(pair.brokers):
+        await broker.stop()
+    await client.close()
+
+
+async def test_a_slave_with_the_key_copies_the_log(pair: Pair) -> None:
+    master = await pair.start("master", store={"ha_shared_key": KEY})
+    await pair.send(master, 20, size=3_000)
+    slave = await pair.start_slave(master, store={"ha_shared_key": KEY})
+    await same(master, slave)
+    await pair.send(master, 5)
+    await same(master, slave)
+    table = json.loads((await pair.client.invoke(master.address, RemotingCommand(28))).body)["table"]
+    assert KEY not in str(table)
+    shown = await pair.client.invoke(master.address, RemotingCommand(RequestCode.GET_BROKER_CONFIG))
+    assert b"haListenPort" in shown.body
+    assert KEY.encode() not in shown.body
+
+
+@pytest.mark.parametrize("key", ["", OTHER])
+async def test_a_slave_without_it_gets_nothing(
+    pair: Pair, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = await pair.start("master", store={"ha_shared_key": KEY})
+    await pair.send(master, 3)
+    slave = await pair.start_slave(master, store={"ha_shared_key": key})
+    await wait_until(lambda: "HA port is closed" in caplog.text, timeout_s=60)
+    assert slave.store.log.end == 0
+    assert (await figures(pair, master))["haReplicas"] == ""
+    assert ("haSharedKey is set here" if not key else "another one") in caplog.text
+
+
+async def test_whoever_is_silent_at_the_ha_port_is_sent_away(pair: Pair) -> None:
+    master = await pair.start("master", store={"ha_shared_key": KEY})
+    host, _, port = master.identity.ha_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    async with asyncio.timeout(60):
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+    writer.close()
+
+
+def test_a_short_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="haSharedKey has 5 characters"):
+        make_broker(tmp_path, store={"ha_shared_key": "short"})
+
+
+async def test_controllers_that_ask_for_a_key_elect_and_refuse_strangers(tmp_path: Path) -> None:
+    pair = json.dumps({"accessKey": "quorum", "secretKey": "secret of the quorum"})
+    asked = RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO)
+    async with AsyncExitStack() as stack:
+        controllers = [
+            await stack.enter_async_context(
+                Controller(
+                    replace(config, authentication_enabled=True, inner_client_authentication_credentials=pair)
+                )
+            )
+            for config in configs(tmp_path, 3)
+        ]
+        leader = await leader_of(controllers)  # they speak to each other with it
+        for credentials, code in (
+            (None, ResponseCode.NO_PERMISSION),
+            (Credentials("quorum", "wrong"), ResponseCode.NO_PERMISSION),
+            (Credentials("quorum", "secret of the quorum"), ResponseCode.SUCCESS),
+        ):
+            client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=credentials)
+            reply = await client.invoke(leader.address, RemotingCommand(asked.code))
+            assert reply.code == code, (credentials, reply)
+            await client.close()
+
+
+def test_a_controller_that_asks_for_a_key_needs_one(tmp_path: Path) -> None:
+    (config,) = configs(tmp_path, 1)
+    with pytest.raises(ConfigError, match="no key to ask for"):
+        replace(config, authentication_enabled=True)
