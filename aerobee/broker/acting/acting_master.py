@@ -32,7 +32,6 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,6 @@ class ActingMaster:
         *,
         role: RoleState,
         live: LiveConfig,
-        store_config: StoreConfig,
         identity: BrokerIdentity,
         client: RemotingClient,
         schedule: Schedule,
@@ -67,7 +65,6 @@ class ActingMaster:
         """`on_master` is told (address, HA address) of a master that is back; `register` tells nameservers of this broker."""
         self._role = role
         self._live = live
-        self._store_config = store_config
         self._identity = identity
         self._client = client
         self._schedule = schedule
@@ -118,10 +115,7 @@ class ActingMaster:
 
     @property
     def _is_slave(self) -> bool:
-        return self._store_config.broker_role is BrokerRole.SLAVE and self._role.role in (
-            Role.SLAVE,
-            Role.ACTING,
-        )
+        return self._role.role in (Role.SLAVE, Role.ACTING)
 
     def _group_is(self, group: Iterable[int]) -> None:
         smallest = min(group, default=MASTER_ID)

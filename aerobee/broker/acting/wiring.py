@@ -15,7 +15,6 @@ from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.registration import Registration
 from aerobee.broker.transaction.service import Transactions
 from aerobee.remoting.peer import Handler
-from aerobee.store.config import StoreConfig
 
 
 def make_acting_master(
@@ -24,7 +23,6 @@ def make_acting_master(
     registration: Registration,
     features: Iterable[Feature],
     ha_info: Handler,
-    store_config: StoreConfig,
     on_master: Callable[[str, str], None],
 ) -> ActingMaster:
     """It begins with ActingMaster.start()."""
@@ -68,7 +66,6 @@ def make_acting_master(
     acting = ActingMaster(
         role=parts.role,
         live=live,
-        store_config=store_config,
         identity=identity,
         client=parts.client,
         schedule=parts.schedule,
