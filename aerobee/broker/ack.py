@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
+from aerobee.broker.ack_level import AckLevel
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -51,6 +52,7 @@ class DurabilityWait(Protocol):
     def holds_answers(self) -> bool: ...  # the disk is waited for
 
     def wait_durable(self, offset: int, callback: Callable[[bool], None]) -> None: ...
+    def wait_flushed(self, offset: int, callback: Callable[[bool], None]) -> None: ...
 
 
 class ReplicationWatermark(Protocol):
@@ -86,6 +88,7 @@ class AckPolicy:
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
         self._replication: ReplicationWatermark | None = None
+        self._copies: ReplicationWatermark | None = None
         self._may_answer: Callable[[], bool] | None = None
         self._shortage: Callable[[], str] | None = None
         # Whether `shortage` has to be asked at all. A plain attribute: it is read with each burst.
@@ -121,6 +124,10 @@ class AckPolicy:
         """Why messages may not even be stored: too few replicas are in sync; "" when there are enough."""
         return "" if self._shortage is None else self._shortage()
 
+    def set_copies(self, watermark: ReplicationWatermark | None) -> None:
+        """How far two copies at least have the log, for messages that ask for that by name; None: nobody copies it."""
+        self._copies = watermark
+
     def refuse_on(self, shortage: Callable[[], str] | None) -> None:
         """Ask this before messages of clients are stored; None: nobody."""
         self._shortage = shortage
@@ -131,13 +138,23 @@ class AckPolicy:
         self._listeners.append(callback)
 
     def answer(
-        self, peer: Peer, reply: RemotingCommand, end_offset: int, *, wants_to_wait: bool = True
+        self,
+        peer: Peer,
+        reply: RemotingCommand,
+        end_offset: int,
+        *,
+        wants_to_wait: bool = True,
+        level: AckLevel | None = None,
     ) -> Reply:
         """The reply to an append that ends at `end_offset`, when it may leave now; None when it is held and leaves later.
 
-        `wants_to_wait`: what the message itself asks for.
+        `wants_to_wait`: what the message itself asks for. `level`: what it asks for by name, or its topic does; then the
+        settings do not count.
         """
-        if not (wants_to_wait and self.holds):
+        if level is not None and wants_to_wait and (level.is_flushed or level.is_replicated):
+            self._hold_for(level, peer, end_offset, encode_frame(reply))
+            return None
+        if level is not None or not (wants_to_wait and self.holds):
             if self._may_answer is not None and not self._may_answer():
                 reply.code, reply.remark = int(ResponseCode.FLUSH_SLAVE_TIMEOUT), LEASE_OVER_REMARK
             return reply
@@ -154,6 +171,26 @@ class AckPolicy:
         self._store.wait_durable(end_offset, lambda ok: self._on_disk(held, ok))
         if replication is not None:
             replication.when(end_offset, lambda verdict: self._on_replicas(held, verdict))
+
+    def _hold_for(self, level: AckLevel, peer: Peer, end_offset: int, frames: bytes) -> None:
+        """As hold(), until what the level names is there, whatever the settings say."""
+        now = self._clock.monotonic()
+        # A master for a time answers under its lease: its group's word counts also where no copies are asked for.
+        group = self._replication if self._may_answer is not None and not level.is_replicated else None
+        missing = level.is_flushed + level.is_replicated + (group is not None)
+        held = _Held(peer, frames, now + self._timeout_s, missing)
+        held.is_on_disk = not level.is_flushed
+        self._waiting.append(held)
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._timeout_s, self._expire)
+        if level.is_flushed:
+            self._store.wait_flushed(end_offset, lambda ok: self._on_disk(held, ok))
+        if group is not None:
+            group.when(end_offset, lambda verdict: self._on_replicas(held, verdict))
+        if level.is_replicated and self._copies is None:
+            self._on_replicas(held, Replicated.TOO_FEW)
+        elif level.is_replicated and self._copies is not None:
+            self._copies.when(end_offset, lambda verdict: self._on_replicas(held, verdict))
 
     def _on_disk(self, held: _Held, ok: bool) -> None:
         held.is_on_disk = ok

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from aerobee.broker.ack_level import ATTRIBUTE, LEVELS
 from aerobee.errors import UsageError
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
@@ -41,6 +42,7 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "cleanup.policy": Attribute(("DELETE", "COMPACTION"), changeable=False),
     "message.type": Attribute(MESSAGE_TYPES),
     "reserve.time": Attribute(low=-1),
+    ATTRIBUTE: Attribute(tuple(LEVELS)),
 }
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {"priority.factor": Attribute(low=0, high=100)}
 

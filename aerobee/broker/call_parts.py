@@ -70,6 +70,7 @@ def send_calls(parts: BrokerParts) -> SendCalls:
         live=parts.live,
         identity=parts.identity,
         ack=parts.ack,
+        epoch=lambda: parts.role.epoch,
     )
 
 
@@ -159,6 +160,7 @@ def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[Sla
         SlaveCalls(
             offsets=parts.offsets,
             schedule=parts.schedule,
+            filters=parts.filters,
             store=parts.store,
             identity=parts.identity,
             state=replication.state,

@@ -43,6 +43,10 @@ class SendResult:
     is_duplicate: bool = (
         False  # nothing new was stored: this is the place of the first one with its DEDUP_KEY
     )
+    # Of a message or topic that asked for a level by name (ACK_LEVEL, ack.level), at a broker that knows them:
+    ack_level: str = ""  # with SEND_OK it is as safe as that
+    epoch: int = -1  # of the master that has it; 0 without controllers
+    log_offset: int = -1  # where its record ends in that master's log
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -179,6 +183,7 @@ class TopicInfo:
     perm: int
     order: bool
     message_type: str
+    ack_level: str = ""  # empty: as the broker's settings say
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from aerobee.words import plural
 PERMS = {"rw": 6, "r": 4, "w": 2}
 QUEUES = 8
 ATTRIBUTE_TYPE = "message.type"
+ATTRIBUTE_ACK = "ack.level"
 
 Queues = Annotated[
     int | None,
@@ -52,6 +53,10 @@ Kind = Annotated[
         autocompletion=lambda: list(TYPES),
     ),
 ]
+Ack = Annotated[
+    str | None,
+    typer.Option("--ack", help="stored, flushed, replicated or flushed+replicated: when sends are answered."),
+]
 AtBroker = Annotated[
     str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
 ]
@@ -68,6 +73,7 @@ def create_topic(
     perm: Perm = None,
     order: Order = None,
     message_type: Kind = None,
+    ack: Ack = None,
     broker: AtBroker = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
@@ -75,7 +81,7 @@ def create_topic(
 ) -> None:
     """Create a topic. One that exists is left as it is."""
     out = Output(as_json)
-    wanted = _wanted(queues, perm, order, message_type)
+    wanted = _wanted(queues, perm, order, message_type, ack)
     check_topic_name(topic)
 
     async def command(stop: Stop) -> None:
@@ -95,7 +101,7 @@ def create_topic(
                     queue_count=count,
                     perm=now,
                     order=bool(order),
-                    attributes={ATTRIBUTE_TYPE: message_type.upper()} if message_type else None,
+                    attributes=_attributes(message_type, ack),
                     cluster=cluster,
                     broker=targets[0] if len(targets) == 1 else broker,
                 )
@@ -121,17 +127,18 @@ def update_topic(
     perm: Perm = None,
     order: Order = None,
     message_type: Kind = None,
+    ack: Ack = None,
     broker: AtBroker = None,
     cluster: ClusterName = None,
     yes: Yes = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Change the queues, the permission, the order mark or the type of a topic that exists."""
+    """Change the queues, the permission, the order mark, the type or the level of a topic that exists."""
     out = Output(as_json)
-    wanted = _wanted(queues, perm, order, message_type)
+    wanted = _wanted(queues, perm, order, message_type, ack)
     if not wanted:
-        raise UsageError("say what to change: --queues, --perm, --order or --type")
+        raise UsageError("say what to change: --queues, --perm, --order, --type or --ack")
     check_topic_name(topic)
 
     async def command(stop: Stop) -> None:
@@ -151,7 +158,7 @@ def update_topic(
                     write_queue_count=queues or info.write_queue_count,
                     perm=PERMS[perm] if perm else info.perm,
                     order=info.order if order is None else order,
-                    attributes={ATTRIBUTE_TYPE: message_type.upper()} if message_type else None,
+                    attributes=_attributes(message_type, ack),
                     broker=info.broker_address,
                 )
         brokers = sorted(info.broker_address for info in there)
@@ -166,8 +173,16 @@ def update_topic(
     run(command)
 
 
+def _attributes(message_type: str | None, ack: str | None) -> dict[str, str] | None:
+    """The attributes that were named; None for none."""
+    found = {ATTRIBUTE_TYPE: message_type.upper()} if message_type else {}
+    if ack:
+        found[ATTRIBUTE_ACK] = ack
+    return found or None
+
+
 def _wanted(
-    queues: int | None, perm: str | None, order: bool | None, message_type: str | None
+    queues: int | None, perm: str | None, order: bool | None, message_type: str | None, ack: str | None
 ) -> dict[str, object]:
     """What was said on the command line. Raises UsageError."""
     if perm is not None and perm not in PERMS:
@@ -179,6 +194,7 @@ def _wanted(
         "perm": perm,
         "order": order,
         "type": message_type.upper() if message_type else None,
+        "ack": ack,
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -190,6 +206,7 @@ def _refuse_other(topic: str, info: TopicInfo, wanted: dict[str, object]) -> Non
         "perm": perm_text(info.perm),
         "order": info.order,
         "type": info.message_type,
+        "ack": info.ack_level,
     }
     other = [name for name, value in wanted.items() if there[name] != value]
     if other:

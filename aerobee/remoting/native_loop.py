@@ -51,8 +51,10 @@ class NativeSockets(Protocol):
         now_ms: Callable[[], int] | None,
         loop_ready: Sized | None,
         loop_timers: list[Any] | None,
+        linger_s: float = -1.0,
     ) -> SocketTurns:
-        """Wait, read, serve and send, turn after turn, until something is left for Python: others, turns, appended, pulled,
+        """Wait, read, serve and send, turn after turn, until something is left for Python, or `linger_s` after the first turn (below
+        0: not): others, turns, appended, pulled,
         held, events, unsent, fault."""
         ...
 

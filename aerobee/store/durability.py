@@ -50,6 +50,7 @@ class Durability:
         )
         self._on_burst: Callable[[], None] | None = None
         self._is_burst_wanted: Callable[[], bool] = lambda: True
+        self._is_wanted_soon: Callable[[], bool] = lambda: False
         self.want_flush = self._flusher.want  # begin to flush now, with async flush too
 
     @property
@@ -81,12 +82,20 @@ class Durability:
         """Whether burst_done() does anything: several bursts must not be told as one then."""
         return self._is_sync or (self._on_burst is not None and self._is_burst_wanted())
 
+    @property
+    def wants_bursts(self) -> bool:
+        """Whether several bursts may be told as one, but not much later."""
+        return self._on_burst is not None and self._is_wanted_soon()
+
     def on_burst(
-        self, callback: Callable[[], None] | None, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        callback: Callable[[], None] | None,
+        is_wanted: Callable[[], bool] = lambda: True,
+        is_wanted_soon: Callable[[], bool] = lambda: False,
     ) -> None:
         """Call back after each burst of appends. One callback, cheap, which never raises. While `is_wanted` says no, many
-        bursts may be told as one, later."""
-        self._on_burst, self._is_burst_wanted = callback, is_wanted
+        bursts may be told as one: a moment later while `is_wanted_soon` says yes, else whenever."""
+        self._on_burst, self._is_burst_wanted, self._is_wanted_soon = callback, is_wanted, is_wanted_soon
 
     def confirm(self, offset: int) -> None:
         """Enough replicas have the log below `offset`: whoever is elected has it, and consumers may see it. Never goes back."""
@@ -115,6 +124,11 @@ class Durability:
     def _hold_back(self) -> None:
         if self._needs_confirmation or self._is_sync:
             self._appender.hold_back(self.readable_offset)
+
+    def wait_flushed(self, offset: int, callback: Callable[[bool], None]) -> None:
+        """As wait(), with async flush too: the flush begins at once."""
+        self.flushed.when(offset, callback)
+        self.want_flush()
 
     def wait(self, offset: int, callback: Callable[[bool], None]) -> None:
         """With sync flush call back when the log is durable up to `offset`; with async flush at once.

@@ -147,6 +147,7 @@ class MessageStore:
         self.want_flush = durability.want_flush
         self.burst_done, self.on_burst = durability.burst_done, durability.on_burst
         self.wait_durable = durability.wait
+        self.wait_flushed = durability.wait_flushed
         self.flush_now = durability.flush_now
         self.flush_queues_now = self._checkpointing.flush_queues_now
         self.get_messages, self.get_messages_cold = reads.get_messages, reads.get_messages_cold
@@ -301,6 +302,11 @@ class MessageStore:
     def wants_each_burst(self) -> bool:
         """Whether burst_done() has to be called for each burst: for the group commit, or those who send the log on."""
         return self.durability.wants_each_burst
+
+    @property
+    def wants_bursts(self) -> bool:
+        """Whether several bursts may be told as one, but not much later: somebody copies the log."""
+        return self.durability.wants_bursts
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message gets, whether or not consumers see the ones before it."""

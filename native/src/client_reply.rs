@@ -211,6 +211,7 @@ impl<'a> Fields<'a> {
                 "MSG_REGION" => fields.region = value,
                 "TRACE_ON" => fields.trace_on = value,
                 "duplicate" => fields.is_duplicate = true,
+                "aerobeeAck" => return None, // a level that was asked for by name: rare, and has fields of its own
                 _ => {}
             }
             if !reader.goes_on()? {

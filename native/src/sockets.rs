@@ -212,7 +212,7 @@ impl Sockets {
     }
 
     /// Wait, read, serve what the backend can, and send, turn after turn, until something is left for Python or `timeout_s`
-    /// is over (below 0: never), after `turn_count_max` turns at the latest. Returns
+    /// is over (below 0: never), after `turn_count_max` turns at the latest, and `linger_s` after the first turn (below 0: not). Returns
     ///
     ///   others    (descriptor, mask) of those that are not ours to read
     ///   turns     how many turns had something to serve
@@ -227,7 +227,7 @@ impl Sockets {
     /// loop (`loop_ready`, what it is to run; `loop_timers`, whose number changes with each new one) ends the run. Other
     /// threads run while this one waits. Without a backend everything goes to the transports. `now_ms` gives the time, None:
     /// the system's.
-    #[pyo3(signature = (backend, timeout_s, *, turn_count_max, takes_sends, takes_pulls, now_ms, loop_ready, loop_timers))]
+    #[pyo3(signature = (backend, timeout_s, *, turn_count_max, takes_sends, takes_pulls, now_ms, loop_ready, loop_timers, linger_s=-1.0))]
     #[allow(clippy::too_many_arguments)]
     fn run<'py>(
         &self,
@@ -240,6 +240,7 @@ impl Sockets {
         now_ms: Option<Bound<'py, PyAny>>,
         loop_ready: Option<Bound<'py, PyAny>>,
         loop_timers: Option<Bound<'py, PyList>>,
+        linger_s: f64,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let number = {
             let mut inner = self.inner();
@@ -264,7 +265,8 @@ impl Sockets {
         let mut buffer = std::mem::take(&mut self.inner().buffer);
         buffer.resize(READ_BYTES, 0);
         let fast_path = state.as_mut().zip(burst.as_mut()).map(|(state, burst)| (&mut **state, burst));
-        let outcome = self.turns(&mut run, deadline, turn_count_max, &mut ready, &mut buffer, fast_path);
+        let bounds = Bounds { deadline, turn_count_max, linger: (linger_s >= 0.0).then(|| Duration::from_secs_f64(linger_s.min(WAIT_S_MAX))) };
+        let outcome = self.turns(&mut run, bounds, &mut ready, &mut buffer, fast_path);
         let mut fault = None;
         let mut appended = PyList::empty(py);
         if let (Some(state), Some(mut burst)) = (state.as_mut(), burst) {
@@ -293,6 +295,13 @@ impl Sockets {
         let Run { others, turn_count, held, events, unsent, .. } = run;
         (others, turn_count, appended, pulled, held, events, unsent, fault).into_pyobject(py)
     }
+}
+
+/// When a `run` ends that nothing else has ended. `linger` counts from its first turn: somebody is to be told of what was stored.
+struct Bounds {
+    deadline: Option<Instant>,
+    turn_count_max: usize,
+    linger: Option<Duration>,
 }
 
 /// What the turns of one `run` have found out, and what they go by.
@@ -408,13 +417,13 @@ impl Sockets {
     fn turns<'py>(
         &self,
         run: &mut Run<'py>,
-        deadline: Option<Instant>,
-        turn_count_max: usize,
+        bounds: Bounds,
         ready: &mut Vec<Ready>,
         buffer: &mut [u8],
         mut fast_path: Option<FastPath<'_, 'py>>,
     ) -> PyResult<()> {
         let py = run.py;
+        let Bounds { mut deadline, turn_count_max, linger } = bounds;
         loop {
             let timeout_s = deadline.map_or(-1.0, |deadline| deadline.saturating_duration_since(Instant::now()).as_secs_f64());
             run.others = self.find_ready(py, timeout_s, ready)?;
@@ -423,6 +432,9 @@ impl Sockets {
             }
             let began = Instant::now();
             run.turn_count += 1;
+            if let (1, Some(linger)) = (run.turn_count, linger) {
+                deadline = Some(deadline.map_or(began + linger, |deadline| deadline.min(began + linger)));
+            }
             if let Some((state, burst)) = fast_path.as_mut() {
                 burst.writing.now_ms = burst.writing.now_ms.max(run.now_ms()?);
                 burst.gates.sends &= state.shared.may_append();

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerobee.broker.broker import Broker
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
+from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
-from tests.integration.broker_calls import pull_request, records_of
+from aerobee.remoting.fastjson import dumps
+from aerobee.store.consume_queue import ENTRY, FILLER_SIZE
+from aerobee.store.extended_queue import ExtendedQueue
+from tests.integration.broker_calls import pull_request, records_of, send_request
 from tests.integration.test_replication import Pair, same
 from tests.waiting import wait_until
 
@@ -50,6 +55,32 @@ async def test_topics_groups_and_offsets_are_at_the_slave_within_seconds(pair: P
     await wait_until(lambda: not slave.groups.groups["g"].consume_enable, timeout_s=20)
     reply = await pair.client.invoke(slave.address, pull_request("t", group="other"))
     assert len(records_of(reply)) == 5
+
+
+async def test_filters_and_request_modes_are_at_the_slave_and_give_entries_their_bits(pair: Pair) -> None:
+    bits: dict[str, Any] = {"store": {"enable_consume_queue_ext": True}, "enable_calc_filter_bit_map": True}
+    master = await pair.start("master", **bits)
+    slave = await pair.start_slave(master, **bits)
+    await pair.send(master, 1)
+    item = SubscriptionData("t", "a > 5", expression_type="SQL92", sub_version=7)
+    master._serving.parts.filters.subscribed("g", [item])
+    mode = {"topic": "t", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2}
+    reply = await pair.client.invoke(master.address, RemotingCommand(401, {}, dumps(mode)))
+    assert reply.code == 0, reply
+    filters = slave._serving.parts.filters
+    await wait_until(lambda: filters.find("g", "t") is not None, timeout_s=20)
+    found = filters.find("g", "t")
+    assert found is not None
+    assert (found.expression, found.client_version, found.is_dead) == ("a > 5", 7, False)
+    await wait_until(lambda: slave._serving._modes.get("t", "g").share_queue_num == 2, timeout_s=20)
+    await slave.clock.sleep(0.01)
+    await pair.client.invoke(master.address, send_request("t", properties="UNIQ_KEY\x01k\x02a\x019\x02"))
+    await pair.client.invoke(master.address, send_request("t", properties="UNIQ_KEY\x01l\x02a\x011\x02"))
+    await same(master, slave)
+    queue = slave.store.queue("t", 0)
+    assert isinstance(queue, ExtendedQueue)
+    entries = queue.matching_entries(1, 2, None, found.may_take)
+    assert [ENTRY.unpack_from(entries, at)[:2] != (0, FILLER_SIZE) for at in (0, 20)] == [True, False]
 
 
 async def test_an_unchanged_table_of_offsets_is_not_sent_again(pair: Pair) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.ha_mode import FollowState, ReplicaState
-from aerobee.broker.replication.metadata_sync import MARK_FIELD
+from aerobee.broker.replication.metadata_sync import FILTERS, MARK_FIELD, TABLE_FIELD
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.role import Role
 from aerobee.clock import Clock
@@ -32,6 +33,7 @@ class SlaveCalls:
         *,
         offsets: ConsumerOffsets,
         schedule: Schedule,
+        filters: FilterTable,
         store: MessageStore,
         identity: BrokerIdentity,
         state: Callable[[], ReplicationState],
@@ -39,6 +41,7 @@ class SlaveCalls:
     ) -> None:
         self._offsets = offsets
         self._schedule = schedule
+        self._filters = filters
         self._store = store
         self._identity = identity
         self._state = state
@@ -53,7 +56,9 @@ class SlaveCalls:
         }
 
     async def all_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """43: all offsets of all groups. A slave of ours that has seen the same mark gets no body."""
+        """43: all offsets of all groups. A slave of ours that has seen the same mark gets no body; it asks for the filters, too."""
+        if request.field(TABLE_FIELD) == FILTERS:
+            return request.reply(ext={TABLE_FIELD: FILTERS}, body=fastjson.dumps(self._filters.to_dict()))
         mark = self._offsets.change_mark
         if request.field(MARK_FIELD) == mark:
             return request.reply(ext={MARK_FIELD: mark})

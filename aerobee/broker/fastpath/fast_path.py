@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from aerobee.broker.ack import AckPolicy
+from aerobee.broker.ack_level import ATTRIBUTE
 from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
@@ -55,6 +56,7 @@ from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
 
+LINGER_S = 0.001  # while somebody copies the log: for so long turns may be told as one
 _NO_HOST = b""  # that a pull came from makes no difference
 _LOG = logging.getLogger(__name__)
 
@@ -225,6 +227,7 @@ class FastPath:
             now_ms=self._own_now_ms,
             loop_ready=loop_ready,
             loop_timers=loop_timers,
+            linger_s=LINGER_S if self._store.wants_bursts else -1.0,
         )
         if turn_count:
             overload.asked()
@@ -426,6 +429,7 @@ class FastPath:
             or config.topic_filter_type != SINGLE_TAG
             or config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
             or config.attributes.get("cleanup.policy", "DELETE") != "DELETE"
+            or ATTRIBUTE in config.attributes  # its sends are answered one by one
             or (
                 self._live.value.enable_topic_message_type_check
                 and config.attributes.get(TYPE_ATTRIBUTE, NORMAL) not in PLAIN_TYPES

@@ -30,7 +30,7 @@ from aerobee.remoting.codes import RequestCode
 SPECIAL_PROPERTIES = frozenset(
     {
         "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "REAL_TOPIC", "INNER_MULTI_DISPATCH", "INNER_NUM", "INNER_BASE",
-        "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#", "TIMER_OUT_MS", "DEDUP_KEY", PRIORITY,
+        "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#", "TIMER_OUT_MS", "DEDUP_KEY", "ACK_LEVEL", PRIORITY,
         *TIMER_REQUESTS,
     }
 )  # fmt: skip

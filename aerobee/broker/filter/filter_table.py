@@ -16,7 +16,7 @@ nothing about messages stored before the filter was born, so those are read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +168,28 @@ class FilterTable:
             if not filters:
                 del self._topics[topic]
 
+    # --- at a slave
+
+    def copy_from(self, fields: json_fields.Fields) -> None:
+        """Have the filters of a master (its to_dict()) that are new here, or newer. Raises MalformedFrame.
+
+        Each is born now: entries that came before it was known here have no bits of it, whatever they have at the master.
+        """
+        now_ms = self._clock.now_ms()
+        for topic, group, item in _entries(fields):
+            known = self.find(group, topic)
+            version = json_fields.integer(item, "clientVersion", 0)
+            if known is None or version > known.client_version:
+                if known is not None and known.expression == json_fields.text(item, "expression"):
+                    known.client_version = version
+                else:
+                    is_dead = json_fields.boolean(item, "dead", False)
+                    self._load_one(
+                        topic, group, {**item, "bornTime": now_ms, "deadTime": now_ms if is_dead else 0}
+                    )
+                self._dirty = True
+        self.save_soon()
+
     # --- persistence
 
     def load(self) -> None:
@@ -176,12 +198,11 @@ class FilterTable:
         if fields is None:
             return
         try:
-            for topic, entry in json_fields.mapping(fields, "filterDataByTopic").items():
-                groups = json_fields.mapping(
-                    json_fields.as_object(entry, f"the filters of {topic[:80]!r}"), "groupFilterData"
-                )
-                for group, item in groups.items():
-                    self._load_one(topic, group, json_fields.as_object(item, f"the filter of {group[:80]!r}"))
+            for topic, group, item in _entries(fields):
+                if json_fields.integer(item, "deadTime", 0) < json_fields.integer(item, "bornTime", 0):
+                    born_ms = json_fields.integer(item, "bornTime", 0)
+                    item = {**item, "deadTime": max(born_ms, self._clock.now_ms() - DEAD_BEFORE_LOAD_MS)}
+                self._load_one(topic, group, item)
         except MalformedFrame as error:
             raise StoreError(f"config/consumerFilter.json is not a filter table: {error}") from error
         self._dirty = False
@@ -203,18 +224,14 @@ class FilterTable:
         except FilterSyntaxError as error:
             log.warning("consumerFilter.json: the filter of %s on %s is left out: %s", group, topic, error)
             return
-        born_ms = json_fields.integer(item, "bornTime", 0)
-        dead_ms = json_fields.integer(item, "deadTime", 0)
-        if dead_ms < born_ms:
-            dead_ms = max(born_ms, self._clock.now_ms() - DEAD_BEFORE_LOAD_MS)
         self._topics.setdefault(topic, {})[group] = GroupFilter(
             topic,
             group,
             expression,
             json_fields.text(item, "expressionType", "SQL92"),
             json_fields.integer(item, "clientVersion", 0),
-            born_ms,
-            dead_ms,
+            json_fields.integer(item, "bornTime", 0),
+            json_fields.integer(item, "deadTime", 0),
             positions,
             self.bloom.bit_count,
             mask_of(positions),
@@ -252,3 +269,13 @@ class FilterTable:
                 for topic, filters in self._topics.items()
             }
         }
+
+
+def _entries(fields: json_fields.Fields) -> Iterator[tuple[str, str, json_fields.Fields]]:
+    """(topic, group, entry) of consumerFilter.json. Raises MalformedFrame."""
+    for topic, entry in json_fields.mapping(fields, "filterDataByTopic").items():
+        groups = json_fields.mapping(
+            json_fields.as_object(entry, f"the filters of {topic[:80]!r}"), "groupFilterData"
+        )
+        for group, item in groups.items():
+            yield topic, group, json_fields.as_object(item, f"the filter of {group[:80]!r}")

@@ -38,11 +38,12 @@ class AutoSwitchMode:
         store: MessageStore,
         clock: Clock,
         acks: ReplicaAcks,
+        copies: ReplicaAcks,
         follower: AutoSwitchFollower,
         epochs: Epochs,
         broker_id: Callable[[], int],
     ) -> None:
-        """`broker_id`: the id that the controllers gave to this broker."""
+        """`copies`: how far every member has the log, two at least. `broker_id`: the id that the controllers gave to this broker."""
         self.lease_until_s = float("-inf")  # by the clock's monotonic time
         self.on_set_wanted: Callable[[], None] | None = (
             None  # somebody should enter or leave the sync state set
@@ -50,6 +51,7 @@ class AutoSwitchMode:
         self._store = store
         self._clock = clock
         self._acks = acks
+        self._copies = copies
         self._follower = follower
         self._epochs = epochs
         self._broker_id = broker_id
@@ -103,6 +105,7 @@ class AutoSwitchMode:
         )
         self._end_slaves("another epoch begins")
         self._acks.restart(0)
+        self._copies.restart(0)
         if self._set.members == {self._broker_id()}:
             # Whoever comes next is of the set, and nobody enters it without all of this log. What only a master does begins
             # now, and has to find all of it: an open transaction that was not seen yet would be asked about by nobody.
@@ -113,6 +116,7 @@ class AutoSwitchMode:
         self._set = None
         self._end_slaves("this broker is no master any more")
         self._acks.restart(0)
+        self._copies.restart(0)
 
     def slave_connection(self) -> asyncio.Protocol:
         return AutoSwitchSlave(
@@ -141,6 +145,10 @@ class AutoSwitchMode:
 
     def replicas(self) -> list[ReplicaState]:
         return [slave.state() for slave in self._slaves]
+
+    @property
+    def has_replicas(self) -> bool:
+        return bool(self._slaves)
 
     @property
     def members(self) -> frozenset[int]:
@@ -260,8 +268,10 @@ class AutoSwitchMode:
         end = self._store.log.end
         confirmed = found.advance(end)
         copies = self._store.config.in_sync_replicas
+        members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]
+        # Whoever is elected is a member: a message is safe when all of them have it.
+        self._copies.advance(confirmed_by([end, *members], max(2, copies, len(found.members))))
         if copies > 1:
-            members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]
             confirmed = min(confirmed, confirmed_by([end, *members], copies))
         self._store.durability.confirm(confirmed)
         self._acks.advance(confirmed)

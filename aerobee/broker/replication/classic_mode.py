@@ -32,13 +32,15 @@ class ClassicMode:
         store: MessageStore,
         clock: Clock,
         acks: ReplicaAcks,
+        copies: ReplicaAcks,
         follower: ClassicFollower,
         is_guarded: Callable[[], bool],
     ) -> None:
-        """`is_guarded`: too few replicas refuse messages (enableSlaveActingMaster on a SYNC_MASTER)."""
+        """`copies`: how far two copies at least have the log. `is_guarded`: too few replicas refuse messages (enableSlaveActingMaster on a SYNC_MASTER)."""
         self._store = store
         self._clock = clock
         self._acks = acks
+        self._two_copies = copies
         self._follower = follower
         self._is_guarded = is_guarded
         self._is_master = False
@@ -47,12 +49,14 @@ class ClassicMode:
     def become_master(self, epoch: int) -> None:
         self._is_master = True
         self._acks.restart(0)
+        self._two_copies.restart(0)
         self._confirm()
 
     def become_slave(self) -> None:
         self._is_master = False
         self._end_slaves("this broker is no master any more")
         self._acks.restart(0)
+        self._two_copies.restart(0)
 
     def slave_connection(self) -> asyncio.Protocol:
         return SlaveConnection(
@@ -76,6 +80,10 @@ class ClassicMode:
 
     def replicas(self) -> list[ReplicaState]:
         return [slave.state() for slave in self._slaves]
+
+    @property
+    def has_replicas(self) -> bool:
+        return bool(self._slaves)
 
     @property
     def members(self) -> frozenset[int]:
@@ -132,6 +140,7 @@ class ClassicMode:
             *(slave.acknowledged for slave in self._slaves if slave.acknowledged > 0),
         ]
         self._acks.advance(confirmed_by(offsets, self._copies()))
+        self._two_copies.advance(confirmed_by(offsets, max(2, self._copies())))
 
     def _present(self) -> int:
         """How many copies are in sync, the master's included."""

@@ -45,7 +45,9 @@ def make_controller_mode(
     config = store.config
     epochs = Epochs(disk, config.store_path_epoch_file or config.path("epochFileCheckpoint"))
     epochs.load()
-    acks = ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000)
+    acks, copies = (
+        ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000) for _ in range(2)
+    )
     agent = ControllerAgent(
         live=parts.live,
         identity=identity,
@@ -73,6 +75,7 @@ def make_controller_mode(
         store=store,
         clock=clock,
         acks=acks,
+        copies=copies,
         follower=follower,
         epochs=epochs,
         broker_id=lambda: agent.broker_id,
@@ -83,6 +86,7 @@ def make_controller_mode(
         role=parts.role,
         ack=parts.ack,
         acks=acks,
+        copies=copies,
         mode=mode,
         listener=listener,
         metadata=make_metadata_sync(parts, modes),

@@ -79,6 +79,11 @@ class HaMode(Protocol):
         ...
 
     @property
+    def has_replicas(self) -> bool:
+        """Whether any slave is connected; cheap."""
+        ...
+
+    @property
     def members(self) -> frozenset[int]:
         """The sync state set of a master in controller mode, this broker included; else empty."""
         ...

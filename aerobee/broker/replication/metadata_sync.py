@@ -1,4 +1,4 @@
-"""What a slave copies beside the log: topics and static topics, groups, offsets, delay levels' offsets, request modes (SlaveSynchronize of RocketMQ).
+"""What a slave copies beside the log: topics and static topics, groups, offsets, delay levels' offsets, request modes, filters (SlaveSynchronize of RocketMQ).
 
 Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
 that take long the pause is ten times what they took. RocketMQ's slaves ask once a minute: a topic that is made shortly before
@@ -18,6 +18,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets, parse_offs
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
@@ -39,6 +40,7 @@ INTERVAL_S = 1.0
 PAUSE_FACTOR = 10  # of what a round took
 REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
+TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: the SQL92 filters are asked for, not the offsets
 MARK_FIELD = "aerobeeMark"  # of a table: the same mark, the same content; RocketMQ ignores it
 
 
@@ -56,6 +58,7 @@ class MetadataSync:
         offsets: ConsumerOffsets,
         schedule: Schedule,
         modes: RequestModes,
+        filters: FilterTable,
         clock: Clock,
     ) -> None:
         self.synced_at_s = -1.0  # monotonic time of the last round that succeeded; negative: none yet
@@ -67,6 +70,8 @@ class MetadataSync:
         self._offsets = offsets
         self._schedule = schedule
         self._modes = modes
+        self._filters = filters
+        self._filters_body = b""
         self._clock = clock
         self._merge = OffsetMerge()
         self._master = ""
@@ -77,7 +82,7 @@ class MetadataSync:
 
     async def run(self, master: str) -> None:
         """Copy from the broker at `master` until cancelled."""
-        self._master, self._offsets_mark, self._modes_body = master, "", b""
+        self._master, self._offsets_mark, self._modes_body, self._filters_body = master, "", b"", b""
         self._merge.master_lost()
         while True:
             started = self._clock.monotonic()
@@ -103,6 +108,8 @@ class MetadataSync:
         await self._copy_groups()
         await self._copy_modes()
         await self._copy_offsets()
+        if self._offsets_mark:  # RocketMQ's masters tell nothing of filters
+            await self._copy_filters()
         self.synced_at_s = self._clock.monotonic()
 
     async def _ask(self, code: RequestCode, ext: dict[str, str] | None = None) -> RemotingCommand:
@@ -154,6 +161,12 @@ class MetadataSync:
         if reply.body != self._modes_body:
             self._modes.copy_from(fastjson.loads_object(reply.body, "messageRequestModeMap"))
             self._modes_body = reply.body
+
+    async def _copy_filters(self) -> None:
+        reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {TABLE_FIELD: FILTERS})
+        if (reply.ext or {}).get(TABLE_FIELD) == FILTERS and reply.body != self._filters_body:
+            self._filters.copy_from(fastjson.loads_object(reply.body, "the master's filters"))
+            self._filters_body = reply.body
 
     # --- offsets
 

@@ -48,11 +48,13 @@ class Replication:
         role: RoleState,
         ack: AckPolicy,
         acks: ReplicaAcks,
+        copies: ReplicaAcks,
         mode: HaMode,
         listener: HaListener,
         metadata: MetadataSync,
     ) -> None:
         self.acks = acks
+        self._copies = copies
         self._store = store
         self._role = role
         self._ack = ack
@@ -106,6 +108,7 @@ class Replication:
             self._store.refuse_messages("this broker is a slave: send to its master")
             self._store.on_burst(None)
             self._ack.set_replication(None)
+            self._ack.set_copies(None)
             self._mode.become_slave()
             self._is_slave = True
         if master != self._master:
@@ -154,7 +157,8 @@ class Replication:
         self._mode.become_master(epoch)
         # A master that waits for replicas and has none confirms by itself, and at once.
         mode = self._mode
-        self._store.on_burst(mode.on_appended, lambda: mode.waits or bool(mode.replicas()))
+        # Whose answers wait for replicas is to have them told at once; else a moment later, many bursts as one.
+        self._store.on_burst(mode.on_appended, lambda: mode.waits, lambda: mode.has_replicas)
         self._store.refuse_messages("")
         self._ask_mode()
 
@@ -165,6 +169,7 @@ class Replication:
 
     def _ask_mode(self) -> None:
         is_master = not self._is_slave
+        self._ack.set_copies(self._copies if is_master else None)
         if is_master and self._mode.waits:
             self._ack.set_replication(self.acks, self._mode.may_answer)
         else:

@@ -12,9 +12,9 @@ from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.classic_follower import ClassicFollower
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.broker.replication.ha_listener import HaListener
+from aerobee.broker.replication.keyed_connection import keyed
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.metadata_sync import MetadataSync
-from aerobee.broker.replication.keyed_connection import keyed
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import Replication
 from aerobee.errors import ConfigError
@@ -98,7 +98,9 @@ def make_replication(
     """Make it in classic mode; it begins with Replication.start(). `raw_appends`: native code that copies a master's log."""
     store, clock, live = parts.store, parts.clock, parts.live
     questions = MasterQuestions(parts.client)
-    acks = ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000)
+    acks, copies = (
+        ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000) for _ in range(2)
+    )
     after_cut = AfterCut(
         store=store, offsets=parts.offsets, schedule=parts.schedule, escaped=parts.escaped, disk=parts.disk
     )
@@ -114,6 +116,7 @@ def make_replication(
         store=store,
         clock=clock,
         acks=acks,
+        copies=copies,
         follower=follower,
         is_guarded=lambda: (
             live.value.enable_slave_acting_master and store.config.broker_role is BrokerRole.SYNC_MASTER
@@ -124,6 +127,7 @@ def make_replication(
         role=parts.role,
         ack=parts.ack,
         acks=acks,
+        copies=copies,
         mode=mode,
         listener=listener,
         metadata=make_metadata_sync(parts, modes),
@@ -141,5 +145,6 @@ def make_metadata_sync(parts: BrokerParts, modes: RequestModes) -> MetadataSync:
         offsets=parts.offsets,
         schedule=parts.schedule,
         modes=modes,
+        filters=parts.filters,
         clock=parts.clock,
     )

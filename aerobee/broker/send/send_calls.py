@@ -22,6 +22,7 @@ from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
 
 Rewrite = Callable[[RemotingCommand], RemotingCommand]
+LEVEL_FIELD = "aerobeeAck"  # of an answer: the level that was asked for by name
 
 
 class SendCalls:
@@ -38,11 +39,14 @@ class SendCalls:
         live: LiveConfig,
         identity: BrokerIdentity,
         ack: AckPolicy,
+        epoch: Callable[[], int] = int,
     ) -> None:
+        """`epoch` is that of this broker's mastership."""
         self._service = service
         self._new_topics = new_topics
         self._live = live
         self._ack = ack
+        self._epoch = epoch
         self._store_host_hex = identity.store_host.hex().upper()
 
     def handlers(self) -> dict[int, Handler]:
@@ -88,7 +92,9 @@ class SendCalls:
         reply = request.reply(ext=self._fields(outcome))
         if rewrite is not None:
             reply = rewrite(reply)
-        return self._ack.answer(peer, reply, outcome.append.end, wants_to_wait=outcome.wants_to_wait)
+        return self._ack.answer(
+            peer, reply, outcome.append.end, wants_to_wait=outcome.wants_to_wait, level=outcome.level
+        )
 
     def _refusal(self, error: AerobeeError) -> RemoteError:
         """What is raised for `error`, which says why the message is not stored."""
@@ -113,6 +119,11 @@ class SendCalls:
             ext["batchUniqId"] = outcome.unique_key
         if outcome.is_repeated:
             ext["duplicate"] = "true"
+        if outcome.level is not None:
+            # Beside RocketMQ's fields, which is all that other clients read.
+            ext[LEVEL_FIELD] = outcome.level.name
+            ext["aerobeeEpoch"] = str(self._epoch())
+            ext["aerobeeOffset"] = str(append.end)
         return ext
 
     def _trace_fields(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from aerobee.broker.ack import wants_to_wait
+from aerobee.broker.ack_level import AckLevel, wanted_level
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
@@ -75,6 +76,7 @@ class SendOutcome:
     is_inner_batch: bool = False  # the batch became one record
     is_repeated: bool = False
     wants_to_wait: bool = True
+    level: AckLevel | None = None  # what the message or its topic asks for by name
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class _Form:
     dedup_key: str = ""
     entries: Sequence[BatchEntry] = ()
     inner_count: int = 0
+    level: AckLevel | None = None
 
 
 class SendService:
@@ -138,6 +141,7 @@ class SendService:
             self._check_open(config)
             topic = self._find_topic(header, sender, config)
             form = self._batch(header, body, topic) if header.batch else self._message(header, body, topic)
+            form.level = _level({} if header.batch else form.properties, topic)
             outcome = self._write(form, header, body, sender)
         except AlreadyStored as repeated:
             first = repeated.first
@@ -380,7 +384,16 @@ class SendService:
             recall_handle=recall_handle,
             is_inner_batch=form.inner_count > 0,
             wants_to_wait=wants_to_wait(properties),
+            level=form.level,
         )
+
+
+def _level(properties: dict[str, str], topic: TopicConfig) -> AckLevel | None:
+    """What the message or its topic asks for by name. Raises RemoteError."""
+    try:
+        return wanted_level(properties, topic.attributes)
+    except ValueError as error:
+        raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
 
 
 def _record(

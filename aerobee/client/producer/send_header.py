@@ -176,6 +176,9 @@ def encode_batch_entry(message: Message, unique_id: str) -> bytes:
     )
 
 
+LEVEL_FIELD = "aerobeeAck"  # of an answer to a send that asked for a level by name
+
+
 def decode_send_reply(
     reply: RemotingCommand, queue: MessageQueue, unique_id: str, address: str
 ) -> SendResult:
@@ -201,6 +204,9 @@ def decode_send_reply(
             ext.get("MSG_REGION", ""),
             ext.get("TRACE_ON") != "false",
             "duplicate" in ext,
+            ext.get(LEVEL_FIELD, ""),
+            int(ext.get("aerobeeEpoch", -1)),
+            int(ext.get("aerobeeOffset", -1)),
         )
     except (KeyError, ValueError) as error:
         raise MalformedFrame(f"the send answer of {address} lacks a readable field: {error!r}") from error

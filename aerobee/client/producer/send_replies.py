@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from aerobee.client.producer.send_header import STATUS
+from aerobee.client.producer.send_header import LEVEL_FIELD, STATUS
 from aerobee.client.results import SendResult
 from aerobee.message import MessageQueue
 
@@ -61,6 +61,8 @@ def take_send_replies(connection: Pending, data: bytes | bytearray, position: in
                 not _ONLY_TEXT.issuperset(map(type, ext.values()))
                 or type(fields.get("remark", "")) is not str
             ):
+                break
+            if LEVEL_FIELD in ext:
                 break
             future, _, _, _, (queue, unique_id) = pending[opaque]
             queue_id = int(ext["queueId"])

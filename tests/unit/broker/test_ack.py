@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.ack import AckPolicy, Replicated
+from aerobee.broker.ack_level import LEVELS
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.clock import ManualClock
 from aerobee.errors import ConfigError
@@ -34,6 +35,9 @@ class Marks:
         else:
             callback(True)
 
+    def wait_flushed(self, offset: int, callback: Callable[[bool], None]) -> None:
+        self.when(offset, callback)
+
     def say(self, verdict: object) -> None:
         waiting, self.waiting = self.waiting, []
         for _, callback in waiting:
@@ -55,6 +59,10 @@ class World:
         reply = RemotingCommand(0, {"msgId": "M", "MSG_REGION": "r"}, opaque=3, flag=1)
         return self.policy.answer(self.peer, reply, 100, wants_to_wait=wants_to_wait)  # type: ignore[arg-type]
 
+    def answer_at(self, level: str) -> RemotingCommand | None:
+        reply = RemotingCommand(0, {"msgId": "M"}, opaque=3, flag=1)
+        return self.policy.answer(self.peer, reply, 100, level=LEVELS[level])  # type: ignore[arg-type]
+
     def codes(self) -> list[int]:
         return [reply.code for reply in self.peer.replies()]
 
@@ -67,6 +75,43 @@ def test_without_sync_flush_and_replicas_an_append_is_answered_at_once() -> None
 
 def test_a_message_that_does_not_want_to_wait_is_answered_at_once() -> None:
     assert World().answer(wants_to_wait=False) is not None
+
+
+def test_a_level_counts_whatever_the_settings_are() -> None:
+    world = World(holds_answers=False, replicas=False)
+    copies = Marks()
+    world.policy.set_copies(copies)
+    assert world.answer_at("stored") is not None
+    assert world.answer_at("flushed") is None
+    world.disk.say(True)
+    assert world.codes() == [0]
+    assert world.answer_at("flushed+replicated") is None
+    copies.say(Replicated.ENOUGH)
+    assert world.codes() == [0]
+    world.disk.say(True)
+    assert world.codes() == [0, 0]
+    strict = World()
+    assert strict.answer_at("stored") is not None
+
+
+def test_replicated_where_nobody_copies_says_that_there_are_too_few() -> None:
+    world = World(holds_answers=False, replicas=False)
+    assert world.answer_at("replicated") is None
+    assert world.codes() == [11]
+
+
+def test_a_master_for_a_time_answers_no_level_without_its_group() -> None:
+    """A deposed one whose own disk has the message must not say so."""
+    world = World(holds_answers=False)
+    world.policy.set_replication(world.replicas, lambda: False)
+    assert world.answer_at("flushed") is None
+    world.disk.say(True)
+    assert world.codes() == []
+    world.replicas.say(Replicated.TOO_LATE)
+    assert world.codes() == [12]
+    reply = world.answer_at("stored")
+    assert reply is not None
+    assert reply.code == 12
 
 
 @pytest.mark.parametrize("disk_first", [True, False])

@@ -1,0 +1,50 @@
+"""How safe a message has to be before its sender is answered, where a send or its topic asks for more or less than the broker's
+settings. Core.
+
+    stored               the broker has it: survives a crash of the process
+    flushed              its disk has it: survives power loss
+    replicated           two copies at least have it: survives the loss of the machine
+    flushed+replicated   both
+
+A send asks by the property ACK_LEVEL of its message, a topic by its attribute ack.level; the send counts more. A batch is asked for
+by its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PROPERTY = "ACK_LEVEL"
+ATTRIBUTE = "ack.level"
+
+
+@dataclass(frozen=True, slots=True)
+class AckLevel:
+    """What is waited for."""
+
+    name: str
+    is_flushed: bool
+    is_replicated: bool
+
+
+LEVELS: Mapping[str, AckLevel] = {
+    level.name: level
+    for level in (
+        AckLevel("stored", False, False),
+        AckLevel("flushed", True, False),
+        AckLevel("replicated", False, True),
+        AckLevel("flushed+replicated", True, True),
+    )
+}
+
+
+def wanted_level(properties: Mapping[str, str], attributes: Mapping[str, str]) -> AckLevel | None:
+    """The level of a message; None: what the broker's settings say. Raises ValueError for a name that is none."""
+    name = properties.get(PROPERTY)
+    if name is None:
+        return LEVELS.get(attributes.get(ATTRIBUTE, ""))
+    level = LEVELS.get(name)
+    if level is None:
+        raise ValueError(f"{PROPERTY} is {name!r}, must be one of {', '.join(LEVELS)}")
+    return level
