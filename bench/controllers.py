@@ -51,7 +51,7 @@ class Brokers:
         self.clients = [
             RemotingClient(clock=SystemClock(), network=AsyncioNetwork()) for _ in range(groups * REPLICAS)
         ]
-        self.set_epochs = [0] * groups
+        self.set_epochs = [1] * groups  # the election was the first change
 
     def name(self, group: int) -> str:
         return f"group-{group:04d}"
