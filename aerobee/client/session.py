@@ -70,7 +70,7 @@ class Session:
             clock=self.clock,
             network=network or AsyncioNetwork(),
             handlers=self.handlers,
-            tls=_tls(config),
+            tls=client_tls(config),
             on_connect=self._connected,
             burst=self.codec.take_send_replies,
             credentials=config.credentials,
@@ -286,8 +286,8 @@ class Session:
         return address
 
 
-def _tls(config: ClientConfig) -> ClientTls | None:
-    """Raises ConfigError for files that cannot be used."""
+def client_tls(config: ClientConfig) -> ClientTls | None:
+    """How a client of this configuration encrypts, None for not at all. Raises ConfigError for files that cannot be used."""
     if not config.tls:
         return None
     files = TlsFiles(

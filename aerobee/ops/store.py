@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from aerobee.errors import StoreError
+from aerobee.client.contexts import Context, cluster
+from aerobee.client.stored_records import StoredRecords
+from aerobee.errors import StoreError, UsageError
 from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
@@ -17,6 +20,7 @@ from aerobee.ops.settings import broker_settings
 from aerobee.store.config import StoreConfig
 from aerobee.store.verify.checker import StoreReport, verify
 from aerobee.store.verify.repair import repair
+from aerobee.store.verify.restore import Restored, records_of_directory, restore
 from aerobee.words import plural
 
 app = typer.Typer(help="Look at a broker's files, and mend them.", no_args_is_help=True)
@@ -56,12 +60,55 @@ def repair_store(
     config: ConfigPath = None,
     data: Data = None,
     assignments: Assignments = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="HOST:PORT",
+            help="Take damaged records back from this running broker, a replica.",
+        ),
+    ] = None,
+    replica_store: Annotated[
+        Path | None,
+        typer.Option("--from-store", metavar="DIR", help="The same from a copy of a replica's store."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write again what can be had from the log, and leave out what is damaged in it. The broker must be stopped."""
     out = Output(as_json)
-    notes = repair(_config(config, data, assignments, out))
+    if replica is not None and replica_store is not None:
+        raise UsageError("--from and --from-store both say where records come from: give one of them")
+    store = _config(config, data, assignments, out)
+    notes = []
+    if replica is not None:
+        notes = _restored_lines(_restore_from_broker(store, replica), replica)
+    elif replica_store is not None:
+        notes = _restored_lines(restore(store, records_of_directory(replica_store)), str(replica_store))
+    notes += repair(store)
     out.document({"done": notes}, "\n".join(notes))
+
+
+def _restore_from_broker(config: StoreConfig, address: str) -> Restored:
+    """With the keys and TLS of the context or the environment."""
+    found = cluster(given=Context(nameserver=address))
+    with asyncio.Runner() as runner:
+        source = StoredRecords(address, found.client)
+
+        def record_at(offset: int) -> bytes | None:
+            return runner.run(source.record_at(offset))
+
+        try:
+            return restore(config, record_at)
+        finally:
+            runner.run(source.close())
+
+
+def _restored_lines(done: Restored, source: str) -> list[str]:
+    return [
+        f"{plural(done.records, 'record')}, {plural(done.bytes, 'byte')}, were taken back from {source}; "
+        "what was there before is in damaged/",
+        *(f"not taken back: {each}" for each in done.refused),
+    ]
 
 
 def _lines(report: StoreReport) -> list[str]:
@@ -83,5 +130,6 @@ def _lines(report: StoreReport) -> list[str]:
     if not report.is_whole:
         lines.append(
             "stop the broker and run `aerobee store repair`: queues and indexes are built again from the log"
+            + ("; with --from HOST:PORT a replica gives damaged records back" if report.damaged_count else "")
         )
     return lines

@@ -1,0 +1,224 @@
+"""`aerobee store repair --from` and `--from-store`: damaged records come back from a replica, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.config import BrokerConfig
+from aerobee.ops.commands import run_cli
+from aerobee.store.config import StoreConfig
+from aerobee.store.verify.checker import verify
+from aerobee.store.verify.repair import repair
+from aerobee.store.verify.restore import records_of_directory, restore
+from tests.abuse.damage import Base, Kept, make_ours, read_queue
+
+FILE_BYTES = 16_384
+SIZES = [
+    "mappedFileSizeCommitLog=16384", "mappedFileSizeConsumeQueue=400", "mapperFileSizeBatchConsumeQueue=460",
+    "maxHashSlotNum=32", "maxIndexNum=100",
+]  # fmt: skip
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Base:
+    return make_ours(tmp_path / "store", crashed=False)
+
+
+@pytest.fixture
+def replica(base: Base, tmp_path: Path) -> Path:
+    """The same log in another directory."""
+    shutil.copytree(base.root, tmp_path / "replica")
+    return tmp_path / "replica"
+
+
+def config_of(base: Base, root: Path | None = None) -> StoreConfig:
+    return StoreConfig(store_path_root_dir=str(root or base.root), **base.config)
+
+
+def overwrite(root: Path, physical: int, data: bytes) -> None:
+    path = root / "commitlog" / f"{physical - physical % FILE_BYTES:020d}"
+    with path.open("r+b") as file:
+        file.seek(physical % FILE_BYTES)
+        file.write(data)
+
+
+def flip(root: Path, physical: int) -> None:
+    path = root / "commitlog" / f"{physical - physical % FILE_BYTES:020d}"
+    overwrite(root, physical, bytes([path.read_bytes()[physical % FILE_BYTES] ^ 1]))
+
+
+def in_order(base: Base) -> list[Kept]:
+    return sorted((kept for queue in base.queues.values() for kept in queue), key=lambda kept: kept.physical)
+
+
+def damage(base: Base) -> list[int]:
+    """A bit of a body; a head; noise over three records in a row. Returns where the five records are."""
+    records = [kept for kept in in_order(base) if kept.physical % FILE_BYTES < FILE_BYTES - 4_000]
+    body, head, first = records[3], records[20], records[40]
+    row = [kept for kept in in_order(base) if kept.physical >= first.physical][:3]
+    flip(base.root, body.physical + 90)
+    overwrite(base.root, head.physical, bytes(40))
+    end = row[-1].physical + len(row[-1].record)
+    overwrite(base.root, first.physical, b"\xa5" * (end - first.physical))
+    return [body.physical, head.physical, *(kept.physical for kept in row)]
+
+
+def everything(base: Base) -> dict[tuple[str, int], list[Kept]]:
+    store = base.make(base.root)
+    store.load()
+    try:
+        return {key: read_queue(store, key) for key in base.queues}
+    finally:
+        asyncio.run(store.abandon())
+
+
+@pytest.mark.parametrize("repaired_before", [False, True], ids=["at once", "after a repair without it"])
+def test_each_damaged_record_comes_back_from_a_copy(base: Base, replica: Path, repaired_before: bool) -> None:
+    places = damage(base)
+    if repaired_before:
+        repair(config_of(base))
+        assert everything(base) != base.queues
+    done = restore(config_of(base), records_of_directory(replica))
+    assert not done.refused
+    assert done.records >= len(places)
+    repair(config_of(base))
+    assert verify(config_of(base)).is_whole
+    assert everything(base) == base.queues
+
+
+def test_what_was_there_is_kept(base: Base, replica: Path) -> None:
+    place = damage(base)[0]
+    path = base.root / "commitlog" / f"{place - place % FILE_BYTES:020d}"
+    size = int.from_bytes(path.read_bytes()[place % FILE_BYTES :][:4], "big")
+    before = path.read_bytes()[place % FILE_BYTES :][:size]
+    restore(config_of(base), records_of_directory(replica))
+    assert (base.root / "damaged" / f"{place:020d}-{size}").read_bytes() == before
+
+
+def test_the_end_of_the_log_comes_back_as_far_as_the_queues_know_it(base: Base, replica: Path) -> None:
+    records = in_order(base)
+    last = [kept for kept in records if kept.physical // FILE_BYTES == records[-1].physical // FILE_BYTES]
+    start = last[len(last) // 2].physical
+    overwrite(base.root, start, bytes(FILE_BYTES - start % FILE_BYTES))
+    assert not restore(config_of(base), records_of_directory(replica)).refused
+    repair(config_of(base))
+    assert everything(base) == base.queues
+
+
+def test_a_replica_that_is_damaged_at_the_same_place_gives_nothing(base: Base, replica: Path) -> None:
+    place = damage(base)[0]
+    flip(replica, place + 100)
+    done = restore(config_of(base), records_of_directory(replica))
+    assert [sentence for sentence in done.refused if f"log byte {place}:" in sentence and "CRC" in sentence]
+    assert place in [each.start for each in verify(config_of(base)).damaged]
+
+
+def test_records_of_another_log_are_not_taken(base: Base, tmp_path: Path) -> None:
+    """The same sizes at the same offsets, other messages before and behind: each place is refused, nothing is written."""
+    damage(base)
+    other = tmp_path / "other"
+    shutil.copytree(base.root, other)
+    records = in_order(base)
+    for kept in records:  # whole records there, with another store time
+        changed = bytearray(kept.record)
+        changed[63] ^= 1
+        overwrite(other, kept.physical, bytes(changed))
+    before = {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()}
+    done = restore(config_of(base), records_of_directory(other))
+    assert done.records == 0
+    assert len(done.refused) == done.places
+    assert all("another one" in sentence for sentence in done.refused)
+    assert {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()} == before
+
+
+def lies(base: Base, replica: Path, change: Callable[[bytearray], None]) -> list[str]:
+    """Damage one record, let the replica's be changed at its place, and return what was refused."""
+    victim = [kept for kept in in_order(base) if kept.physical % FILE_BYTES < FILE_BYTES - 4_000][3]
+    overwrite(base.root, victim.physical, bytes(40))
+    record = bytearray(victim.record)
+    change(record)
+    overwrite(replica, victim.physical, bytes(record))
+    done = restore(config_of(base), records_of_directory(replica))
+    assert done.records == 0
+    return done.refused
+
+
+def test_a_record_that_says_another_place_in_its_queue_is_not_taken(base: Base, replica: Path) -> None:
+    def other_message(record: bytearray) -> None:
+        record[20:28] = (int.from_bytes(record[20:28], "big") ^ 1).to_bytes(8, "big")
+
+    assert "which its queue here says" in lies(base, replica, other_message)[0]
+
+
+def test_a_record_that_says_another_place_in_the_log_is_not_taken(base: Base, replica: Path) -> None:
+    def other_offset(record: bytearray) -> None:
+        record[28:36] = (1 << 40).to_bytes(8, "big")
+
+    assert "no whole record" in lies(base, replica, other_offset)[0]
+
+
+def test_a_record_longer_than_the_damage_is_not_taken(base: Base, replica: Path) -> None:
+    def longer(record: bytearray) -> None:
+        record[0:4] = (len(record) + 8).to_bytes(4, "big")
+
+    assert lies(base, replica, longer)
+
+
+def test_a_store_that_is_whole_stays_as_it_is(base: Base, replica: Path) -> None:
+    before = {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()}
+    done = restore(config_of(base), records_of_directory(replica))
+    assert (done.records, done.refused) == (0, [])
+    assert {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()} == before
+
+
+async def test_the_command_takes_them_from_a_running_replica(
+    base: Base, replica: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = damage(base)
+    config = BrokerConfig(
+        bind_address="127.0.0.1", broker_ip1="127.0.0.1", listen_port=0, enable_vip_listener=False
+    )
+    broker = Broker(config, config_of(base, replica))
+    await broker.start()
+    words = [
+        "store",
+        "repair",
+        "--data",
+        str(base.root),
+        *(word for size in SIZES for word in ("--set", size)),
+    ]
+    try:
+        code = await asyncio.to_thread(run_cli, [*words, "--from", broker.address])
+    finally:
+        await broker.stop()
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert f"{len(places)} records" in printed.out
+    assert "not taken back" not in printed.out
+    assert await asyncio.to_thread(everything, base) == base.queues
+
+
+def test_sources_that_are_none_are_said(
+    base: Base, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(base)
+    words = [
+        "store",
+        "repair",
+        "--data",
+        str(base.root),
+        *(word for size in SIZES for word in ("--set", size)),
+    ]
+    assert run_cli([*words, "--from-store", str(tmp_path / "nowhere")]) != 0
+    assert "holds no commit log" in capsys.readouterr().err
+    assert run_cli([*words, "--from", "127.0.0.1:1"]) != 0
+    assert "127.0.0.1:1" in capsys.readouterr().err
+    assert run_cli([*words, "--from", "127.0.0.1:1", "--from-store", str(tmp_path)]) != 0
+    assert "give one of them" in capsys.readouterr().err
+    assert verify(config_of(base)).damaged_count >= 3  # nothing was left out on the way
