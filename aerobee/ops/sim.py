@@ -12,8 +12,9 @@ from aerobee.errors import UsageError
 from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
-from aerobee.simulation.fleet import run_all
-from aerobee.simulation.run import Outcome, run_seed
+from aerobee.simulation.fleet import run_all, run_groups
+from aerobee.simulation.outcome import Outcome
+from aerobee.simulation.run import groups_of, run_group, run_seed
 from aerobee.simulation.scenarios import SCENARIOS
 from aerobee.simulation.shrink import shrink
 from aerobee.words import plural
@@ -32,7 +33,7 @@ def simulate(
     ] = 0,
     runs: Annotated[int, typer.Option("--runs", min=1, help="So many seeds from --seed on.")] = 1,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.05, max=600, help="Of simulated faults in each run.")
+        float, typer.Option("--minutes", min=0.02, max=600, help="Of simulated faults in each run.")
     ] = 1.0,
     jobs: Annotated[
         int, typer.Option("--jobs", min=1, max=256, help="So many runs at once, each in a process.")
@@ -72,10 +73,11 @@ def simulate(
     broken = 0
     simulated_s = wall_s = 0.0
     try:
-        for outcome in run_all(
-            range(seed, seed + runs),
-            lambda number: run_seed(number, minutes=minutes, scenario=schedule),
-            jobs=jobs,
+        seeds = range(seed, seed + runs)
+        for outcome in (
+            run_groups(groups_of(seeds), lambda group: run_group(group, minutes=minutes), jobs=jobs)
+            if schedule is None
+            else run_all(seeds, lambda number: run_seed(number, scenario=schedule), jobs=jobs)
         ):
             broken += bool(outcome.failure)
             simulated_s += outcome.simulated_s

@@ -31,7 +31,7 @@ from aerobee.testing.simulated_network import SimulatedNetwork
 
 PRODUCERS = 2
 BURST_MAX = 6
-PAUSE_S_MAX = 0.6  # between two bursts of one producer
+PAUSE_S_MAX = 1.2  # between two bursts of one producer
 SEND_TIMEOUT_S = 5.0
 
 

@@ -20,6 +20,9 @@ from aerobee.ha.quorum.controller import Controller
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.client import RemotingClient, checked
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.clients import Clients
 from aerobee.simulation.host import Host
@@ -27,6 +30,7 @@ from aerobee.simulation.names import (
     BROKER_PORT,
     BROKERS,
     CONTROLLER_ADDRESSES,
+    CONTROLLER_PORT,
     CONTROLLERS,
     HA_PORT,
     LOCAL,
@@ -44,6 +48,8 @@ from aerobee.simulation.watch import WATCH_S, Watch
 from aerobee.store.config import FlushDiskType, StoreConfig
 from aerobee.testing.simulated_loop import InlineExecutor, SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
+
+ELECT_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -79,6 +85,15 @@ class Cluster:
     @property
     def nodes(self) -> list[Node]:
         return [*self.nameservers, *self.controllers, *self.brokers]
+
+    def reseed(self, seed: int) -> None:
+        """Everything that happens from now on comes from this seed. Before begin()."""
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.network.rng = random.Random(self.rng.getrandbits(64))
+        for node in self.nodes:
+            node.host.reseed(self.rng)
+        self.clients = Clients(self.rng, self.clock, self.network, self.watch.acknowledged)
 
     def _node(self, kind: str, index: int) -> Node:
         host = Host(f"{kind}-{index}", rng=self.rng, clock=self.clock, network=self.network)
@@ -235,6 +250,28 @@ class Cluster:
         """The node that takes messages now, as it sees itself; None unless there is exactly one."""
         found = [node for node in self.brokers if node.process is not None and node.process.role.takes_writes]
         return found[0] if len(found) == 1 else None
+
+    async def elect(self, controller: Node, chosen: Node) -> None:
+        """Ask a controller for another master, as an operator does. Raises AerobeeError for a refusal."""
+        client = RemotingClient(clock=self.clock, network=self.network.endpoint("operator"))
+        address = f"{LOCAL}:{CONTROLLER_PORT + controller.index}"
+        port = BROKER_PORT + PORT_STEP * chosen.index
+        replicas = controller.process.state.groups[NAME].replicas
+        broker_id = next(each for each, known in replicas.items() if known.address == f"{LOCAL}:{port}")
+        request = RemotingCommand(
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            {
+                "clusterName": "",
+                "brokerName": NAME,
+                "brokerId": str(broker_id),
+                "designateElect": "true",
+            },
+        )
+        try:
+            answer = await client.invoke(address, request, timeout_s=ELECT_TIMEOUT_S)
+            checked(answer, address=address, request=RequestCode.CONTROLLER_ELECT_MASTER.name)
+        finally:
+            await client.close()
 
     async def create_topic(self) -> None:
         """Make the topic at the master, and wait until it is known."""

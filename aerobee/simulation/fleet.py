@@ -9,11 +9,12 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
+import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 
-from aerobee.simulation.run import Outcome
+from aerobee.simulation.outcome import Outcome
 
 _BROKEN_PROCESS = "the process of this run ended with status"
 
@@ -26,27 +27,54 @@ def run_all(
     prepare: Callable[[], None] = lambda: None,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each seed, in the order in which the runs end. `prepare` is called first in each process."""
-    waiting = iter(seeds)
-    running: dict[Connection, tuple[int, int]] = {}  # where the outcome comes: (seed, process)
+
+    def alone(group: Sequence[int]) -> Iterator[Outcome]:
+        prepare()
+        yield from map(run, group)
+
+    return run_groups(([seed] for seed in seeds), alone, jobs=jobs)
+
+
+def run_groups(
+    groups: Iterable[Sequence[int]], work: Callable[[Sequence[int]], Iterable[Outcome]], *, jobs: int = 1
+) -> Iterator[Outcome]:
+    """Yield the outcomes of all seeds. Each group has a process of its own, in which `work` yields one for each of its seeds.
+
+    Seeds without an outcome when their process ends have failed.
+    """
+    waiting = iter(groups)
+    running: dict[
+        Connection, tuple[int, dict[int, None]]
+    ] = {}  # where outcomes come: (process, seeds without one)
     try:
         while True:
-            while len(running) < jobs and (seed := next(waiting, None)) is not None:
-                receiver, process = _fork(seed, run, prepare)
-                running[receiver] = seed, process
+            while len(running) < jobs and (group := next(waiting, None)) is not None:
+                receiver, process = _fork(group, work)
+                running[receiver] = process, dict.fromkeys(group)
             if not running:
                 return
             for ready in multiprocessing.connection.wait(list(running)):
                 assert isinstance(ready, Connection)
-                seed, process = running.pop(ready)
-                yield _outcome(ready, seed, process)
+                process, left = running[ready]
+                try:
+                    outcome: Outcome = pickle.loads(ready.recv_bytes())  # our own child wrote it
+                except EOFError:
+                    del running[ready]
+                    ready.close()
+                    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+                    for seed in left:
+                        yield Outcome(seed, failure=f"{_BROKEN_PROCESS} {status}")
+                    continue
+                left.pop(outcome.seed, None)
+                yield outcome
     finally:
-        for receiver, (_, process) in running.items():
+        for receiver, (process, _) in running.items():
             receiver.close()
-            os.kill(process, 9)
+            os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
 
 
-def _fork(seed: int, run: Callable[[int], Outcome], prepare: Callable[[], None]) -> tuple[Connection, int]:
+def _fork(group: Sequence[int], work: Callable[[Sequence[int]], Iterable[Outcome]]) -> tuple[Connection, int]:
     receiver, sender = multiprocessing.Pipe(duplex=False)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -57,21 +85,9 @@ def _fork(seed: int, run: Callable[[int], Outcome], prepare: Callable[[], None])
     status = 1
     try:
         receiver.close()
-        prepare()
-        sender.send_bytes(pickle.dumps(run(seed)))
+        for outcome in work(group):
+            sender.send_bytes(pickle.dumps(outcome))
         sender.close()
         status = 0
     finally:
         os._exit(status)  # nothing of the parent's is to be flushed or closed twice
-
-
-def _outcome(receiver: Connection, seed: int, process: int) -> Outcome:
-    try:
-        found: Outcome = pickle.loads(receiver.recv_bytes())  # our own child wrote it
-    except EOFError:
-        _, status = os.waitpid(process, 0)
-        return Outcome(seed, failure=f"{_BROKEN_PROCESS} {os.waitstatus_to_exitcode(status)}")
-    finally:
-        receiver.close()
-    os.waitpid(process, 0)
-    return found

@@ -98,6 +98,11 @@ class Host:
         self.is_up = False
         self._net = network
 
+    def reseed(self, rng: random.Random) -> None:
+        """How fast its clock runs, and what its disk does, comes from these numbers from now on."""
+        self.clock.set_rate(1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
+        self.disk.reseed(random.Random(rng.getrandbits(64)))
+
     def pause(self) -> None:
         """As SIGSTOP. Connections stay open, and nothing is read."""
         self.clock.pause()

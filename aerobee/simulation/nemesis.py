@@ -22,6 +22,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 QUIET_S_MAX = 4.0  # between two faults
 DOWN_S_MAX = 8.0
 BEHIND_S_MAX = 25.0  # longer than a replica may be behind and stay in the set
+SHORTEST_MAX_S = 2.0  # longest that a fault of a short life may last
 RETRY_S = 2.0
 CLOCK_JUMP_MS_MAX = 3_600_000
 
@@ -41,6 +42,7 @@ class Nemesis:
         """Faults for so long; on return all of them are mended, and every process runs."""
         cluster, rng = self._cluster, self._rng
         end = cluster.clock.monotonic() + seconds
+        longest_s = max(SHORTEST_MAX_S, seconds / 2)  # a short life has short faults
         while cluster.clock.monotonic() < end:
             cluster.raise_broken()
             # Each fault has random numbers of its own, so that one can be left out and the others stay what they are.
@@ -53,7 +55,7 @@ class Nemesis:
             await cluster.clock.sleep(quiet_s)
             if number in self._left_out:
                 continue
-            fault = Fault(cluster, random.Random(own))
+            fault = Fault(cluster, random.Random(own), longest_s)
             name, work = fault.chosen()
             self.counts[name] += 1
             cluster.story.tell(f"fault {number}: {name}")
@@ -84,9 +86,10 @@ class Nemesis:
 class Fault:
     """One fault, by its random numbers."""
 
-    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, rng: random.Random, longest_s: float = BEHIND_S_MAX) -> None:
         self._cluster = cluster
         self._rng = rng
+        self._longest_s = longest_s
 
     def chosen(self) -> tuple[str, Work]:
         """What it is called, and what does it."""
@@ -115,7 +118,7 @@ class Fault:
         ]
 
     async def _time(self, most_s: float) -> None:
-        await self._cluster.clock.sleep(self._rng.uniform(0.02, most_s))
+        await self._cluster.clock.sleep(self._rng.uniform(0.02, min(most_s, self._longest_s)))
 
     def _victim(self) -> Node:
         rng, cluster = self._rng, self._cluster

@@ -6,40 +6,52 @@ import asyncio
 import contextlib
 import gc
 import hashlib
+import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.checks import check_in_the_end
 from aerobee.simulation.cluster import Cluster
+from aerobee.simulation.fleet import run_all
 from aerobee.simulation.nemesis import Nemesis
 from aerobee.simulation.node import Settings
+from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.scenarios import Scenario
 from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
 
+SHARED_STARTS = 64  # seeds: one start for the even ones and one for the odd ones
+PROCESS_ID = 4_242  # of every process in the simulation: it is in the ids of messages
+
 
 @dataclass(slots=True)
-class Outcome:
-    """One run. `failure` is empty when every promise was kept; `digest` is the same for the same run."""
+class Started:
+    """A cluster that has started and has not lived yet. Forked, it lives as often as there are seeds for it."""
 
-    seed: int
-    failure: str = ""
-    checker: str = ""  # the name of the one that noticed
-    simulated_s: float = 0.0
+    loop: SimulatedLoop
+    cluster: Cluster
     wall_s: float = 0.0
-    sent: int = 0
-    acknowledged: int = 0
-    fault_count: int = 0  # of the schedule, with those that were left out
-    faults: dict[str, int] = field(default_factory=dict)
-    story: list[str] = field(default_factory=list)
-    digest: str = ""
+    simulated_s: float = 0.0
+    failure: Exception | None = None
+    unheard: list[str] = field(default_factory=list)  # errors that reached nobody
 
 
-PROCESS_ID = 4_242  # of every process in the simulation: it is in the ids of messages
+def start_of(seed: int) -> int:
+    """The seed of the start that this seed's life begins with: SHARED_STARTS neighbours share two, with either kind of flush."""
+    return seed - seed % SHARED_STARTS + seed % 2
+
+
+def groups_of(seeds: Iterable[int]) -> Iterator[list[int]]:
+    """The seeds, those that share a start together."""
+    for _, block in itertools.groupby(seeds, lambda seed: seed // SHARED_STARTS):
+        members = list(block)
+        for kind in (0, 1):
+            if group := [seed for seed in members if seed % 2 == kind]:
+                yield group
 
 
 def run_seed(
@@ -54,39 +66,79 @@ def run_seed(
 
     `left_out`: numbers of random faults that do not happen.
     """
+    with _this_machine():
+        if scenario is not None:
+            started = start(seed, scenario.settings, prepare)
+        else:
+            started = start(start_of(seed), Settings(sync_disk=bool(seed % 2)), prepare)
+        return _run_started(started, seed, minutes, scenario, left_out)
+
+
+def run_group(seeds: Sequence[int], *, minutes: float = 1.0) -> Iterator[Outcome]:
+    """The outcomes of seeds of one group, as run_seed() has them: the start is made once, and each life is forked from it."""
+    with _this_machine():
+        started = start(start_of(seeds[0]), Settings(sync_disk=bool(seeds[0] % 2)))
+        started.wall_s /= len(seeds)
+        started.simulated_s *= 1 - 1 / len(seeds)  # what is not lived again
+        for outcome in run_all(seeds, lambda seed: _run_started(started, seed, minutes, None, frozenset())):
+            outcome.simulated_s -= started.simulated_s
+            yield outcome
+
+
+def start(
+    seed: int, settings: Settings, prepare: Callable[[Cluster], None] = lambda cluster: None
+) -> Started:
+    """Start a cluster. What goes wrong is the failure of whoever lives with it."""
+    began = time.perf_counter()
     clock = SimulatedClock()
     loop = SimulatedLoop(clock)
-    outcome = Outcome(seed)
-    began = time.perf_counter()
     asyncio.set_event_loop(loop)
     random.seed(seed)  # for whoever takes its numbers from the module
-    unheard: list[str] = []
+    started = Started(loop, Cluster(seed, clock, settings))
 
     def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        unheard.append(f"{context['message']}: {error!r}")
+        started.unheard.append(f"{context['message']}: {context.get('exception')!r}")
 
     loop.set_exception_handler(note)
-    with _this_machine():
-        settings = scenario.settings if scenario is not None else Settings(sync_disk=bool(seed % 2))
-        cluster = Cluster(seed, clock, settings)
-        prepare(cluster)
-        try:
-            loop.run_until_complete(_life(cluster, outcome, minutes, scenario, left_out))
-            if unheard:
-                raise Broken(Checker.NO_FAULT_OF_OURS, f"an error that nobody handled: {unheard[0]}")
-        except Broken as error:
-            outcome.failure, outcome.checker = str(error), error.checker.value
-        except Exception as error:
-            outcome.checker = Checker.NO_FAULT_OF_OURS.value
-            outcome.failure = f"{type(error).__name__}: {error}"
-        finally:
-            outcome.simulated_s = clock.monotonic()
-            outcome.story = cluster.story.lines
-            outcome.sent = len(cluster.clients.sent)
-            outcome.acknowledged = sum(each.offset >= 0 for each in cluster.clients.sent)
-            _close(loop)
-    outcome.wall_s = time.perf_counter() - began
+    prepare(started.cluster)
+    try:
+        loop.run_until_complete(_start(started.cluster))
+    except Exception as error:
+        started.failure = error
+    started.wall_s = time.perf_counter() - began
+    started.simulated_s = clock.monotonic()
+    return started
+
+
+async def _start(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create_topic()
+
+
+def _run_started(
+    started: Started, seed: int, minutes: float, scenario: Scenario | None, left_out: frozenset[int]
+) -> Outcome:
+    outcome = Outcome(seed)
+    began = time.perf_counter()
+    loop, cluster = started.loop, started.cluster
+    random.seed(seed)
+    cluster.reseed(seed)
+    try:
+        loop.run_until_complete(_life(started, outcome, minutes, scenario, left_out))
+        if started.unheard:
+            raise Broken(Checker.NO_FAULT_OF_OURS, f"an error that nobody handled: {started.unheard[0]}")
+    except Broken as error:
+        outcome.failure, outcome.checker = str(error), error.checker.value
+    except Exception as error:
+        outcome.checker = Checker.NO_FAULT_OF_OURS.value
+        outcome.failure = f"{type(error).__name__}: {error}"
+    finally:
+        outcome.simulated_s = cluster.clock.monotonic()
+        outcome.story = cluster.story.lines
+        outcome.sent = len(cluster.clients.sent)
+        outcome.acknowledged = sum(each.offset >= 0 for each in cluster.clients.sent)
+        _close(loop)
+    outcome.wall_s = time.perf_counter() - began + started.wall_s
     told = [
         *outcome.story,
         *(f"{each.body!r} {each.queue_id} {each.offset}" for each in cluster.clients.sent),
@@ -111,11 +163,12 @@ def _this_machine() -> Iterator[None]:
 
 
 async def _life(
-    cluster: Cluster, outcome: Outcome, minutes: float, scenario: Scenario | None, left_out: frozenset[int]
+    started: Started, outcome: Outcome, minutes: float, scenario: Scenario | None, left_out: frozenset[int]
 ) -> None:
+    cluster = started.cluster
     try:
-        await cluster.start()
-        await cluster.create_topic()
+        if started.failure is not None:
+            raise started.failure
         cluster.begin()
         nemesis = Nemesis(cluster, left_out)
         try:

@@ -155,6 +155,25 @@ async def _two_masters(cluster: Cluster, rng: random.Random) -> None:
     await cluster.clock.sleep(rng.uniform(1.0, 4.0))
 
 
+async def _elected_by_hand(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    leader = _leading_controller(cluster)
+    if leader is None:
+        return
+    for controller in cluster.controllers:
+        cluster.cut(controller, master)
+        cluster.cut(master, controller)
+    cluster.story.tell(f"{master.host.name}, the master, and the controllers do not reach each other")
+    await cluster.clock.sleep(rng.uniform(0.0, 0.2))
+    chosen = rng.choice(_others(cluster, master))
+    cluster.story.tell(f"somebody tells the controllers to make {chosen.host.name} master")
+    await cluster.elect(leader, chosen)
+    await cluster.until(
+        lambda: chosen.process.role.takes_writes, LONG_S, "who was chosen never became master", step_s=0.02
+    )
+    await cluster.clock.sleep(rng.uniform(1.0, 4.0))
+
+
 async def _confirm_of_another_epoch(cluster: Cluster, rng: random.Random) -> None:
     master = await _full_set(cluster)
     for node in _others(cluster, master):
@@ -348,6 +367,12 @@ _ALL = (
         "two-masters",
         "RocketMQ 7017: a master cut off together with a controller went on answering while another one was elected",
         _two_masters,
+        Settings(waits_for_replicas=False),
+    ),
+    Scenario(
+        "elected-by-hand",
+        "another master is asked for while the one there is cannot hear of it, and answers under its lease",
+        _elected_by_hand,
         Settings(waits_for_replicas=False),
     ),
     Scenario(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aerobee.simulation.run import Outcome
+from aerobee.simulation.outcome import Outcome
 
 Run = Callable[[frozenset[int]], Outcome]  # a run without the faults of these numbers
 

@@ -124,6 +124,10 @@ class SimulatedDisk:
 
     # -- faults
 
+    def reseed(self, rng: random.Random) -> None:
+        """What is lost and torn comes from these numbers from now on."""
+        self._rng = rng
+
     def check(self, call: str, path: str) -> None:
         """Raise the OSError or PowerCut that is due for this call, if one is."""
         if self._calls_left >= 0:

@@ -8,6 +8,7 @@ are replaced by InlineExecutor, the disk is SimulatedDisk. The loop's timers and
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
 import selectors
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 from aerobee.clock import ManualClock
 from aerobee.errors import UsageError
 
+_copy_context = contextvars.copy_context
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -148,6 +150,24 @@ class _LoopTimer(asyncio.TimerHandle):
         super().cancel()
 
 
+class _Handle(asyncio.Handle):
+    """A call of the loop's next turn, without what asyncio keeps for its debug mode."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Any,
+    ) -> None:
+        self._callback, self._args, self._loop = callback, args, loop
+        self._context = _copy_context() if context is None else context
+        self._cancelled = False
+        self._source_traceback = self._repr = None
+
+
 class SimulatedLoop(asyncio.SelectorEventLoop):
     """An event loop on a SimulatedClock."""
 
@@ -162,18 +182,28 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     # asyncio's own forms of these look into its heap of timers and ask its selector, with each turn.
 
     def _run_once(self) -> None:
-        ready = self._turn
-        if not ready:
-            self._simulated_clock.step()
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+        ready, step = self._turn, self._simulated_clock.step
+        popleft = ready.popleft
+        while not self._stopping:  # type: ignore[attr-defined]  # of asyncio's BaseEventLoop
+            if not ready:
+                step()
+            for _ in range(len(ready)):
+                handle = popleft()
+                if handle._cancelled:
+                    continue
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler(
+                        {"message": f"Exception in callback {handle._callback!r}", "exception": error}
+                    )
 
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Any = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._turn.append(handle)
         return handle
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from aerobee.errors import UsageError
 
 Factory = Callable[[], asyncio.BaseProtocol]
 FIRST_PORT = 20_000
+_AT = struct.Struct("<d")
 RESEND_S = 0.2  # between looks whether a way is open again
 GIVE_UP_S = 15.0  # so long TCP tries; then the connection is broken
 CONNECT_S = 3.0  # so long a connect tries
@@ -45,6 +47,7 @@ class _Transport(asyncio.Transport):
         self._wire: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
         self._cut_since: float | None = None
         self.hangs = False
+        self.way = b""  # to here, "sender>receiver"
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.closed and data:
@@ -86,7 +89,7 @@ class _Transport(asyncio.Transport):
     def receive(self, data: bytes) -> None:
         if self.closed:
             return
-        self._network.note(self.other.owner, self.owner)
+        self._network.note(self.way)
         if self._paused:
             self._held.append(data)
         else:
@@ -159,9 +162,9 @@ class SimulatedNetwork:
         self._cut: set[tuple[str, str]] = set()
         self._next_port = FIRST_PORT
 
-    def note(self, one: str, other: str) -> None:
-        """Something of `one` reached `other`."""
-        self.trace = zlib.crc32(f"{self.clock.monotonic():.6f}{one}>{other}".encode(), self.trace)
+    def note(self, way: bytes) -> None:
+        """Something arrived that had gone this way, "sender>receiver"."""
+        self.trace = zlib.crc32(_AT.pack(self.clock.monotonic()), zlib.crc32(way, self.trace))
 
     def endpoint(self, name: str) -> Endpoint:
         """The network as one party sees it."""
@@ -236,6 +239,7 @@ class SimulatedNetwork:
         client = _Transport(self, owner, near, far)
         accepted = _Transport(self, server.owner, far, near)
         client.other, accepted.other = accepted, client
+        client.way, accepted.way = f"{server.owner}>{owner}".encode(), f"{owner}>{server.owner}".encode()
         client.protocol = cast(asyncio.Protocol, factory())
         accepted.protocol = cast(asyncio.Protocol, server.factory())
         self._open[client] = self._open[accepted] = None

@@ -16,14 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
+from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower, _MasterConnection
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ControllerAgent
 from aerobee.broker.replication.offset_merge import Merge, OffsetMerge
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.client.consumer.process_queue import ProcessQueue
+from aerobee.client.publish_route import TopicRoute
+from aerobee.client.route_cache import RouteCache
 from aerobee.errors import TransportError
 from aerobee.ha.controller import election, state
+from aerobee.ha.controller.leases import MasterLeases
 from aerobee.ha.sync_state_set import SyncStateSet
 from aerobee.simulation.broken import Checker
 from aerobee.simulation.run import run_seed
@@ -175,6 +178,32 @@ def _offsets_are_put_over() -> Any:
         yield
 
 
+def _free_at_once(_: MasterLeases, broker_name: str) -> float:
+    return float("-inf")
+
+
+@contextmanager
+def _clients_keep_their_first_route() -> Any:
+    refresh = RouteCache.refresh
+
+    async def first(cache: RouteCache, topic: str) -> TopicRoute:
+        return cache.cached(topic) or await refresh(cache, topic)
+
+    with mock.patch.object(RouteCache, "refresh", first):
+        yield
+
+
+@contextmanager
+def _replicas_report_what_the_master_has() -> Any:
+    send = _MasterConnection.report
+
+    def report(connection: _MasterConnection, offset: int) -> None:
+        send(connection, max(offset, connection._owner._master_end))
+
+    with mock.patch.object(_MasterConnection, "report", report):
+        yield
+
+
 def _disk_is_always_sound(agent: ControllerAgent) -> bool:
     return True
 
@@ -252,6 +281,24 @@ _ALL = (
         _a_message_is_forgotten,
         "power-of-all",
         (Checker.DELIVERED, Checker.PROGRESS),
+    ),
+    Mutation(
+        "the_lease_of_the_last_master_is_not_waited_for",
+        _replaced(MasterLeases, "free_at_ms", _free_at_once),
+        "elected-by-hand",
+        (Checker.ONE_MASTER,),
+    ),
+    Mutation(
+        "clients_keep_their_first_route",
+        _clients_keep_their_first_route,
+        "nobody-copies",
+        (Checker.PROGRESS,),
+    ),
+    Mutation(
+        "replicas_report_what_the_master_has",
+        _replicas_report_what_the_master_has,
+        "slow-to-join",
+        (Checker.ACKNOWLEDGED, Checker.CONFIRMED),
     ),
     Mutation("nobody_leaves_the_set", _nobody_leaves, "left-behind", (Checker.PROGRESS,)),
 )

@@ -10,19 +10,21 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from aerobee.simulation.fleet import run_all
-from aerobee.simulation.run import Outcome, run_seed
+from aerobee.simulation.fleet import run_all, run_groups
+from aerobee.simulation.outcome import Outcome
+from aerobee.simulation.run import groups_of, run_group, run_seed, start_of
 from aerobee.simulation.scenarios import SCENARIOS
 from tests.simulation.cluster_mutations import HISTORIES, MUTATIONS, noticed
 
-SEEDS = min(int(os.environ.get("AEROBEE_SEEDS", "0")), 100_000) or 12
+SEEDS = min(int(os.environ.get("AEROBEE_SEEDS", "0")), 100_000) or 2_000
+LONG_SEEDS = 12
 SCENARIO_SEEDS = 1
 SEEDS_TO_NOTICE = 6
-MINUTES = 0.2
+MINUTES, LONG_MINUTES = 0.02, 0.2
 JOBS = 2
 
 
@@ -38,12 +40,38 @@ def _told(outcome: Outcome) -> str:
     return "\n".join([f"seed {outcome.seed}: {outcome.failure}", *outcome.story])
 
 
-def test_clusters_keep_their_promises() -> None:
+@pytest.mark.parametrize(("count", "minutes"), [(SEEDS, MINUTES), (LONG_SEEDS, LONG_MINUTES)])
+def test_clusters_keep_their_promises(count: int, minutes: float) -> None:
+    """Many short lives, with a fault or two each, and some with faults upon faults."""
+    seen: set[int] = set()
     acknowledged = 0
-    for outcome in run_all(range(SEEDS), lambda seed: run_seed(seed, minutes=MINUTES), jobs=JOBS):
+    for outcome in run_groups(
+        groups_of(range(count)), lambda group: run_group(group, minutes=minutes), jobs=JOBS
+    ):
         assert not outcome.failure, _told(outcome)
         acknowledged += outcome.acknowledged
-    assert acknowledged > 10 * SEEDS
+        seen.add(outcome.seed)
+    assert seen == set(range(count))
+    assert acknowledged > 10 * count
+
+
+def test_a_seed_is_the_same_run_alone_and_among_those_that_share_its_start() -> None:
+    seeds = [200, 202, 204]
+    together = {
+        outcome.seed: outcome
+        for outcome in run_groups([seeds], lambda group: run_group(group, minutes=MINUTES), jobs=1)
+    }
+    (alone,) = run_all([204], lambda seed: run_seed(seed, minutes=MINUTES))
+    assert alone.digest == together[204].digest
+    assert alone.story == together[204].story
+    assert len({outcome.digest for outcome in together.values()}) == len(seeds)
+
+
+def test_seeds_share_a_start_with_their_neighbours() -> None:
+    groups = list(groups_of(range(60, 70)))
+    assert sorted(seed for group in groups for seed in group) == list(range(60, 70))
+    assert all(len({start_of(seed) for seed in group}) == 1 for group in groups)
+    assert len({start_of(group[0]) for group in groups}) == len(groups) == 4
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -103,6 +131,17 @@ def test_the_command_names_the_scenarios() -> None:
         [sys.executable, "-m", "aerobee.ops", "sim", "--list"], capture_output=True, text=True, check=True
     ).stdout
     assert all(name in listed for name in SCENARIOS)
+
+
+def test_seeds_without_an_outcome_have_failed() -> None:
+    def die(group: Sequence[int]) -> Iterator[Outcome]:
+        yield Outcome(group[0])
+        os._exit(7)
+
+    outcomes = {outcome.seed: outcome for outcome in run_groups([[3, 5, 7]], die)}
+    assert not outcomes[3].failure
+    assert "status 7" in outcomes[5].failure
+    assert "status 7" in outcomes[7].failure
 
 
 def test_a_run_whose_process_dies_is_a_failure() -> None:

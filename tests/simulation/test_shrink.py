@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.simulation.run import Outcome
+from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.shrink import shrink
 
 

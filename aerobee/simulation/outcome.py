@@ -1,0 +1,22 @@
+"""What became of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One run. `failure` is empty when every promise was kept; `digest` is the same for the same run."""
+
+    seed: int
+    failure: str = ""
+    checker: str = ""  # the name of the one that noticed
+    simulated_s: float = 0.0
+    wall_s: float = 0.0
+    sent: int = 0
+    acknowledged: int = 0
+    fault_count: int = 0  # of the schedule, with those that were left out
+    faults: dict[str, int] = field(default_factory=dict)
+    story: list[str] = field(default_factory=list)
+    digest: str = ""
