@@ -8,10 +8,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import pathlib
+import re
+import socket
+import struct
 import time
+import urllib.request
 from collections.abc import Iterator
 
-from tests.interop.rocketmq import Broker, Cluster, Driver, call
+from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, call, free_port, routed_brokers
 from tests.interop.test_java_client import make_group, make_topic
 from tests.interop.test_raw_requests import FOUND, has_message, pop, send
 from tests.waiting import wait_for
@@ -209,3 +214,134 @@ def test_latency_of_sends_is_measured(cluster: Cluster, driver: Driver, topic: s
         line.split(":", 1)[1].strip() for line in out.splitlines() if line.startswith("putLatency99 ")
     )
     assert float(shown) >= 0
+
+
+def test_topics_are_registered_in_parts_and_one_by_one_at_rocketmqs_nameserver(
+    kind: str, driver: Driver, tmp_path: pathlib.Path
+) -> None:
+    """enableSplitRegistration with a part of three topics, and enableSingleTopicRegister."""
+    nameserver = NameServer("rocketmq", tmp_path / "nameserver")
+    broker = Broker(
+        kind,
+        tmp_path / "broker",
+        nameserver.address,
+        enableSplitRegistration="true",
+        splitRegistrationSize="3",
+        registerNameServerPeriod="10000",
+    )
+
+    def make(name: str, queues: int) -> None:
+        out = driver.admin(
+            nameserver.address,
+            "updateTopic",
+            "-b",
+            broker.address,
+            "-t",
+            name,
+            "-r",
+            str(queues),
+            "-w",
+            str(queues),
+        )
+        assert "success" in out
+
+    def is_known(name: str) -> bool:
+        return routed_brokers(nameserver.address, name).get(broker.broker_name) == broker.address
+
+    try:
+        nameserver.start()
+        broker.start()
+        names = [f"Part{number}" for number in range(8)]
+        for name in names:
+            make(name, 2)
+        for split in ("true", "false"):
+            change(driver, broker, "enableSplitRegistration", split)
+            nameserver.kill()
+            nameserver.start()
+            wait_for(f"all topics, split {split}", lambda: all(map(is_known, names)), 90)
+        for number, single in enumerate(("true", "false")):
+            change(driver, broker, "enableSingleTopicRegister", single)
+            make(f"Single{number}", 3 + number)
+            wait_for("the route", lambda number=number: is_known(f"Single{number}"), 60)
+            _, body = call(
+                nameserver.address, 105, {"topic": f"Single{number}", "acceptStandardJsonOnly": "true"}
+            )
+            assert json.loads(body)["queueDatas"][0]["readQueueNums"] == 3 + number
+            assert all(map(is_known, names))
+    finally:
+        broker.kill()
+        nameserver.kill()
+
+
+def lag_series(port: int, group: str) -> dict[str, float]:
+    """Metric name to value of a group's series."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
+        text = reply.read().decode()
+    found = re.findall(rf'^(\w+)\{{[^}}]*consumer_group="{group}"[^}}]*\}} ([\d.Ee+]+)', text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def test_lag_is_estimated_through_the_filter_of_a_member(
+    kind: str, driver: Driver, tmp_path: pathlib.Path
+) -> None:
+    """estimateAccumulation: RocketMQ puts the estimate in rocketmq_consumer_lag_messages, here it has a series of its own."""
+    port = free_port()
+    cluster = Cluster(
+        kind, tmp_path, metricsExporterType="PROM", metricsPromExporterPort=str(port), metricsPromExporterHost="127.0.0.1",
+        metricsLagIntervalMillis="1000",
+    )  # fmt: skip
+    name = (
+        "rocketmq_consumer_lag_messages" if kind == "rocketmq" else "aerobee_consumer_lag_filtered_messages"
+    )
+    topic, group = driver.unique("Estimated_"), driver.unique("CG_estimated")
+    try:
+        cluster.start()
+        make_topic(driver, cluster, topic, queues=1)
+        make_group(driver, cluster, group)
+        with driver.producer(cluster.namesrv) as producer:
+            producer.send(
+                [{"topic": topic, "body": "x", "tags": "odd" if n % 4 == 1 else "even"} for n in range(40)]
+            )
+        with member(cluster.broker.address, topic, group, "odd"):
+            commit = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "0"}
+            call(cluster.broker.address, 15, commit)
+            wait_for("the estimate", lambda: lag_series(port, group).get(name) == 10, 60)
+            change(driver, cluster.broker, "estimateAccumulation", "false")
+            without = 40.0 if kind == "rocketmq" else None
+            wait_for("no estimate", lambda: lag_series(port, group).get(name) == without, 60)
+            change(driver, cluster.broker, "estimateAccumulation", "true")
+            wait_for("the estimate again", lambda: lag_series(port, group).get(name) == 10, 60)
+    finally:
+        cluster.stop()
+
+
+@contextlib.contextmanager
+def member(address: str, topic: str, group: str, tag: str) -> Iterator[None]:
+    """A consumer that says what it wants and asks for nothing; it is a member while its connection is open."""
+    code = 0
+    for letter in tag:
+        code = (31 * code + ord(letter)) & 0xFFFFFFFF
+    subscription = {
+        "topic": topic, "subString": tag, "tagsSet": [tag], "codeSet": [code - (1 << 32) if code >> 31 else code],
+        "subVersion": 1, "classFilterMode": False, "expressionType": "TAG",
+    }  # fmt: skip
+    consumer = {
+        "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "unitMode": False,
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [subscription],
+    }  # fmt: skip
+    body = json.dumps({"clientID": "raw@1", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+    header = json.dumps(
+        {"code": HEARTBEAT, "language": "JAVA", "version": 513, "opaque": 1, "flag": 0}
+    ).encode()
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as link:
+        link.sendall(struct.pack(">iI", 4 + len(header) + len(body), len(header)) + header + body)
+        with link.makefile("rb") as stream:
+            while True:  # the broker tells its members of a change before it answers
+                (size,) = struct.unpack(">i", stream.read(4))
+                frame = stream.read(size)
+                told = json.loads(frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
+                if told["flag"] & 1:
+                    break
+            assert told["code"] == 0
+            yield
