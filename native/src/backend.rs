@@ -329,10 +329,12 @@ impl State {
             if !is_open || !family.codes().contains(&request.code) {
                 continue;
             }
-            self.shared.appender.has_called |= !family.is_silent();
             match family.serve(&mut self.shared, burst, request) {
                 Err(Stop::Slow) => {}
-                served => return served,
+                served => {
+                    self.shared.appender.has_called |= !family.is_silent();
+                    return served;
+                }
             }
         }
         Err(Stop::Slow)

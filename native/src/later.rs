@@ -143,6 +143,8 @@ impl Later {
     ) -> Outcome<Answer> {
         let fields = LETTERS.map(|name| request.fields.get(name));
         let [topic, queue, sys_flag, born, flag, properties, tries, batch] = fields;
+        // First what tells half messages apart: nothing else of them is read here.
+        let sys_flag = sys_flag.small().filter(|flag| flag & !ORDINARY_SYS_FLAG == 0).ok_or(Stop::Slow)?;
         if !batch.is_no_batch() || !properties.text_into(text) {
             return Err(Stop::Slow);
         }
@@ -165,7 +167,6 @@ impl Later {
             Wish::At(_) => self.timer(shared, py)?,
         };
         let unique_key = pairs.unique_key.filter(|key| is_alphanumeric(key)).ok_or(Stop::Slow)?;
-        let sys_flag = sys_flag.small().filter(|flag| flag & !ORDINARY_SYS_FLAG == 0).ok_or(Stop::Slow)?;
         shared.set_unique_key(unique_key);
         hashes.clear();
         let tag_code = shared.hash(stored, &pairs, hashes);

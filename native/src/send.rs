@@ -51,6 +51,8 @@ fn store(
         return Err(Stop::Slow);
     }
     let [topic, queue, sys_flag, born, flag, properties, tries, _] = names.map(|name| fields.get(name));
+    // First what tells half messages apart: nothing else of them is read here.
+    let sys_flag = sys_flag.small().filter(|flag| flag & !ORDINARY_SYS_FLAG == 0).ok_or(Stop::Slow)?;
     let (topic, queue) = shared.find(burst.writing.py, topic, queue)?;
     if !properties.text_into(text) {
         return Err(Stop::Slow);
@@ -60,7 +62,6 @@ fn store(
         return Err(Stop::Slow);
     }
     let unique_key = pairs.unique_key.filter(|key| is_alphanumeric(key)).ok_or(Stop::Slow)?;
-    let sys_flag = sys_flag.small().filter(|flag| flag & !ORDINARY_SYS_FLAG == 0).ok_or(Stop::Slow)?;
     shared.set_unique_key(unique_key);
     hashes.clear();
     let tag_code = shared.hash(topic, &pairs, hashes);

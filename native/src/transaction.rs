@@ -66,6 +66,11 @@ impl Family for Transactions {
         Gate::Sends
     }
 
+    /// What is begun and committed is noted in the table, and told at the end of the run of turns.
+    fn is_silent(&self) -> bool {
+        true
+    }
+
     fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
         if request.form != Form::Json {
             return Err(Stop::Slow);
@@ -251,7 +256,10 @@ impl Transactions {
                 self.commit(shared, burst, &transaction, &id, physical_offset, size)?;
                 intern!(py, "committed")
             }
-            Some(ROLLBACK) => intern!(py, "rolled_back"),
+            Some(ROLLBACK) => {
+                shared.appender.has_called = true; // its op record is not to wait for the next timer
+                intern!(py, "rolled_back")
+            }
             _ => return Err(Stop::Slow),
         };
         if let Some(turn) = self.turn.as_mut() {

@@ -100,6 +100,10 @@ class Later:
             raise NotOrdinary
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
+            # First what tells half messages apart: nothing else of them is read here.
+            sys_flag = number(sys_flag)
+            if sys_flag & ~ORDINARY_SYS_FLAG:
+                raise ValueError
             pairs = request.read_properties(text)
             (delay,) = [name for name in repeated_names(text) if name in _DELAYS]
             if not self._special_properties.isdisjoint(pairs) or batch not in NOT_BATCH:
@@ -108,9 +112,8 @@ class Later:
             due = self._due(self._turn_of_burst(), delay, pairs[delay])
             topic, queue = shared.find(topic_name, queue_text)
             unique_key = pairs["UNIQ_KEY"]
-            sys_flag = number(sys_flag)
             body = request.body
-            if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~ORDINARY_SYS_FLAG:
+            if not (unique_key.isalnum() and unique_key.isascii()):
                 raise ValueError
             out_text = "" if due.level else f"{TIMER_OUT_MS}\x01{due.out_ms}\x02"
             properties = (

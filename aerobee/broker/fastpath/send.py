@@ -63,6 +63,10 @@ class Sends:
             )
             if batch not in NOT_BATCH:
                 raise ValueError
+            # First what tells half messages apart: nothing else of them is read here.
+            sys_flag = 0 if sys_flag == "0" else number(sys_flag)
+            if sys_flag & ~ORDINARY_SYS_FLAG:
+                raise ValueError
             topic = shared.topics.get(topic_name) or shared.admit(topic_name)
             queue = topic.queues.get(queue_text) or shared.admit_queue(topic, queue_text)
             pairs = request.pairs = read_pairs(text)
@@ -70,8 +74,7 @@ class Sends:
                 raise ValueError
             waits = shared.holds_replies and shared.waits(pairs)
             unique_key = pairs["UNIQ_KEY"]
-            sys_flag = 0 if sys_flag == "0" else number(sys_flag)
-            if not (unique_key.isalnum() and unique_key.isascii()) or sys_flag & ~ORDINARY_SYS_FLAG:
+            if not (unique_key.isalnum() and unique_key.isascii()):
                 raise ValueError
             properties = f"{text if text[-1] == _CLOSE else text + _CLOSE}{shared.own_properties}".encode()
             body = request.data[request.body_at : request.end]
