@@ -130,8 +130,10 @@ def run(
         running: list[Server] = []
         for name in names:
             start = getattr(servers, name.replace("-", "_") if name != "null" else "null_server")
-            flush = {"sync_flush": True} if sync_flush else {}
-            running.append(stack.enter_context(start(**flush)))
+            settings: dict[str, Any] = {"extra": servers.PATIENT} if name in BROKERS else {}
+            if sync_flush:
+                settings["sync_flush"] = True
+            running.append(stack.enter_context(start(**settings)))
         for server in running:
             if server.name in BROKERS and not sync_flush:
                 warm = str(WARM_MESSAGES if server.name == "rocketmq" else WARM_MESSAGES // 10)

@@ -36,12 +36,10 @@ SHAPES = (
     ("gross", "64 in flight, 128 B"),
     ("net", "64 in flight, 128 B, without what an idle broker burns"),
 )
-# On a busy machine both refuse sends that waited for 200 ms.
-PATIENT = {"waitTimeMillsInSendQueue": "10000"}
 SERVERS = {
-    "aerobee": lambda: servers.aerobee(extra=PATIENT),
-    "aerobee-python": lambda: servers.aerobee_python(extra=PATIENT),
-    "rocketmq": lambda: servers.rocketmq(heap="1g", extra=PATIENT),
+    "aerobee": lambda: servers.aerobee(extra=servers.PATIENT),
+    "aerobee-python": lambda: servers.aerobee_python(extra=servers.PATIENT),
+    "rocketmq": lambda: servers.rocketmq(heap="1g", extra=servers.PATIENT),
 }
 
 
