@@ -35,14 +35,12 @@ from bench.servers import Server
 SEND, CREATE_TOPIC, MAX_OFFSET, PULL = 310, 17, 30, 11
 QUEUES = 4
 IN_FLIGHT = 64
-# On a busy machine both refuse sends that waited for 200 ms.
-PATIENT = {"waitTimeMillsInSendQueue": "10000"}
 BODY = b"x" * 128
 IDLE_S = 3.0
 STARTERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
-    "aerobee": lambda: servers.aerobee(extra=PATIENT),
-    "aerobee-python": lambda: servers.aerobee_python(extra=PATIENT),
-    "rocketmq": lambda: servers.rocketmq(extra=PATIENT),
+    "aerobee": lambda: servers.aerobee(extra=servers.PATIENT),
+    "aerobee-python": lambda: servers.aerobee_python(extra=servers.PATIENT),
+    "rocketmq": lambda: servers.rocketmq(extra=servers.PATIENT),
 }
 _WORDS = struct.Struct(">II")
 

@@ -412,9 +412,14 @@ impl Appender {
         }
         log.end = end;
         log.is_changed = true;
-        if !live.window.write((live.max_offset - live.base) * QUEUE_ENTRY_BYTES, &self.entry_bytes) {
+        let entries_at = (live.max_offset - live.base) * QUEUE_ENTRY_BYTES;
+        if !live.window.write(entries_at, &self.entry_bytes) {
             return Err(PyBufferError::new_err("a queue entry lies beyond its file"));
         }
+        debug_assert!({
+            let mut written = Vec::new();
+            live.window.append_to(entries_at, self.entry_bytes.len(), &mut written) && written == self.entry_bytes
+        });
         live.max_offset = next_offset;
         live.is_changed = true;
         if !live.is_dirty {
