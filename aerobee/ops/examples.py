@@ -32,6 +32,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee console --hash-password",
     ),
     "sim": ("aerobee sim --seed 7 --story", "aerobee sim --runs 100 --minutes 0.5 --json"),
+    "placement apply": (
+        "aerobee placement apply plan.json --dry-run",
+        "aerobee placement apply plan.json --parallel 8 --grace 120",
+    ),
+    "placement revert": ("aerobee placement revert plan.json",),
+    "placement show": ("aerobee placement show plan.json",),
+    "spark placement": (
+        "aerobee spark placement --history /data/load --sample 2 --every 60 --plan plan.json",
+        "aerobee spark placement --history /data/load --plan plan.json --brokers brokers.json --horizon 30",
+    ),
     "spark lag": (
         "aerobee spark lag --history /data/lag",
         "aerobee spark lag --history /data/lag --rounds 120 --every 30 --alerts lag-alerts",

@@ -62,10 +62,11 @@ class History:
     format: str
     path: str = ""
     options: dict[str, str] = field(default_factory=dict)
+    schema: str = SAMPLE_SCHEMA
 
     def append(self, spark: Any, rows: Sequence[dict[str, Any]]) -> None:
         """Add samples of one look."""
-        frame = spark.createDataFrame([tuple(row.values()) for row in rows], SAMPLE_SCHEMA).coalesce(1)
+        frame = spark.createDataFrame([tuple(row.values()) for row in rows], self.schema).coalesce(1)
         writer = frame.write.format(self.format).options(**self.options).mode("append")
         writer.save(self.path) if self.path else writer.save()
 
@@ -73,7 +74,7 @@ class History:
         """All samples, with nothing read yet."""
         reader = spark.read.format(self.format).options(**self.options)
         if self.format in ("parquet", "json", "orc"):
-            reader = reader.schema(SAMPLE_SCHEMA)
+            reader = reader.schema(self.schema)
         return reader.load(self.path) if self.path else reader.load()
 
 
