@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import typer
@@ -55,22 +57,29 @@ def controller(
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)
         server = make_controller(settings)
-        watch = asyncio.create_task(stop_when_ended(server, stop))
-        try:
-            with stopping_with_stdin(stop, stop_with_stdin):
+        with stopping_with_stdin(stop, stop_with_stdin):
+            async with stopping_when_ended(server, stop):
                 await start_and_wait(server, stop, out, "controller", settings.controller.own_port)
-        finally:
-            watch.cancel()
-        if server.failure is not None:
-            raise server.failure
 
     run(command)
 
 
-async def stop_when_ended(server: Controller, stop: Stop) -> None:
-    """A controller whose disk failed must not stay as a process that looks alive."""
-    await server.ended.wait()
-    stop.set()
+@asynccontextmanager
+async def stopping_when_ended(server: Controller, stop: Stop) -> AsyncIterator[None]:
+    """Set `stop` when the controller ends by itself, and raise at the end what it failed of: one whose disk failed must not stay
+    as a process that looks alive."""
+
+    async def wait() -> None:
+        await server.ended.wait()
+        stop.set()
+
+    watch = asyncio.create_task(wait())
+    try:
+        yield
+    finally:
+        watch.cancel()
+    if server.failure is not None:
+        raise server.failure
 
 
 def make_controller(settings: ControllerSettings) -> Controller:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,18 +64,13 @@ def nameserver(
                 await start_and_wait(server, stop, out, "nameserver", settings.server.listen_port)
             return
         # Few have a controller in here, and it is a tenth of a second to load.
-        from aerobee.ops.controller import make_controller, stop_when_ended
+        from aerobee.ops.controller import make_controller, stopping_when_ended
 
         controller = make_controller(ControllerSettings(settings.controller, settings.tls))
-        watch = asyncio.create_task(stop_when_ended(controller, stop))
-        try:
-            with stopping_with_stdin(stop, stop_with_stdin):
-                both = NameServerWithController(server, controller)
+        both = NameServerWithController(server, controller)
+        with stopping_with_stdin(stop, stop_with_stdin):
+            async with stopping_when_ended(controller, stop):
                 await start_and_wait(both, stop, out, "nameserver", settings.server.listen_port)
-        finally:
-            watch.cancel()
-        if controller.failure is not None:
-            raise controller.failure
 
     run(command)
 
