@@ -61,7 +61,7 @@ class Gate:
         }
 
     def check(self, peer: Peer, request: RemotingCommand) -> None:
-        """Return when the request may be served. Raises RemoteError (16)."""
+        """Return when the request may be served: the peer's `principal` is who signed it then. Raises RemoteError (16)."""
         host = peer.host_port[0]
         who = ""
         try:
@@ -82,6 +82,8 @@ class Gate:
             self.refused_count += 1
             self._note(request, host, request.field(ACCESS_KEY) or "", f"refused: {refusal.remark}")
             raise
+        if self._keeper is not None:
+            peer.principal = who
         if request.code in ADMIN:
             self._note(request, host, who, "passed")
 

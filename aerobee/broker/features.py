@@ -12,7 +12,7 @@ from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.send.batch_queue import BatchQueues
 from aerobee.broker.send.light_queue import LightQueues
-from aerobee.broker.send.reply import RequestReply
+from aerobee.broker.send.request_reply import RequestReply
 from aerobee.broker.static_topic.mapping_cleaning import MappingCleaning
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.service import Transactions

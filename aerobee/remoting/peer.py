@@ -13,7 +13,13 @@ from aerobee.remoting.command import RemotingCommand
 
 
 class Peer(Protocol):
-    """One client, tool or broker that is connected. Compared by identity; belongs to one event loop."""
+    """One client, tool or broker that is connected. Compared by identity; belongs to one event loop.
+
+    `principal`: who signed the request that is being served, "" for nobody in particular. The gate (access/gate.py) sets it before
+    the handler is called; one that awaits asks first, for the peer's next request may be another's.
+    """
+
+    principal: str
 
     @property
     def address(self) -> str:
@@ -28,11 +34,6 @@ class Peer(Protocol):
     @property
     def listener(self) -> str:
         """The name of the listener it came in through."""
-        ...
-
-    @property
-    def principal(self) -> str:
-        """Who it has proved to be; empty for nobody in particular."""
         ...
 
     @property

@@ -21,7 +21,7 @@ from aerobee.broker.admin import broker as broker_calls
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.fastpath import shared as fast_shared
 from aerobee.broker.fastpath.choice import VARIABLE
-from aerobee.broker.send import reply, send_service
+from aerobee.broker.send import request_reply, send_service
 from aerobee.store import queue_table
 from aerobee.store.queue_mender import QueueMender
 from aerobee.store.queue_rebuild import QueueRebuild
@@ -74,7 +74,7 @@ def wait_is_searched_for_in_the_text() -> Mutation:
 
     return all_of(
         patch(send_service, "wants_to_wait", wants),
-        patch(fast_shared, "waits_for_disk", wants),
+        patch(fast_shared, "wants_to_wait", wants),
     )
 
 
@@ -88,7 +88,9 @@ def settings_are_not_escaped() -> Mutation:
 
 def clients_write_to_the_brokers_own_topics() -> Mutation:
     taken: Callable[[str], bool] = lambda topic: True  # noqa: E731
-    return all_of(patch(send_service, "takes_client_sends", taken), patch(reply, "takes_client_sends", taken))
+    return all_of(
+        patch(send_service, "takes_client_sends", taken), patch(request_reply, "takes_client_sends", taken)
+    )
 
 
 SEMANTIC: dict[str, tuple[str, Callable[[], Mutation], str]] = {

@@ -1,4 +1,4 @@
-"""Who may pull over the fast path: the checks of pull/pull.py, asked once for many pulls (seam.Authorization)."""
+"""Who may pull over the fast path: the checks of pull/pull_service.py, asked once for many pulls (seam.Authorization)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aerobee.remoting.codes import RequestCode
 
 
 class Authorizations:
-    """Gives authorizations. What is refused here is refused, or served, by pull/pull.py."""
+    """Gives authorizations. What is refused here is refused, or served, by pull/pull_service.py."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Authorizations:
             or not topic.is_readable
             or not config.broker_permission & PERM_READ
             or not (self._role.serves_group or config.slave_read_enable)
-            or config.subscription_conflict_policy == REFUSE  # pull/pull.py knows who was refused
+            or config.subscription_conflict_policy == REFUSE  # pull/pull_service.py knows who was refused
             or config.reject_pull_consumer_enable  # pull/pull_service.py knows who may pull
             or (code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable)
             or not self._groups.is_readable(group_name, topic_name)
@@ -74,7 +74,7 @@ class Authorizations:
             try:
                 expression = self._expressions.get(subscription.sub_string)
             except FilterSyntaxError:
-                return None  # pull/pull.py says where the fault is
+                return None  # pull/pull_service.py says where the fault is
             tag_codes, accept, program = expression.tag_codes, expression.test.record, expression.program
         may_move = config.slave_read_enable
         return Authorization(
@@ -91,7 +91,7 @@ class Authorizations:
         )
 
     def _subscription(self, key: AuthorizationKey, may_broadcast: bool) -> SubscriptionData | None:
-        """What the request says, or else what the group's heartbeats said; None when pull/pull.py has to look."""
+        """What the request says, or else what the group's heartbeats said; None when pull/pull_service.py has to look."""
         _, group_name, topic_name, text, sub_version = key
         if text is not None and text.startswith(SQL_MARK):
             return SubscriptionData(topic_name, text.removeprefix(SQL_MARK), expression_type=SQL_EXPRESSION)

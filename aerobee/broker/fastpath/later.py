@@ -1,6 +1,6 @@
 """Messages with a delay level or a time, as Java and Go send them (310, JSON header). A core.
 
-The outcome is that of send/send.py with the hooks of send/delay_level.py and timer/timer_hook.py: the message in its
+The outcome is that of send/send_service.py with the hooks of send/delay_level.py and timer/timer_hook.py: the message in its
 level's queue of SCHEDULE_TOPIC_XXXX, or in queue 0 of rmq_sys_wheel_timer with the handle by which it can be recalled in
 the reply. Whatever is not quite ordinary is left for the handlers: two delays, a number that is written otherwise than
 plainly, a time that has passed or lies too far ahead, a transaction.

@@ -119,7 +119,7 @@ def born_time(value: Any) -> int:
     return int(value) if is_plain else number(value)
 
 
-def waits_for_disk(pairs: Mapping[str, str]) -> bool:
+def wants_to_wait(pairs: Mapping[str, str]) -> bool:
     """Whether the sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
     wait = pairs.get("WAIT")
     return wait is None or wait == "true" or wait.lower() == "true"

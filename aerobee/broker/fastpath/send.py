@@ -1,6 +1,6 @@
 """Sends of one message (10, 310) that are no more than to be stored. A core.
 
-Records and replies are what send/send.py makes. A stored text is the client's own text with the broker's properties at
+Records and replies are what send/send_service.py makes. A stored text is the client's own text with the broker's properties at
 its end; RocketMQ writes it again in the order of a hash map, which has no meaning.
 """
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.fastpath.permits import HOLDS
-from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number, waits_for_disk
+from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number, wants_to_wait
 from aerobee.broker.fastpath.seam import Appended, BackendSettings, PullResult
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
 from aerobee.remoting.command import RemotingCommand
@@ -72,7 +72,7 @@ class Shared:
 
     def waits(self, properties: Mapping[str, str]) -> bool:
         """Whether a message's answer is held. Raises NotOrdinary when it is not, and may not leave from here."""
-        waits = self.holds_replies and waits_for_disk(properties)
+        waits = self.holds_replies and wants_to_wait(properties)
         if self.holds_all and not waits:
             raise NotOrdinary
         return waits

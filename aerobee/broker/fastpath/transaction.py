@@ -1,6 +1,6 @@
 """Transactions: half messages (310) and one-way END_TRANSACTION (37) as Java and Go send them (JSON header). A core.
 
-The outcome is that of send/send.py with the half message hook, and of transaction/end.py; whatever is not quite ordinary
+The outcome is that of send/send_service.py with the half message hook, and of transaction/end.py; whatever is not quite ordinary
 is left for them. What makes it cheap: the committed record is cut out of the half record's bytes, for a half text of ours
 ends with REAL_TOPIC and REAL_QID. Which transactions are open is known to the hooks; they are told of each that a frame
 begins or decides as soon as its record is in the log, so that the next frame of the burst finds it.

@@ -22,6 +22,7 @@ from aerobee.errors import ConfigError, RemoteError, StoreError, UsageError
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.peer import Peer
 from aerobee.remoting.signature import Credentials
 from tests.fakes import FakePeer
 
@@ -332,3 +333,17 @@ def test_controllers_sign_with_keys_of_their_own_file() -> None:
     assert "innersecret" not in str(to_properties(config))
     with pytest.raises(ConfigError, match="innerClientAuthenticationCredentials is not"):
         assert replace(config, inner_client_authentication_credentials="inner:innersecret").credentials
+
+
+def test_the_peers_principal_is_who_signed_the_request_that_is_served() -> None:
+    gate, peer = closed(users()), FakePeer()
+    seen: list[str] = []
+
+    def handler(asked_by: Peer, asked: RemotingCommand) -> None:
+        seen.append(asked_by.principal)
+
+    (serve,) = gate.guard({SEND: handler}).values()
+    serve(peer, request(SEND, b="orders-eu"))  # type: ignore[arg-type]
+    with pytest.raises(RemoteError):
+        serve(peer, request(SEND, b="orders-eu", user=""))  # type: ignore[arg-type]
+    assert seen == ["alice"]

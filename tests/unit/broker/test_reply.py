@@ -11,7 +11,7 @@ import pytest
 
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.send.reply import RequestReply
+from aerobee.broker.send.request_reply import RequestReply
 from aerobee.clock import ManualClock
 from aerobee.errors import RequestTimeout
 from aerobee.message import decode_properties
