@@ -96,15 +96,21 @@ async def _kill(cluster: Cluster, *nodes: Node, power: bool = False) -> None:
     await asyncio.gather(*(cluster.kill(node, power=power) for node in nodes))
 
 
-async def _set_grows_early(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
-    back = rng.choice(_others(cluster, master))
-    await _kill(cluster, back)
+async def _one_leaves(cluster: Cluster, rng: random.Random, master: Node) -> Node:
+    """A replica dies, and is not in sync any more."""
+    node = rng.choice(_others(cluster, master))
+    await _kill(cluster, node)
     await cluster.until(
         lambda: (found := _set_of(master)) is not None and len(found.counted) == 2,
         LONG_S,
         "the set never shrank",
     )
+    return node
+
+
+async def _set_grows_early(cluster: Cluster, rng: random.Random) -> None:
+    master = await _full_set(cluster)
+    back = await _one_leaves(cluster, rng, master)
     await _start(cluster, back)
 
     def is_in() -> bool:
@@ -250,13 +256,7 @@ async def _nobody_copies(cluster: Cluster, rng: random.Random) -> None:
 
 async def _left_behind(cluster: Cluster, rng: random.Random) -> None:
     master = await _full_set(cluster)
-    behind = rng.choice(_others(cluster, master))
-    await _kill(cluster, behind)
-    await cluster.until(
-        lambda: (found := _set_of(master)) is not None and len(found.counted) == 2,
-        LONG_S,
-        "the set never shrank",
-    )
+    behind = await _one_leaves(cluster, rng, master)
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
     await _kill(cluster, *_others(cluster, behind))
     await _start(cluster, behind)
@@ -266,13 +266,7 @@ async def _left_behind(cluster: Cluster, rng: random.Random) -> None:
 
 async def _slow_to_join(cluster: Cluster, rng: random.Random) -> None:
     master = await _full_set(cluster)
-    behind = rng.choice(_others(cluster, master))
-    await _kill(cluster, behind)
-    await cluster.until(
-        lambda: (found := _set_of(master)) is not None and len(found.counted) == 2,
-        LONG_S,
-        "the set never shrank",
-    )
+    behind = await _one_leaves(cluster, rng, master)
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
     await _start(cluster, behind)
     await cluster.until(

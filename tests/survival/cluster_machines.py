@@ -180,34 +180,11 @@ class Machines:
 
     def cut_off(self, machine: Machine) -> None:
         """From all other machines; what runs beside them, the clients, still gets there."""
+        inside = ("ip", "netns", "exec", machine.name, "iptables", "-A")
         for other in self.all:
             if other is not machine:
-                _run(
-                    "ip",
-                    "netns",
-                    "exec",
-                    machine.name,
-                    "iptables",
-                    "-A",
-                    "INPUT",
-                    "-s",
-                    other.address,
-                    "-j",
-                    "DROP",
-                )
-                _run(
-                    "ip",
-                    "netns",
-                    "exec",
-                    machine.name,
-                    "iptables",
-                    "-A",
-                    "OUTPUT",
-                    "-d",
-                    other.address,
-                    "-j",
-                    "DROP",
-                )
+                _run(*inside, "INPUT", "-s", other.address, "-j", "DROP")
+                _run(*inside, "OUTPUT", "-d", other.address, "-j", "DROP")
 
     def open(self, machine: Machine) -> None:
         _run("ip", "netns", "exec", machine.name, "iptables", "-F")
