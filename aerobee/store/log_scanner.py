@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+from aerobee.message import MAGIC_BLANK
 from aerobee.store.commit_log import BLANK_BYTES, ZERO_RUN_BYTES_MAX, CommitLog
 from aerobee.store.disk import MappedFile
 from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, scan_record
@@ -18,6 +19,7 @@ from aerobee.store.zeros import is_zero
 _READ_BYTES = 1 << 20
 _SEARCH_STEP_BYTES = 1 << 20
 MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+_BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
 
 OnDamage = Callable[[int, int, str], None]  # from, to, what is wrong there
 
@@ -69,6 +71,8 @@ class LogScanner:
             self._window = segment.file.read(offset - segment.base, stop)
             self._window_base, self._window_segment, at = offset, segment.base, 0
         size = max(8, int.from_bytes(self._window[at : at + 4], "big"))
+        if self._window[at + 4 : at + 8] == _BLANK_MAGIC:
+            return self._window[at : at + 8]  # its size is the rest of the file
         if at + size > len(self._window):
             return segment.file.read(
                 offset - segment.base, min(segment.size, offset - segment.base + min(size, segment.size))

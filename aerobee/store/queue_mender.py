@@ -14,7 +14,7 @@ from aerobee.message import MAGIC_BLANK
 from aerobee.store.commit_log import BLANK_BYTES, CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.dispatch import scan_record
-from aerobee.store.log_scanner import MAGICS
+from aerobee.store.log_scanner import MAGICS, LogScanner
 from aerobee.store.queue_table import AnyQueue, QueueTable
 
 SEARCH_BYTES_MAX = 64 << 20  # of the log, a quarter of a second: more is for `aerobee store repair`
@@ -114,11 +114,14 @@ class QueueMender:
             if head[4:8] == MAGIC_BLANK.to_bytes(4, "big"):
                 at = segment.end
                 continue
-            if len(head) < _HEAD.size or head[4:8] not in MAGICS or size < _HEAD.size:
-                return None  # the log is damaged here, and what is behind is not reached by sizes
-            _, _, queue_id, queue_offset, own = _HEAD.unpack(head)
-            if own != at:
-                return None
+            is_record = len(head) == _HEAD.size and head[4:8] in MAGICS and size >= _HEAD.size
+            _, _, queue_id, queue_offset, own = _HEAD.unpack(head) if is_record else (0, b"", 0, 0, -1)
+            if own != at:  # the log is damaged here: sizes lead nowhere, the next whole record is looked for
+                behind = LogScanner(log, check_crc=False).next_record(at, stop=min(stop, limit))
+                if behind is None:
+                    return None
+                at = behind.physical_offset
+                continue
             if (queue_id, queue_offset) == (queue.queue_id, offset) and topic in segment.file.peek(
                 place, min(segment.size, place + size)
             ):

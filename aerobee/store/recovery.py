@@ -266,6 +266,14 @@ class Recovery:
         expected = self._bounds.index_end if self._bounds is not None else -1
         if not why and self._index.last_physical_offset < min(expected, self._dispatch_from - 1):
             why = f"it ends at {self._index.last_physical_offset} of {expected}"
+        if not why and self._is_index_gone():
+            why = "there is no file, and the checkpoint says that there was one"
+            if not self._checks_all:
+                self.report.notes.append(
+                    f"the key index in {self._index.directory} is gone; records from here on are indexed, and `aerobee store "
+                    "repair` indexes the older ones"
+                )
+                return
         if why:
             self._before_rebuild()
             self._index.remove_faulty()
@@ -274,6 +282,15 @@ class Recovery:
             self.report.notes.append(
                 f"the key index in {self._index.directory} is not whole ({why}) and is built again"
             )
+
+    def _is_index_gone(self) -> bool:
+        """Whether RocketMQ's checkpoint speaks of an index and none is there; ours says where it ended, too."""
+        return (
+            self._bounds is None
+            and self._checkpoint.index_timestamp > 0
+            and self._index.last_physical_offset < 0
+            and self._log.min_offset < self._dispatch_from
+        )
 
     @property
     def _checks_all(self) -> bool:

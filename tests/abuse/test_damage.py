@@ -27,6 +27,7 @@ ONCE_LOST = {
     7354: "the same between two files of zeros",
     3108: "RocketMQ's whole records behind a damaged one are no torn end",
     5093: "nor are ours when the checkpoint is gone",
+    20842: "an entry is found again behind a damaged place of the log",
 }
 QUIET = ("quiet", 0)
 ORDERS = ("orders", 1)
