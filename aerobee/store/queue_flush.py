@@ -6,6 +6,7 @@ before it is on the disk. It is what the checkpoint may promise, and where recov
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aerobee.store.disk import Disk
@@ -65,8 +66,10 @@ class QueueFlusher:
     def sync(self, work: Work) -> None:
         """Raises OSError; then nothing is known about what the round should have made durable."""
         for directory in work.directories:
-            if self._disk.is_dir(directory):
-                self._disk.sync_dir(directory)
+            # A topic may be deleted meanwhile, also between two lines here: what is gone has no names to keep.
+            with suppress(FileNotFoundError):
+                if self._disk.is_dir(directory):
+                    self._disk.sync_dir(directory)
         for file in work.files:
             self._pool.sync_file(file)
         for index_file in work.index_files:

@@ -1,14 +1,18 @@
 """Consume queues on a simulated disk."""
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
 from aerobee.errors import StoreFull
+from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ENTRY, FILLER, ConsumeQueue
 from aerobee.store.disk import RealDisk
+from aerobee.store.index_file import KeyIndex
 from aerobee.store.queue_files import FilePool
+from aerobee.store.queue_flush import QueueFlusher
 from aerobee.testing.simulated_disk import SimulatedDisk
 
 FILE_BYTES = 200  # ten entries
@@ -131,3 +135,27 @@ def test_many_queues_share_a_few_open_files(disk: SimulatedDisk) -> None:
 
 def test_an_entry_is_20_bytes_big_endian() -> None:
     assert ENTRY.pack(1, 2, -1).hex() == "0000000000000001" + "00000002" + "ffffffffffffffff"
+
+
+def test_a_directory_that_is_deleted_while_its_round_is_synced_stops_nothing(tmp_path: Path) -> None:
+    class Deletes(RealDisk):
+        """The topic is deleted by the loop's thread just when the other thread has looked."""
+
+        def is_dir(self, path: str) -> bool:
+            found = super().is_dir(path)
+            if found and path.endswith("/T"):
+                os.rmdir(path)
+            return found
+
+    pool = FilePool(Deletes())
+    gone, kept = tmp_path / "consumequeue" / "T", tmp_path / "consumequeue" / "U"
+    for directory in (gone, kept):
+        directory.mkdir(parents=True)
+        pool.unsynced_dirs.add(str(directory))
+    flusher = QueueFlusher(
+        pool, KeyIndex(StoreConfig(store_path_root_dir=str(tmp_path)), pool.disk), pool.disk
+    )
+    flusher.sync_all()
+    assert not gone.exists()
+    assert kept.is_dir()
+    assert not pool.unsynced_dirs
