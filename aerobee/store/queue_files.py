@@ -179,7 +179,12 @@ class FilePool:
             mapped.sync(0, file.size)
             return
         # Closed while dirty: the kernel tells a write error that nobody has seen to the next who opens the file.
-        mapped = self.disk.open_mapped(file.path)
+        try:
+            mapped = self.disk.open_mapped(file.path)
+        except FileNotFoundError:
+            if file.removed:  # by the loop's thread, since the look above
+                return
+            raise
         try:
             mapped.sync(0, file.size)
         finally:
@@ -194,7 +199,12 @@ class FilePool:
 
     def remove(self, file: QueueFile) -> None:
         """Delete the file from the disk."""
-        self.disk.remove(file.path)
+        file.removed = True  # first: another thread that misses the file has to know why
+        try:
+            self.disk.remove(file.path)
+        except OSError:
+            file.removed = False
+            raise
         self.unsynced_dirs.add(os.path.dirname(file.path))
         self.forget(file)
 

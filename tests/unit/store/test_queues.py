@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from aerobee.errors import StoreFull
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ENTRY, FILLER, ConsumeQueue
-from aerobee.store.disk import RealDisk
+from aerobee.store.disk import MappedFile, RealDisk
 from aerobee.store.index_file import KeyIndex
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
@@ -159,3 +160,29 @@ def test_a_directory_that_is_deleted_while_its_round_is_synced_stops_nothing(tmp
     assert not gone.exists()
     assert kept.is_dir()
     assert not pool.unsynced_dirs
+
+
+def test_a_file_that_is_deleted_while_its_round_is_synced_stops_nothing(tmp_path: Path) -> None:
+    class Deletes(RealDisk):
+        deletes: Callable[[], None] | None = None
+
+        def open_mapped(self, path: str) -> MappedFile:
+            """The queue is deleted by the loop's thread just when the other thread has looked."""
+            if self.deletes is not None:
+                self.deletes()
+            return super().open_mapped(path)
+
+    disk = Deletes()
+    pool = FilePool(disk)
+    queue = ConsumeQueue("T", 0, str(tmp_path / "consumequeue" / "T" / "0"), FILE_BYTES, pool)
+    fill(queue, 3)
+    pool.close()  # as when more files are open than may be: closed while it is dirty
+    [file] = pool.take_dirty()
+    disk.deletes = lambda: pool.remove(file)
+    pool.sync_file(file)
+    pool.unpin([file])
+    assert not Path(file.path).exists()
+    file.removed = False
+    disk.deletes = None
+    with pytest.raises(FileNotFoundError):  # nobody of this broker deleted it
+        pool.sync_file(file)
