@@ -89,7 +89,7 @@ HOSTILE = (
     "TRAN_MSG\x01true\x02PGROUP\x01g\x02", "INNER_MULTI_DISPATCH\x01%LMQ%../x,%LMQ%y\x02", "TIMER_DELAY_MS\x01-1\x02",
     "TIMER_OUT_MS\x01999999999999999\x02TIMER_DELIVER_MS\x011\x02", "DELAY\x0199999999999\x02", "UNIQ_KEY\x01\x01\x02\x02",
     "+reserve.time=--1", "+message.type=FIFO,+queue.type=BatchCQ", "DO_NOT_WAIT\x01falsework\x02", "x\\u000aTAG\x01y\x02",
-    "KEYS\x01WAIT\x02", "NO\x01WAIT\x02false\x01x\x02",
+    "KEYS\x01WAIT\x02", "NO\x01WAIT\x02false\x01x\x02", "DO_NOT_WAIT\x01false\x02", "WAIT\x01falsework\x02",
 )  # fmt: skip
 ESCAPED = "a\\u000akvConfigPath=x\\u000astorePathRootDir=x"
 VAST = ("||".join(map(str, range(30_000))), "x" * 60_000, "\x01\x02" * 20_000, " " * 30_000)
