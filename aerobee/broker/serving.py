@@ -180,7 +180,6 @@ class Serving:
             registration=self.registration,
             features=self.features,
             ha_info=info[0].ha_info,
-            on_master=self._master_found,
         )
 
     # --- life

@@ -97,6 +97,13 @@ def offsets_of(broker: Broker) -> object:
     return broker.offsets.to_dict()["offsetTable"], broker.schedule.offsets
 
 
+def roles_of(broker: Broker) -> list[Role]:
+    """The roles that it has from now on, as they come."""
+    roles: list[Role] = []
+    broker.role.on_change(lambda state: roles.append(state.role))
+    return roles
+
+
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
@@ -139,6 +146,50 @@ async def test_consumers_find_the_acting_master_and_are_served_by_it(cluster: Cl
     await wait_until(lambda: slave.role.role is Role.SLAVE, "the slave follows again", timeout_s=60)
     await cluster.ask(cluster.master, send_request("t", b"second"))
     await same(cluster.master, slave)
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+async def test_a_frame_with_foreign_addresses_leaves_the_slave_with_its_master(
+    cluster: Cluster, is_on: bool
+) -> None:
+    await cluster.begin(enable_slave_acting_master=is_on)
+    slave, client = cluster.slave, cluster.client
+    followed, roles = slave.replication.master, roles_of(slave)
+    assert followed is not None
+    notice = RemotingCommand(
+        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "1", "minBrokerAddr": slave.address}
+    )
+    await client.invoke_oneway(slave.address, notice)
+    for extra in ({}, {"aerobeeHandover": "true"}):
+        foreign = {
+            "masterAddress": cluster.other.address,
+            "masterHaAddress": cluster.other.identity.ha_address,
+            "masterFlushOffset": "0",
+            **extra,
+        }
+        reply = await cluster.ask(slave, RemotingCommand(RequestCode.EXCHANGE_BROKER_HA_INFO, foreign))
+        said = (reply.ext or {}).get("masterHaAddress")
+        assert said == (None if is_on else slave.identity.ha_address)
+    await cluster.ask(cluster.master, send_request("t", b"second"))
+    await same(cluster.master, slave)
+    assert slave.replication.master == followed
+    assert roles == []
+
+
+async def test_a_master_that_comes_back_elsewhere_is_found_at_the_nameserver(cluster: Cluster) -> None:
+    await cluster.begin()
+    await cluster.lose_master()
+    cluster.port = 0
+    master = await cluster.start_master()
+
+    def follows() -> bool:
+        followed = cluster.slave.replication.master
+        return followed is not None and followed.ha == master.identity.ha_address
+
+    await wait_until(follows, "the slave follows the new address", timeout_s=60)
+    await cluster.ask(master, send_request("t", b"second"))
+    await same(master, cluster.slave)
+    assert cluster.slave.role.role is Role.SLAVE
 
 
 async def test_what_is_due_leaves_for_another_broker_and_comes_once(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@
     acting    broker 0 is in the group, or says itself that it is back (906)   -> slave
     master    at its start it tells each slave that it is back, and takes over what an acting one has delivered
 
+What peers say (905, 906) makes it ask its nameservers and no more: whom a slave follows is what they, or haMasterAddress, say.
 An acting master serves pulls, offsets, locks and POP. With enableRemoteEscape it delivers what is due to other brokers, half
 messages too; without, they wait for the master. It stores nothing: its log stays the copy of its master's.
 """
@@ -58,11 +59,10 @@ class ActingMaster:
         ha_info: Handler,
         store: MessageStore,
         offsets: ConsumerOffsets,
-        on_master: Callable[[str, str], None],
         register: Callable[[], None],
         clock: Clock,
     ) -> None:
-        """`on_master` is told (address, HA address) of a master that is back; `register` tells nameservers of this broker."""
+        """`register` tells nameservers of this broker; each answers who the master is."""
         self._role = role
         self._live = live
         self._identity = identity
@@ -75,11 +75,12 @@ class ActingMaster:
         self._ha_info = ha_info
         self._store = store
         self._offsets = offsets
-        self._on_master = on_master
         self._register = register
         self._clock = clock
         self._master_due_s = float("-inf")
+        self._master_seen = ""  # the master's address in the group, as it was told last
         self._watching: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._delivering: asyncio.Task[None] | None = None
         role.on_change(self._role_changed)
 
@@ -95,7 +96,7 @@ class ActingMaster:
 
     async def stop(self) -> None:
         """Watch and deliver no more; what is under way ends first."""
-        tasks = [each for each in (self._watching, self._delivering) if each is not None]
+        tasks = [each for each in (self._watching, self._asking, self._delivering) if each is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -104,14 +105,23 @@ class ActingMaster:
     # --- who is there
 
     def min_broker_changed(self, peer: Peer, request: RemotingCommand) -> None:
-        """905, oneway, from a nameserver: the smallest id of the group is another one. The group is asked for at once."""
+        """905, oneway, from a nameserver: the smallest id of the group is another one. The nameservers are asked at once."""
         if self._live.value.enable_slave_acting_master and self._is_slave:
-            self._group_is({request.integer("minBrokerId"): request.field("minBrokerAddr") or ""})
+            self._ask_now()
+
+    def _ask_now(self) -> None:
+        """Ask for the group once more, unless that is under way."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._watch.look(), name="acting-look")
 
     def group_is(self, group: dict[int, str]) -> None:
         """A nameserver says who of this name is alive; broker id -> address."""
-        if self._is_slave:
-            self._group_is(group)
+        if not self._is_slave:
+            return
+        before, self._master_seen = self._master_seen, group.get(MASTER_ID, "")
+        self._group_is(group)
+        if self._master_seen not in ("", before):
+            self._register()  # the answer says where its HA port is
 
     @property
     def _is_slave(self) -> bool:
@@ -164,19 +174,22 @@ class ActingMaster:
     # --- the master is back
 
     async def ha_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """906. With values it is a master that is back: this broker stops acting before it answers, and says what it did."""
-        address, ha_address = request.field("masterAddress") or "", request.field("masterHaAddress") or ""
-        if not ha_address or not self._is_slave:
+        """906. With values it is a master that is back: this broker stops acting before it answers, and says what it did.
+
+        The addresses are a hint: nameservers are asked again, and this broker follows whom they say.
+        """
+        has_values = bool(request.field("masterHaAddress"))
+        if not (has_values and self._is_slave and self._live.value.enable_slave_acting_master):
             reply = self._ha_info(peer, request)
             assert isinstance(reply, RemotingCommand)
             return reply
         delivering, has_acted = self._delivering, self._role.role is Role.ACTING
         self._master_due_s = self._clock.monotonic() + MASTER_WAIT_S
         if has_acted:
-            self._role.change(Role.SLAVE, f"its master at {address} is back")
+            self._role.change(Role.SLAVE, f"its master is back, says {peer.address}")
+        self._ask_now()
         if delivering is not None:
             await asyncio.gather(delivering, return_exceptions=True)
-        self._on_master(address, ha_address)
         if request.field(HANDOVER_FIELD) != "true":
             return request.reply(ext={})
         body = {

@@ -57,12 +57,16 @@ class GroupWatch:
                 continue
             try:
                 await asyncio.gather(*(self._beat(each) for each in config.nameservers))
-                group = await self.group()
-                if group:
-                    self._on_group(group)
+                await self.look()
             except Exception:
                 # The task's outermost edge: without its heartbeats the nameservers would forget this broker.
                 log.exception("watching the group of this broker failed; going on")
+
+    async def look(self) -> None:
+        """Ask once, and tell what a nameserver says."""
+        group = await self.group()
+        if group:
+            self._on_group(group)
 
     async def group(self) -> dict[int, str]:
         """Broker id -> address of this broker name, as the first nameserver says that answers; {} when none does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from aerobee.broker.acting.acting_master import ActingMaster
 from aerobee.broker.acting.deliveries import ActingDeliveries
@@ -23,7 +23,6 @@ def make_acting_master(
     registration: Registration,
     features: Iterable[Feature],
     ha_info: Handler,
-    on_master: Callable[[str, str], None],
 ) -> ActingMaster:
     """It begins with ActingMaster.start()."""
     identity, live = parts.identity, parts.live
@@ -76,7 +75,6 @@ def make_acting_master(
         ha_info=ha_info,
         store=parts.store,
         offsets=parts.offsets,
-        on_master=on_master,
         register=registration.register_all,
         clock=parts.clock,
     )
