@@ -213,8 +213,6 @@ class Broker:
                 ha_listener=self._ha_listener,
                 choice=self.backend_choice,
             )
-            # What the gate has to look at, frame by frame, goes to the handlers.
-            self.ports.serve(serving.handlers, None if base.access.is_closed else serving.fast_path)
             await self.store.start()
         except BaseException:
             await self._close_exporter()
@@ -227,6 +225,9 @@ class Broker:
         self._is_running = True
         await serving.prepare()
         serving.start()
+        # Nobody is answered before replication, which says when: start() has set it. What the gate has to look at, frame by
+        # frame, goes to the handlers.
+        self.ports.serve(serving.handlers, None if base.access.is_closed else serving.fast_path)
         base.start()
         has_id = True
         if serving.controllers is not None:

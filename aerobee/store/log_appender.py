@@ -125,8 +125,9 @@ class LogAppender:
         return self._store_host()
 
     def follow(self, store_timestamp: int, record_offset: int) -> None:
-        """After recovery: the newest record of the log was stored at this time, ms, and begins there (-1: there is none)."""
+        """After recovery or a cut: the newest record of the log was stored at this time, ms, and begins there (-1: there is none)."""
         self.last_store_timestamp, self.last_record_offset = store_timestamp, record_offset
+        self._index_room = 0  # files of the index may be gone
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other limits."""

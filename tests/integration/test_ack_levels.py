@@ -182,3 +182,27 @@ async def test_a_send_result_says_level_epoch_and_offset() -> None:
         assert 0 < result.log_offset <= broker.store.flushed.value
         with pytest.raises(MessageIllegal, match="must be one of stored, flushed"):
             await producer.send(Message("t", b"x", properties={"ACK_LEVEL": "sure"}))
+
+
+async def test_a_repeated_send_is_answered_at_the_level_that_it_asks_for(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    """The first one was stored and its copy did not come: the second is no better off, and may not say that it is."""
+    broker = Broker(
+        BrokerConfig(
+            bind_address="127.0.0.1", broker_ip1="127.0.0.1", listen_port=0, dedup_window_millis=600_000
+        ),
+        StoreConfig(store_path_root_dir=str(tmp_path / "store"), **STORE),
+    )
+    await broker.start()
+    try:
+        await make_topic(client, broker, "", "send")
+        text = "UNIQ_KEY\x01k\x02DEDUP_KEY\x01d\x02ACK_LEVEL\x01replicated\x02"
+        replies = [
+            await client.invoke(broker.address, send_request("t", b"x", properties=text), timeout_s=30)
+            for _ in range(2)
+        ]
+    finally:
+        await broker.stop()
+    assert [(reply.ext or {}).get("duplicate") for reply in replies] == [None, "true"]
+    assert [reply.code for reply in replies] == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 2

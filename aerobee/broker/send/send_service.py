@@ -137,15 +137,24 @@ class SendService:
         """
         config = self._live.value
         started = self._clock.monotonic()
+        level: AckLevel | None = None
         try:
             self._check_open(config)
             topic = self._find_topic(header, sender, config)
+            level = _level({} if header.batch else header.properties, topic)
             form = self._batch(header, body, topic) if header.batch else self._message(header, body, topic)
-            form.level = _level({} if header.batch else form.properties, topic)
+            form.level = level
             outcome = self._write(form, header, body, sender)
         except AlreadyStored as repeated:
             first = repeated.first
-            return SendOutcome(first.result, first.queue_id, first.unique_key, is_repeated=True)
+            return SendOutcome(
+                first.result,
+                first.queue_id,
+                first.unique_key,
+                is_repeated=True,
+                wants_to_wait=wants_to_wait(header.properties),
+                level=level,
+            )
         except (RemoteError, StoreError):
             self._stats.put_failed()
             raise
