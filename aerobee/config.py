@@ -201,6 +201,11 @@ def known_keys(kinds: Iterable[type[Any]]) -> list[str]:
     return [key for kind in kinds for key in fields_by_key(kind)]
 
 
+def secret_keys(kinds: Iterable[type[Any]]) -> frozenset[str]:
+    """The keys whose values are never shown: fields that repr() leaves out."""
+    return frozenset(key for kind in kinds for key, field in fields_by_key(kind).items() if not field.repr)
+
+
 def variable_name(key: str) -> str:
     """The variable that sets a key, words apart: AEROBEE_FLUSH_DISK_TYPE for flushDiskType."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\.", "_", key)

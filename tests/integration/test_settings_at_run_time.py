@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -182,3 +183,23 @@ async def test_lag_is_estimated_through_the_filter_of_a_group(cluster: LocalClus
                     assert queue.wanted is None
                     await change(cluster, estimateAccumulation="true")
         gate.set()
+
+
+async def test_a_secret_is_refused_and_no_value_is_logged(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    before = cluster.broker().store.config.max_message_size
+    reply = await change(cluster, haSharedKey="anothersecretofmine1", maxMessageSize=4_000_001)
+    assert reply.code != 0
+    assert "haSharedKey is a secret" in (reply.remark or "")
+    assert cluster.broker().store.config.max_message_size == before, "nothing beside it was changed"
+    reply = await change(
+        cluster, maxMessageSize=4_000_001, password="notoursatall", haHousekeepingInterval=4_000_002
+    )
+    assert reply.code == 0
+    said = [record.getMessage() for record in caplog.records if "settings" in record.getMessage()]
+    assert any("maxMessageSize" in line for line in said)
+    assert any("password" in line for line in said)
+    for value in ("anothersecretofmine1", "notoursatall", "4000001", "4000002"):
+        assert value not in caplog.text

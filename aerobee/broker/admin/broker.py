@@ -2,7 +2,7 @@
 
 Source: AdminBrokerProcessor (RocketMQ). Settings that can change while the broker runs do so by swapping whole frozen
 configs; a key that cannot is refused by name in the remark and the others take effect. Keys that nobody knows are
-ignored, as RocketMQ ignores them, but named as well.
+ignored, as RocketMQ ignores them, but named as well. A secret is refused with all that came with it, and no value is logged.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from aerobee.config import (
     known_keys,
     parse_properties,
     properties_text,
+    secret_keys,
     to_properties,
 )
 from aerobee.errors import ConfigError, StoreError
@@ -58,6 +59,7 @@ LIVE_STORE_KEYS = frozenset(
         "maxTransferCountOnMessageInMemory", "minInSyncReplicas", "slaveTimeout",
     }
 )  # fmt: skip
+SECRET_KEYS = secret_keys([BrokerConfig, StoreConfig])
 CONFIG_BYTES_MAX = 1024 * 1024
 
 
@@ -135,6 +137,12 @@ class AdminBrokerCalls:
                 ResponseCode.NO_PERMISSION,
                 remark=f"Can not update config in black list: {', '.join(forbidden)} (configBlackList)",
             )
+        secrets = sorted(SECRET_KEYS & changes.keys())
+        if secrets:
+            return request.reply(
+                ResponseCode.INVALID_PARAMETER,
+                remark=f"nothing was changed: {', '.join(secrets)} is a secret, set it in the configuration file and restart",
+            )
         try:
             check_wire_settings(changes)
             taken, remark = self._apply(changes)
@@ -144,12 +152,20 @@ class AdminBrokerCalls:
             try:
                 await self._save(taken)
             except StoreError as error:
-                log.error("settings %s of %s are in force, not in the file: %s", taken, peer.address, error)
+                log.error(
+                    "settings %s of %s are in force, not in the file: %s",
+                    ", ".join(sorted(taken)),
+                    peer.address,
+                    error,
+                )
                 return request.reply(
                     ResponseCode.SYSTEM_ERROR,
                     remark=f"{', '.join(sorted(taken))}: in force until a restart, not kept for the next start: {error}",
                 )
-        log.info("settings were changed by %s: %s. %s", peer.address, changes, remark or "")
+        if taken:
+            log.info("settings were changed by %s: %s", peer.address, ", ".join(sorted(taken)))
+        if remark is not None:
+            log.info("settings that %s sent were left: %s", peer.address, remark)
         return request.reply(remark=remark)
 
     def _apply(self, changes: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
