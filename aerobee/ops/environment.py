@@ -45,6 +45,7 @@ OF_THE_REPOSITORY = frozenset(
         "AEROBEE_MEMBERS_MESSAGES",
         "AEROBEE_ROCKETMQ_LIB",
         "AEROBEE_SEED",
+        "AEROBEE_ROLLING_ROUNDS",
         "AEROBEE_SEEDS",
     }
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from aerobee.broker.ack_level import AckLevel
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import PYTHON, choose_backend
 from aerobee.broker.fastpath.results import BurstFields
@@ -250,8 +251,15 @@ class HandlerTwin(Twin):
         return self._timers(message, properties)
 
     def _answer(
-        self, peer: Peer, reply: RemotingCommand, end_offset: int, *, wants_to_wait: bool = True
+        self,
+        peer: Peer,
+        reply: RemotingCommand,
+        end_offset: int,
+        *,
+        wants_to_wait: bool = True,
+        level: AckLevel | None = None,
     ) -> RemotingCommand | None:
+        assert level is None, "no burst asks for a level by name"
         if not (wants_to_wait and self.store.holds_answers):
             return reply
         self.waiting_for_disk.append(encode_frame(reply))
