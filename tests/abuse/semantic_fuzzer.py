@@ -241,6 +241,7 @@ async def run(
                     await stalls.ours(attack.run(part))
                 except Fault as fault:
                     faults.add(str(fault))
+                    await world.abandon()
         sent += part
         stored.append(attack.stored)
         if stalls.longest_s > longest_s:

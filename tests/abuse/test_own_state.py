@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerobee.broker.fastpath.choice import VARIABLE
+from aerobee.remoting.command import RemotingCommand
+from aerobee.store.stored_message import StoredMessage
 from tests.abuse.stranger import Stranger, broker_at
+from tests.fakes import FakePeer
+from tests.integration.pop_requests import pop_request
 
 HALF, OWN_GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
 
@@ -84,3 +91,53 @@ async def test_offsets_behind_a_queue_that_was_made_again_are_its_end_after_a_cr
         assert broker.offsets.queues_of("h", "t") == {0: 1}
     assert "group g was behind the end of queue 0 of t, which ends at 2" in caplog.text
     assert "group h was" not in caplog.text
+
+
+async def test_check_points_of_a_queue_that_was_made_again_raise_no_offset_behind_its_end(
+    tmp_path: Path,
+) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        assert (await stranger.send_message("t")).code == 0
+        broker.offsets.commit("h", "t", 0, 1)
+    path = tmp_path / "config" / "consumerOffset.json"
+    saved = path.read_bytes()
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        for _ in range(4):
+            assert (await stranger.send_message("t")).code == 0
+        request = pop_request(broker, "t", "g", queue=0)
+        assert (await stranger.call(request.code, request.ext)).code == 0
+        assert broker.offsets.query("g", "t", 0) == 5
+        assert (await stranger.call(215, {"topic": "t"})).code == 0
+        for _ in range(2):
+            assert (await stranger.send_message("t")).code == 0
+    path.write_bytes(saved)  # a crash: what is known of the pop is its check point in the log
+    async with broker_at(tmp_path) as broker:
+        known = broker.offsets.query("g", "t", 0)
+        assert known is None or known <= 2
+
+
+async def test_a_topic_that_is_made_while_unused_ones_are_removed_keeps_its_messages(tmp_path: Path) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        assert (await stranger.send_message("t")).code == 0
+        cleaning: Any = broker.handlers[316](FakePeer(), RemotingCommand(316, {}))  # type: ignore[arg-type]
+        work = asyncio.ensure_future(cleaning)
+        await asyncio.sleep(0)  # it has begun; now another peer's turn makes a topic and stores in it
+        broker.topics.topics["fresh"] = dataclasses.replace(broker.topics.topics["t"], topic_name="fresh")
+        broker.store.append(
+            StoredMessage(topic="fresh", queue_id=0, body=b"x", properties=b"", born_host=bytes(8))
+        )
+        await work
+        assert broker.store.max_offset("fresh", 0) == 1
+        assert broker.store.get_messages("fresh", 0, 0, count_max=1).body
+
+
+async def test_a_topic_whose_unused_queue_was_removed_begins_without_old_offsets(tmp_path: Path) -> None:
+    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
+        for _ in range(3):
+            assert (await stranger.send_message("t")).code == 0
+        broker.offsets.commit("g", "t", 0, 3)
+        del broker.topics.topics["t"]
+        assert (await stranger.call(316)).code == 0
+        assert broker.offsets.query("g", "t", 0) is None
+        assert (await stranger.send_message("t")).code == 0
+        assert broker.store.max_offset("t", 0) == 1

@@ -92,7 +92,11 @@ def recover_pops(
                 count += 1
             # With the merge buffer a later check point may be in the log while one before it was only in memory.
             if 0 <= offsets.log_end <= record.physical_offset and point.offsets and not buffered:
-                _raise_offset(offsets, point.group, point.topic, point.queue_id, point.offsets[-1] + 1)
+                # A topic that was deleted and made again begins at 0: its old check points say nothing of the new queue's end.
+                end = store.max_offset(point.topic, point.queue_id)
+                _raise_offset(
+                    offsets, point.group, point.topic, point.queue_id, min(end, point.offsets[-1] + 1)
+                )
     for body in acks:
         try:
             ack = decode_acks(body)
@@ -135,5 +139,5 @@ def _is_deliverable(record: Record, revive_topic: str) -> bool:
 
 def _raise_offset(offsets: ConsumerOffsets, group: str, topic: str, queue_id: int, offset: int) -> None:
     known = offsets.query(group, topic, queue_id)
-    if known is None or known < offset:
+    if (known is None and offset > 0) or (known is not None and known < offset):
         offsets.commit(group, topic, queue_id, offset)
