@@ -18,7 +18,11 @@ from aerobee.testing import ThreadedCluster
 
 ANSWER_S = 0.3
 OFFLINE = {"up", "nameserver", "broker", "controller", "console", "store", "sim", "spark", "context"}
-OFFLINE_COMMANDS = {"filter test"}
+OFFLINE_COMMANDS = {
+    "filter test",
+    "placement apply",
+    "placement revert",
+}  # the last two read their plan first
 ASKING = re.compile(r"delete|recall|commit|rollback|elect|forget|remove-controller|redrive")
 # A request's name with its code, a code alone, or the name of a response code.
 PROTOCOL = re.compile(r"[A-Z]{2,}_[A-Z_]{3,} \(\d+\)|\bcode \d+\b|\([A-Z]+_[A-Z_]+\)")

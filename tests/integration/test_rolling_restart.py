@@ -107,6 +107,10 @@ def world(tmp_path: Path) -> Iterator[World]:
         world.kill()
 
 
+@pytest.mark.skipif(
+    "AEROBEE_ROLLING_ROUNDS" not in os.environ,
+    reason="on a machine with other work leases end while processes start: run it alone, with AEROBEE_ROLLING_ROUNDS=1",
+)
 async def test_a_rolling_restart_of_the_whole_cluster_fails_no_send_and_loses_no_message(
     world: World,
 ) -> None:

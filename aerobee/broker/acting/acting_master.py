@@ -32,7 +32,7 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -104,10 +104,11 @@ class ActingMaster:
 
     # --- who is there
 
-    def min_broker_changed(self, peer: Peer, request: RemotingCommand) -> None:
+    def min_broker_changed(self, peer: Peer, request: RemotingCommand) -> Reply:
         """905, oneway, from a nameserver: the smallest id of the group is another one. The nameservers are asked at once."""
         if self._live.value.enable_slave_acting_master and self._is_slave:
             self._ask_now()
+        return None if request.is_oneway else request.reply()
 
     def _ask_now(self) -> None:
         """Ask for the group once more, unless that is under way."""

@@ -487,7 +487,7 @@ async def test_broker_that_is_gone_for_good_is_named_with_what_was_wrong(cluster
     async with cluster.producer() as producer:
         await producer.send(Message("orders", b"x"))
         await cluster.kill_broker(0)
-        with pytest.raises(AerobeeError, match=r"orders.*none of its brokers runs now"):
+        with pytest.raises(AerobeeError, match=r"orders.*no broker runs"):
             await producer.send(Message("orders", b"x"))
 
 

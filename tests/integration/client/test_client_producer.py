@@ -128,7 +128,7 @@ async def test_missing_topic_is_created_through_the_template(broker):
 async def test_missing_topic_without_template_says_what_to_do(broker):
     del broker.topics["TBW102"]
     async with Producer(broker.address, "PG") as producer:
-        with pytest.raises(RouteError, match="create it first"):
+        with pytest.raises(RouteError, match="aerobee topic create"):
             await producer.send(Message("fresh", b"hello"))
 
 
