@@ -79,11 +79,21 @@ def repair_store(
     if replica is not None and replica_store is not None:
         raise UsageError("--from and --from-store both say where records come from: give one of them")
     store = _config(config, data, assignments, out)
-    notes = []
-    if replica is not None:
-        notes = _restored_lines(_restore_from_broker(store, replica), replica)
-    elif replica_store is not None:
-        notes = _restored_lines(restore(store, records_of_directory(replica_store)), str(replica_store))
+    notes: list[str] = []
+    if replica is not None or replica_store is not None:
+        if replica is not None:
+            done, source = _restore_from_broker(store, replica), replica
+        else:
+            assert replica_store is not None
+            done, source = restore(store, records_of_directory(replica_store)), str(replica_store)
+        notes = _restored_lines(done, source)
+        if done.refused:
+            # Repair would write over these places, and the queues would forget what was there: that is the operator's to say.
+            notes.append(
+                "not repaired: give the right replica, or run again without --from and --from-store to leave them out"
+            )
+            out.document({"done": notes}, "\n".join(notes))
+            raise typer.Exit(int(ExitCode.REFUSED))
     notes += repair(store)
     out.document({"done": notes}, "\n".join(notes))
 

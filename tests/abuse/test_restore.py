@@ -177,6 +177,26 @@ def test_a_store_that_is_whole_stays_as_it_is(base: Base, replica: Path) -> None
     assert {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()} == before
 
 
+def test_the_command_repairs_nothing_when_a_place_was_refused(
+    base: Base, replica: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = damage(base)[0]
+    flip(replica, place + 100)
+    words = [
+        "store",
+        "repair",
+        "--data",
+        str(base.root),
+        *(word for size in SIZES for word in ("--set", size)),
+    ]
+    assert run_cli([*words, "--from-store", str(replica)]) == 1
+    printed = capsys.readouterr().out
+    assert "not taken back" in printed
+    assert "run again without --from" in printed
+    assert [each.start for each in verify(config_of(base)).damaged] == [place], "the others were taken back"
+    assert run_cli(words) == 0
+
+
 async def test_the_command_takes_them_from_a_running_replica(
     base: Base, replica: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
