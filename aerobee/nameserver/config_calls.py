@@ -15,7 +15,7 @@ from aerobee.nameserver.config import (
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.settings_calls import SettingsCalls, SettingsRules
 from aerobee.store.disk import Disk
-from aerobee.store.json_file import save_config_file
+from aerobee.store.json_file import save_settings_file
 
 RULES = SettingsRules(
     update=RequestCode.UPDATE_NAMESRV_CONFIG,
@@ -29,5 +29,5 @@ RULES = SettingsRules(
 def config_calls(config: LiveNameServerConfig, disk: Disk) -> SettingsCalls[NameServerConfig]:
     """The two requests for a running NameServer."""
     return SettingsCalls(
-        config, RULES, save=partial(save_config_file, disk), log=logging.getLogger("aerobee.nameserver")
+        config, RULES, save=partial(save_settings_file, disk), log=logging.getLogger("aerobee.nameserver")
     )

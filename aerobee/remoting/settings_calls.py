@@ -53,14 +53,16 @@ class SettingsRules:
 
 
 class SettingsCalls(Generic[C]):
-    """The two requests. `save` (blocking) writes the file; its StoreError becomes the answer, and the change is not made."""
+    """The two requests. `save` (blocking) gets the file's path, the changes, and a text of all settings for a file that is not
+    there yet; its StoreError becomes the answer, and the change is not made. Secrets are in neither.
+    """
 
     def __init__(
         self,
         config: LiveConfig[C],
         rules: SettingsRules,
         *,
-        save: Callable[[str, bytes], None],
+        save: Callable[[str, Mapping[str, str], str], None],
         log: logging.Logger,
     ) -> None:
         self._config = config
@@ -96,7 +98,7 @@ class SettingsCalls(Generic[C]):
             except ConfigError as error:
                 return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
             if fresh.config_store_path:
-                await asyncio.to_thread(self._save, fresh.config_store_path, config_text(fresh).encode())
+                await asyncio.to_thread(self._save, fresh.config_store_path, texts, config_text(fresh))
             self._config.value = fresh
         self._log.info("settings changed by %s: %s", peer.host_port, ", ".join(sorted(changes)))
         idle = sorted(changes.keys() & self._rules.idle)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from aerobee.config import merge_properties
 from aerobee.errors import StoreError
 from aerobee.store.disk import Disk
 
@@ -39,6 +40,21 @@ def save_config_file(disk: Disk, path: str, data: bytes) -> None:
             disk.replace_file(path + ".bak", data)
     except OSError as error:
         raise StoreError(f"the config file {path} could not be written: {error}", path=path) from error
+
+
+def save_settings_file(disk: Disk, path: str, changes: Mapping[str, str], whole: str) -> None:
+    """Put other values for these keys into a properties file, and leave its other lines, secrets and comments, as they are.
+
+    Where there is no file, or an empty one, its content becomes `whole`. Durable on return. Raises StoreError when the disk
+    refuses or the file is not UTF-8; it then has its old content.
+    """
+    try:
+        disk.make_dirs(os.path.dirname(path))
+        text = disk.read_file(path).decode() if disk.exists(path) else ""
+        data = (merge_properties(text, changes) if text.strip() else whole).encode()
+        disk.replace_file(path, data)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"the configuration file {path} could not be written: {error}", path=path) from error
 
 
 def load_config_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aerobee.clock import SystemClock
-from aerobee.errors import AerobeeError, StoreLocked
+from aerobee.config import build, read_properties
+from aerobee.errors import AerobeeError, StoreError, StoreLocked
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.commands import REPLICAS_MAX
-from aerobee.ha.quorum.config import ControllerConfig
+from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
+from aerobee.ha.quorum.config_calls import config_calls
 from aerobee.ha.quorum.controller import Controller
 from aerobee.network import AsyncioNetwork
 from aerobee.ops.listening import free_ports
@@ -22,6 +25,8 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads
+from aerobee.store.disk import RealDisk
+from tests.fakes import FakePeer
 from tests.waiting import wait_until
 
 GROUP = "broker-a"
@@ -474,6 +479,31 @@ async def test_settings_of_a_controller_are_shown_and_changed(tmp_path: Path) ->
             (b"scanNotActiveBrokerInterval=0", ResponseCode.INVALID_PARAMETER),
         ):
             assert (await ask.call(at, RequestCode.UPDATE_CONTROLLER_CONFIG, body)).code == code, body
+
+
+async def test_a_changed_setting_leaves_the_rest_of_the_configuration_file(tmp_path: Path) -> None:
+    path = tmp_path / "controller.conf"
+    secret = '{"accessKey":"quorum","secretKey":"not in an answer"}'
+    text = (
+        "# ours\ncontrollerDLegerGroup=g\ncontrollerDLegerPeers=n0-127.0.0.1:9878\ncontrollerDLegerSelfId=n0\n"
+        f"authenticationEnabled=true\ninnerClientAuthenticationCredentials={secret}\nscanNotActiveBrokerInterval=7000\n"
+    )
+    path.write_text(text)
+    changes = b"scanNotActiveBrokerInterval=9000\nenableElectUncleanMaster=true\n"
+    config = replace(build(ControllerConfig, read_properties(path)), config_store_path=str(path))
+    live = LiveControllerConfig(config)
+    calls = config_calls(live, RealDisk())
+    for _ in range(2):
+        reply = await calls.update(
+            FakePeer(), RemotingCommand(RequestCode.UPDATE_CONTROLLER_CONFIG, body=changes)
+        )
+        assert reply.code == 0
+        assert path.read_text() == text.replace("=7000", "=9000") + "enableElectUncleanMaster=true\n"
+    assert replace(build(ControllerConfig, read_properties(path)), config_store_path=str(path)) == live.value
+    path.write_bytes(b"\xff")
+    with pytest.raises(StoreError, match=r"controller\.conf"):
+        await calls.update(FakePeer(), RemotingCommand(RequestCode.UPDATE_CONTROLLER_CONFIG, body=changes))
+    assert path.read_bytes() == b"\xff"
 
 
 async def test_metadata_of_living_brokers_is_not_cleaned(tmp_path: Path) -> None:

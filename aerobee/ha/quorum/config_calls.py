@@ -10,7 +10,7 @@ from aerobee.ha.quorum.config import CHANGEABLE_KEYS, ControllerConfig, LiveCont
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.settings_calls import SettingsCalls, SettingsRules
 from aerobee.store.disk import Disk
-from aerobee.store.json_file import save_config_file
+from aerobee.store.json_file import save_settings_file
 
 RULES = SettingsRules(
     update=RequestCode.UPDATE_CONTROLLER_CONFIG,
@@ -22,5 +22,5 @@ RULES = SettingsRules(
 def config_calls(config: LiveControllerConfig, disk: Disk) -> SettingsCalls[ControllerConfig]:
     """The two requests for a running controller."""
     return SettingsCalls(
-        config, RULES, save=partial(save_config_file, disk), log=logging.getLogger("aerobee.controller")
+        config, RULES, save=partial(save_settings_file, disk), log=logging.getLogger("aerobee.controller")
     )
