@@ -103,7 +103,14 @@ class Applier:
         return steps
 
     async def run(self, *, back: bool = False) -> int:
-        """Carry out what is left; returns how many steps that were. Raises PlanOutgrown before anything is touched."""
+        """Carry out what is left; returns how many steps that were. Raises PlanOutgrown before anything is touched.
+
+        Raises UsageError while another run on the same journal goes on.
+        """
+        with self._journal.locked():
+            return await self._run(back)
+
+    async def _run(self, back: bool) -> int:
         await self._check(back)
         direction = BACK if back else FORWARD
         orders = {topic: had for topic, had in self._had_order.items() if had}

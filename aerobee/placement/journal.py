@@ -1,12 +1,16 @@
 """What an apply has done so far: a line of JSON for each event, on the disk before the next step begins.
 
 The cluster itself says where a topic is; the journal says in which direction it was going and since when. A last line that was cut off by a
-crash is left out.
+crash is left out. Who carries the plan out holds the file locked meanwhile: two runs, one forwards and one back, would each remove what the
+other has just made.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,28 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out while it is entered, of this process and of others on this machine. Raises UsageError when one is there.
+
+        Makes the file. The lock goes with the process, however that ends.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(f"the journal {self.path} cannot be written: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"this plan is being carried out or taken back by another process, which holds {self.path}: wait until it "
+                    f"ends, or end it"
+                ) from error
+            yield
+        finally:
+            os.close(descriptor)
 
     def events(self) -> list[dict[str, Any]]:
         """All events, the oldest first. Raises UsageError for a file that is no journal."""

@@ -249,7 +249,7 @@ async def test_a_plan_that_the_cluster_has_outgrown_touches_nothing(cluster, tmp
         ):
             await applier(cluster, admin, plan, journal).run()
         assert await counts(admin, "free") == settled(broker_a=5)
-        assert not journal.exists()
+        assert Journal(journal).events() == []
         await cluster.create_topic("free", queues=4, brokers=[0])
         await cluster.create_topic("free", queues=1, brokers=[1])
         with pytest.raises(PlanOutgrown, match="at broker-b, the plan knows 0/0"):
@@ -267,6 +267,31 @@ async def test_a_plan_that_the_cluster_has_outgrown_touches_nothing(cluster, tmp
             await applier(cluster, admin, old, journal).run()
         with pytest.raises(UsageError, match="nothing of this plan was applied"):
             await applier(cluster, admin, plan, journal).run(back=True)
+
+
+async def test_a_second_run_on_the_same_plan_is_refused_while_one_goes_on(cluster, tmp_path: Path):
+    await make(cluster, FREE)
+    async with admin_of(cluster) as admin:
+        plan = plan_of(cluster, FREE)
+        refusals = []
+
+        async def also() -> None:
+            with pytest.raises(UsageError, match="carried out or taken back by another process"):
+                await applier(cluster, admin, plan, tmp_path / "journal").run(back=True)
+            refusals.append(1)
+
+        async with asyncio.TaskGroup() as tasks:
+
+            def watch(event: str, step: object, reason: str) -> None:
+                if event == "done":
+                    tasks.create_task(also())
+
+            done = await applier(cluster, admin, plan, tmp_path / "journal", watch=watch).run()
+            assert done >= 5
+        assert refusals
+        assert await counts(admin, "free") == settled(broker_a=1, broker_b=3)
+        await applier(cluster, admin, plan, tmp_path / "journal").run(back=True)
+        assert await counts(admin, "free") == settled(broker_a=4)
 
 
 async def test_queues_that_a_group_has_not_read_are_not_removed(cluster, tmp_path: Path):
