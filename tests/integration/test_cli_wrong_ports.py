@@ -21,8 +21,9 @@ OFFLINE = {"up", "nameserver", "broker", "controller", "console", "store", "sim"
 OFFLINE_COMMANDS = {
     "filter test",
     "placement apply",
+    "placement show",
     "placement revert",
-}  # the last two read their plan first
+}  # those of placement read their plan first
 ASKING = re.compile(r"delete|recall|commit|rollback|elect|forget|remove-controller|redrive")
 # A request's name with its code, a code alone, or the name of a response code.
 PROTOCOL = re.compile(r"[A-Z]{2,}_[A-Z_]{3,} \(\d+\)|\bcode \d+\b|\([A-Z]+_[A-Z_]+\)")
