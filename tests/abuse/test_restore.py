@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
+from aerobee.message import TRANSACTION_PREPARED
 from aerobee.ops.commands import run_cli
 from aerobee.store.config import StoreConfig
+from aerobee.store.disk import MappedFile, RealDisk
 from aerobee.store.verify.checker import verify
 from aerobee.store.verify.repair import repair
 from aerobee.store.verify.restore import records_of_directory, restore
@@ -161,6 +165,161 @@ def test_a_record_that_says_another_place_in_the_log_is_not_taken(base: Base, re
         record[28:36] = (1 << 40).to_bytes(8, "big")
 
     assert "no whole record" in lies(base, replica, other_offset)[0]
+
+
+def set_offset(value: int) -> Callable[[bytearray], None]:
+    def change(record: bytearray) -> None:
+        record[20:28] = value.to_bytes(8, "big", signed=True)
+
+    return change
+
+
+def set_queue(value: int) -> Callable[[bytearray], None]:
+    def change(record: bytearray) -> None:
+        record[12:16] = value.to_bytes(4, "big", signed=True)
+
+    return change
+
+
+def as_prepared(record: bytearray) -> None:
+    """Of a transaction that is open: such a record has no queue entry."""
+    record[36:40] = (int.from_bytes(record[36:40], "big") | TRANSACTION_PREPARED).to_bytes(4, "big")
+
+
+LIES = {
+    "an offset behind the queue": set_offset(1 << 40),
+    "a negative offset": set_offset(-5),
+    "a queue that is not there": set_queue(7),
+    "a negative queue": set_queue(-1),
+    "no queue entry": as_prepared,
+}
+
+
+@pytest.mark.parametrize("known", ["entry", "hole", "nothing"])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_record_that_names_a_slot_that_does_not_exist_is_not_taken(
+    base: Base, replica: Path, lie: str, known: str
+) -> None:
+    """The queue has the entry of what was there, a hole for it, or its files are gone."""
+    victim = [kept for kept in base.queues["orders", 0] if kept.physical % FILE_BYTES < FILE_BYTES - 4_000][3]
+    overwrite(base.root, victim.physical, bytes(40))
+    if known == "hole":
+        repair(config_of(base))
+    elif known == "nothing":
+        shutil.rmtree(base.root / "consumequeue" / "orders")
+    record = bytearray(victim.record)
+    LIES[lie](record)
+    overwrite(replica, victim.physical, bytes(record))
+    before = {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()}
+    done = restore(config_of(base), records_of_directory(replica))
+    if (lie, known) == ("no queue entry", "nothing"):
+        return  # nothing here says that there was an entry
+    assert done.records == 0
+    assert f"log byte {victim.physical}: the replica has message" in done.refused[0]
+    assert {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()} == before
+
+
+def test_a_queue_whose_files_are_gone_believes_what_fits_between_its_records(
+    base: Base, replica: Path
+) -> None:
+    damage(base)
+    shutil.rmtree(base.root / "consumequeue" / "orders")
+    assert not restore(config_of(base), records_of_directory(replica)).refused
+    repair(config_of(base))
+    assert everything(base) == base.queues
+
+
+class Killed(Exception):
+    """The process died."""
+
+
+class MortalDisk(RealDisk):
+    """A disk whose process dies in front of its n-th change."""
+
+    def __init__(self, changes: int) -> None:
+        super().__init__()
+        self.left = changes
+
+    def step(self) -> None:
+        if not self.left:
+            raise Killed
+        self.left -= 1
+
+    def remove(self, path: str) -> None:
+        self.step()
+        super().remove(path)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self.step()
+        super().replace_file(path, data)
+
+    def open_mapped(self, path: str) -> MappedFile:
+        return cast(MappedFile, MortalFile(super().open_mapped(path), self.step))
+
+    def create_mapped(self, path: str, size: int) -> MappedFile:
+        self.step()
+        return cast(MappedFile, MortalFile(super().create_mapped(path, size), self.step))
+
+
+class MortalFile:
+    """Its process dies in front of a sync, with the bytes written, or in front of the space for them."""
+
+    def __init__(self, file: MappedFile, step: Callable[[], None]) -> None:
+        self._file = file
+        self._step = step
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("sync", "reserve"):
+            self._step()
+        return getattr(self._file, name)
+
+
+def test_a_restore_that_is_cut_off_anywhere_loses_no_message(
+    base: Base, replica: Path, tmp_path: Path
+) -> None:
+    """Messages of a batch queue and of an ordinary one were left out by a repair; their records come back."""
+    victims = [
+        next(kept for kept in base.queues[key][4:] if kept.physical % FILE_BYTES < FILE_BYTES - 4_000)
+        for key in (("batches", 0), ("orders", 1))
+    ]
+    for victim in victims:
+        overwrite(base.root, victim.physical, bytes(40))
+    repair(config_of(base))
+    changes, is_cut_off, served = 0, True, set()
+    while is_cut_off:
+        root = tmp_path / f"cut-off-{changes}"
+        shutil.copytree(base.root, root)
+        try:
+            restore(config_of(base, root), records_of_directory(replica), disk=MortalDisk(changes))
+            is_cut_off = False
+        except Killed:
+            pass
+        here = dataclasses.replace(base, root=root)
+        at_once = everything(here)  # a broker is started in between
+        for victim, key in zip(victims, (("batches", 0), ("orders", 1)), strict=True):
+            path = root / "commitlog" / f"{victim.physical - victim.physical % FILE_BYTES:020d}"
+            is_back = path.read_bytes()[victim.physical % FILE_BYTES :].startswith(victim.record)
+            assert (victim in at_once[key]) == is_back, f"after {changes} changes, {key}"
+            served.add(is_back)
+        assert not restore(config_of(base, root), records_of_directory(replica)).refused
+        repair(config_of(base, root))
+        assert everything(here) == base.queues, f"after {changes} changes"
+        shutil.rmtree(root)
+        changes += 1 if changes < 14 else 6  # the queues' files go, records come back, queues are built
+    assert changes > 14
+    assert served == {False, True}
+
+
+def test_what_came_back_is_served_although_another_place_was_refused(base: Base, replica: Path) -> None:
+    places = damage(base)
+    shutil.rmtree(base.root / "consumequeue" / "orders")  # built again, it has holes
+    repair(config_of(base))
+    flip(replica, places[0] + 100)
+    done = restore(config_of(base), records_of_directory(replica))
+    assert len(done.refused) == 1
+    here = everything(base)
+    for key, queue in base.queues.items():
+        assert here[key] == [kept for kept in queue if kept.physical != places[0]]
 
 
 def test_a_record_longer_than_the_damage_is_not_taken(base: Base, replica: Path) -> None:

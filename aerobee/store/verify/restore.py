@@ -5,34 +5,40 @@ repair left out, are taken when all of this holds:
 
 - the record is whole: size, magic, its own offset, and the CRC of its body;
 - it begins where the last one ended, and ends inside the damaged place;
-- the queue's entry of its message says this offset and this size, where there is an entry; behind the last whole record there
-  has to be one;
+- its queue and its queue offset are those of the message that was there (queue_claims.py); behind the last whole record the
+  queue has to have an entry that says so;
 - the whole records before and behind the place are the same, byte for byte, at the replica: else it is another log.
 
-The bytes that were there are kept in `damaged/`. Queues and indexes are repair's work, afterwards.
+The bytes that were there are kept in `damaged/`. Queues that had lost the entries of what came back are built again; all
+others, and indexes, are repair's work, afterwards.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aerobee.errors import StoreError
 from aerobee.message import RECORD_BYTES_MIN, TRANSACTION_PREPARED
+from aerobee.store.checkpoint import CheckpointFile
 from aerobee.store.commit_log import BLANK_BYTES, CommitLog
 from aerobee.store.config import StoreConfig
-from aerobee.store.consume_queue import FILLER_SIZE
-from aerobee.store.disk import RealDisk
+from aerobee.store.disk import Disk, RealDisk
 from aerobee.store.dispatch import DispatchRecord, ScanKind, scan_record
 from aerobee.store.log_patch import DIRECTORY, TOPIC
 from aerobee.store.log_scanner import LogScanner
+from aerobee.store.queue_bounds import Key, decode_queue_bounds
 from aerobee.store.queue_files import FilePool
+from aerobee.store.queue_rebuild import QueueRebuild
 from aerobee.store.queue_table import QueueTable
 from aerobee.store.store_lock import StoreLock
 from aerobee.store.verify.checker import ReadOnlyDisk
+from aerobee.store.verify.queue_claims import QueueClaims
 
+_logger = logging.getLogger(__name__)
 RecordAt = Callable[[int], bytes | None]  # physical offset to the replica's record there, None without one
 RECORD_BYTES_MAX = 16 << 20
 FILE_NAME_DIGITS = 20
@@ -58,9 +64,13 @@ class _Place:
     behind: DispatchRecord | None
 
 
-def restore(config: StoreConfig, record_at: RecordAt) -> Restored:
-    """Write what is taken, durable on return. Raises StoreLocked, StoreError, ConfigError, and what `record_at` raises."""
-    disk = RealDisk()
+def restore(config: StoreConfig, record_at: RecordAt, *, disk: Disk | None = None) -> Restored:
+    """Write what is taken, durable on return. Raises StoreLocked, StoreError, ConfigError, and what `record_at` raises.
+
+    Nothing is written before everything is judged. Then a process that dies at any point leaves a store whose next start, or
+    next run, brings every message that is in the log.
+    """
+    disk = disk or RealDisk()
     lock = StoreLock(config, disk)
     lock.take()
     log, pool = CommitLog(config, disk), FilePool(ReadOnlyDisk())
@@ -69,14 +79,25 @@ def restore(config: StoreConfig, record_at: RecordAt) -> Restored:
         log.load()
         table = QueueTable(config, pool)
         table.load()
-        stale: set[str] = set()
-        for place in list(_places(log)):
+        claims = QueueClaims(table.queues)
+        places, end = _places(log, claims)
+        taken: list[tuple[DispatchRecord, bytes]] = []
+        for place in places:
             done.places += 1
-            _restore_place(place, log, table, record_at, done, stale, config.path(DIRECTORY))
-        # A batch queue's hole has no room for the entries of what came back: the queue is built again, from the log.
-        for directory in stale:
-            for path in Path(directory).iterdir():
-                disk.remove(str(path))
+            taken += _judge(place, log, claims, record_at, done.refused)
+        stale = {(record.topic, record.queue_id) for record, _ in taken if not claims.has_entry(record)}
+        ends = {key: table.queues[key].max_offset for key in stale if key in table.queues}
+        # First of all, and durably: a queue whose files are gone is built again at the next start, while one with a hole
+        # would keep it, and the message that came back would never be served.
+        for key in ends:
+            _remove_files(table.queues[key].path, disk)
+        for record, data in taken:
+            _write(log, record.physical_offset, data, config.path(DIRECTORY), disk)
+            done.records += 1
+            done.bytes += len(data)
+            end = max(end, record.physical_offset + record.size)
+        if stale:
+            _build_again(config, log, disk, ends, stale, end)
     except OSError as error:
         raise StoreError(
             f"{config.commit_log_dir} cannot be written: {error}", path=config.commit_log_dir
@@ -117,15 +138,23 @@ def _is_log_file(path: Path) -> bool:
     )
 
 
-def _places(log: CommitLog) -> Iterator[_Place]:
-    """Damaged places, what lies behind the last record among them, and records that stand for damaged bytes."""
+def _places(log: CommitLog, claims: QueueClaims) -> tuple[list[_Place], int]:
+    """Damaged places, what lies behind the last record among them, and records that stand for damaged bytes.
+
+    Returns them and where the last whole record ends. `claims` is told what is there.
+    """
     scanner = LogScanner(log, check_crc=True)
+    places: list[_Place] = []
     open_start = -1  # of a place whose end is not known yet
     before: DispatchRecord | None = None
     starts: list[int] = []
 
     def damaged(start: int, _stop: int, _reason: str) -> None:
         starts.append(start)
+
+    def close(stop: int, behind: DispatchRecord | None) -> None:
+        places.append(_Place(open_start, stop, before, behind))
+        claims.damaged(open_start, stop)
 
     for record in scanner.records(log.min_offset, log.end, damaged):
         if open_start < 0 and starts:
@@ -135,13 +164,15 @@ def _places(log: CommitLog) -> Iterator[_Place]:
             open_start = record.physical_offset if open_start < 0 else open_start
             continue
         if open_start >= 0:
-            yield _Place(open_start, record.physical_offset, before, record)
+            close(record.physical_offset, record)
             open_start = -1
+        claims.saw(record)
         before = record
     if open_start < 0 and starts:
         open_start = starts[0]
     if open_start >= 0:
-        yield _Place(open_start, log.end, before, None)
+        close(log.end, None)
+    return places, before.physical_offset + before.size if before is not None else log.min_offset
 
 
 def _stands_for_damage(record: DispatchRecord) -> bool:
@@ -150,22 +181,18 @@ def _stands_for_damage(record: DispatchRecord) -> bool:
     return record.sys_flag == TRANSACTION_PREPARED and room > 0 and record.topic == TOPIC[:room]
 
 
-def _restore_place(
-    place: _Place,
-    log: CommitLog,
-    table: QueueTable,
-    record_at: RecordAt,
-    done: Restored,
-    stale: set[str],
-    kept: str,
-) -> None:
+def _judge(
+    place: _Place, log: CommitLog, claims: QueueClaims, record_at: RecordAt, refused: list[str]
+) -> list[tuple[DispatchRecord, bytes]]:
+    """The replica's records that are taken for a place, one behind the other; `refused` gets why the next one is not."""
+    taken: list[tuple[DispatchRecord, bytes]] = []
     for neighbour in (place.before, place.behind):
         if neighbour is not None and not _is_same(log, neighbour, record_at):
-            done.refused.append(
+            refused.append(
                 f"log bytes {place.start} to {place.stop}: the replica has something else at log byte "
                 f"{neighbour.physical_offset}, where a whole record stands here, so its log is another one"
             )
-            return
+            return taken
     at = place.start
     while at < place.stop:
         segment = log.segment_at(at)
@@ -175,36 +202,32 @@ def _restore_place(
         data = record_at(at)
         if data is None:
             if place.behind is None or at > place.start:
-                return  # the file's end, or nothing is there: what repair leaves out
-            done.refused.append(f"log byte {at}: the replica has no record there")
-            return
+                return taken  # the file's end, or nothing is there: what repair leaves out
+            refused.append(f"log byte {at}: the replica has no record there")
+            return taken
         scan = scan_record(data, at, check_crc=True)
         record = scan.record
         if scan.kind is not ScanKind.RECORD or record is None or record.size != len(data):
-            done.refused.append(
+            refused.append(
                 f"log byte {at}: what the replica has there is no whole record ({scan.reason or 'its size'})"
             )
-            return
+            return taken
         if at + record.size > min(place.stop, segment.end):
-            done.refused.append(f"log byte {at}: the replica's record reaches beyond the damaged place")
-            return
-        queue = table.queues.get((record.topic, record.queue_id)) if record.has_queue_entry else None
-        entry = queue.entry(record.queue_offset) if queue is not None else None
-        if queue is not None and entry is not None and entry[1] == FILLER_SIZE:
-            stale.add(queue.path)  # an earlier repair said that the message is lost
-            entry = None
-        if entry is None and place.behind is None:
-            return  # behind the last whole record: it may have come after us, and no queue here knows of it
-        if entry is not None and entry[:2] != (record.physical_offset, record.size):
-            done.refused.append(
+            refused.append(f"log byte {at}: the replica's record reaches beyond the damaged place")
+            return taken
+        reason = claims.refusal(record, (place.start, place.stop), is_last=place.behind is None)
+        if reason:
+            refused.append(
                 f"log byte {at}: the replica has message {record.queue_offset} of queue {record.queue_id} of {record.topic} "
-                f"there, which its queue here says is at log byte {entry[0]} with {entry[1]} bytes"
+                f"there, {reason}"
             )
-            return
-        _write(log, at, data, kept)
-        done.records += 1
-        done.bytes += len(data)
+            return taken
+        if place.behind is None and not (record.has_queue_entry and claims.has_entry(record)):
+            return taken  # behind the last whole record: it may have come after us, and no queue here knows of it
+        claims.restored(record)
+        taken.append((record, data))
         at += len(data)
+    return taken
 
 
 def _is_same(log: CommitLog, record: DispatchRecord, record_at: RecordAt) -> bool:
@@ -215,12 +238,18 @@ def _is_same(log: CommitLog, record: DispatchRecord, record_at: RecordAt) -> boo
     return record_at(record.physical_offset) == bytes(segment.file.read(begin, begin + record.size))
 
 
-def _write(log: CommitLog, at: int, data: bytes, directory: str) -> None:
+def _remove_files(directory: str, disk: Disk) -> None:
+    """Remove a queue's files, durably."""
+    for name in disk.list_dir(directory):
+        disk.remove(os.path.join(directory, name))
+    disk.sync_dir(directory)
+
+
+def _write(log: CommitLog, at: int, data: bytes, directory: str, disk: Disk) -> None:
     """Over the bytes there, which are kept in `directory` first. Durable on return. Raises OSError."""
     segment = log.segment_at(at)
     assert segment is not None
     begin, end = at - segment.base, at - segment.base + len(data)
-    disk = RealDisk()
     disk.make_dirs(directory)
     path = os.path.join(directory, f"{at:020d}-{len(data)}")
     if not disk.exists(path):  # what an earlier try kept is what was there at first
@@ -228,3 +257,32 @@ def _write(log: CommitLog, at: int, data: bytes, directory: str) -> None:
     segment.file.reserve(end)
     segment.file.buffer[begin:end] = data
     segment.file.sync(begin, end)
+
+
+def _build_again(
+    config: StoreConfig,
+    log: CommitLog,
+    disk: Disk,
+    ends: Mapping[Key, int],
+    keys: Collection[Key],
+    log_end: int,
+) -> None:
+    """Give the queues their entries from the log, up to where each of them ended. Durable on return."""
+    pool = FilePool(disk)
+    try:
+        bounds = decode_queue_bounds(CheckpointFile(disk, config.path("checkpoint")).read().queue_bounds)
+        table = QueueTable(config, pool)
+        table.load()
+        rebuild = QueueRebuild(table, LogScanner(log, check_crc=True), bounds, _logger.info)
+        rebuild.keep_ends(ends)
+        for key in keys:
+            rebuild.suspect(key, 0, "records of it came back")
+        rebuild.run(log.min_offset, log_end)
+        files = pool.take_dirty()
+        for directory in pool.take_dirty_dirs():
+            disk.sync_dir(directory)
+        for file in files:
+            pool.sync_file(file)
+        pool.unpin(files)
+    finally:
+        pool.close()
