@@ -32,6 +32,7 @@ class RocksTable:
         options.set_keep_log_file_num(5)
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).mkdir(mode=0o700, exist_ok=True)  # the library's files are for all to read
             self._rows: Any = rocksdict.Rdict(path, options)
         except Exception as error:  # the library has one for everything
             raise StoreError(f"{path} cannot be opened: {error}", path=path) from error

@@ -58,7 +58,7 @@ class ConfigFiles:
         def write() -> None:
             try:
                 text = disk.read_file(path).decode()
-                disk.replace_file(path, merge_properties(text, changes).encode())
+                disk.replace_file(path, merge_properties(text, changes).encode(), is_private=True)
             except (OSError, UnicodeDecodeError) as error:
                 raise StoreError(f"{path} could not be written: {error}", path=path) from error
 

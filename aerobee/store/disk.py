@@ -19,6 +19,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 from typing import Protocol, TypeAlias
 
@@ -101,8 +102,12 @@ class FileLock(Protocol):
 class Disk(Protocol):
     """Files and directories. Paths are absolute or relative to the process, as for open()."""
 
-    def write_file(self, path: str, data: bytes) -> None:
-        """Create a file, or put `data` in place of its content. Neither content nor name is durable on return."""
+    def write_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
+        """Create a file, or put `data` in place of its content. Neither content nor name is durable on return.
+
+        Where there is a file `like`, the file has its mode and owner before anything is in it; else with `is_private` only its
+        owner may read it.
+        """
         ...
 
     def sync_file(self, path: str) -> None:
@@ -124,8 +129,11 @@ class Disk(Protocol):
     def read_file(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError, OSError."""
 
-    def replace_file(self, path: str, data: bytes) -> None:
-        """Put `data` in place of the file's content, or leave it as it was; durable on return."""
+    def replace_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
+        """Put `data` in place of the file's content, or leave it as it was; durable on return.
+
+        The file keeps its mode and owner. `like` names another file that it takes them from, as write_file() does.
+        """
         ...
 
     def list_dir(self, path: str) -> list[str]:
@@ -202,13 +210,32 @@ def open_failed(root: str, error: OSError) -> StoreError:
     return StoreError(f"the store in {root} cannot be used: {error}: {advice}", path=path)
 
 
-def replace_file(disk: Disk, path: str, data: bytes) -> None:
+def replace_file(disk: Disk, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
     """Disk.replace_file of every disk: the new content is durable before it gets the name."""
     temporary = path + ".tmp"
-    disk.write_file(temporary, data)
+    disk.write_file(temporary, data, like=like or path, is_private=is_private)
     disk.sync_file(temporary)
     disk.rename(temporary, path)
     disk.sync_dir(os.path.dirname(path) or ".")
+
+
+def _take_rights(descriptor: int, model: os.stat_result) -> None:
+    """Give an open file the owner, the group and the mode of another. Nobody may read it then who may not read that one.
+
+    Who is not root can give nothing away: the owner stays this process's then, and a group that it is not in loses its rights
+    to what all others have.
+    """
+    mode = stat.S_IMODE(model.st_mode)
+    own = os.fstat(descriptor)
+    if own.st_uid != model.st_uid:
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, model.st_uid, -1)
+    if own.st_gid != model.st_gid:
+        try:
+            os.fchown(descriptor, -1, model.st_gid)
+        except PermissionError:
+            mode = (mode & ~0o070) | (mode & 0o007) << 3
+    os.fchmod(descriptor, mode)
 
 
 def sync_names_above(disk: Disk, directory: str) -> None:
@@ -379,11 +406,26 @@ class RealDisk:
         with open(path, "rb") as file:
             return file.read()
 
-    def replace_file(self, path: str, data: bytes) -> None:
-        replace_file(self, path, data)
+    def replace_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
+        replace_file(self, path, data, like=like, is_private=is_private)
 
-    def write_file(self, path: str, data: bytes) -> None:
-        with self._spares.opened(lambda: open(path, "wb")) as file:
+    def write_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
+        try:
+            model = os.stat(like) if like else None
+        except FileNotFoundError:
+            model = None
+        mode = 0o600 if model is not None or is_private else 0o666
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            descriptor = self._spares.opened(lambda: os.open(path, flags, mode))
+        except PermissionError:
+            os.remove(path)  # left by a process that died, with the rights of a file that nobody may write
+            descriptor = self._spares.opened(lambda: os.open(path, flags, mode))
+        with open(descriptor, "wb") as file:
+            if model is not None:
+                _take_rights(file.fileno(), model)
+            elif is_private:
+                os.fchmod(file.fileno(), mode)  # it may have been there
             file.write(data)
 
     def sync_file(self, path: str) -> None:

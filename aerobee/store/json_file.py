@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 def save_config_file(disk: Disk, path: str, data: bytes) -> None:
     """Put `data` in place of the file's content and the old content into `path`.bak. Durable on return.
 
+    The file keeps its mode and owner, and `path`.bak has the same.
+
     The first content goes into both, so that one file alone can be lost at any time.
 
     Raises StoreError when the disk refuses; the file then has its old content.
@@ -34,10 +36,10 @@ def save_config_file(disk: Disk, path: str, data: bytes) -> None:
             if previous == data:
                 return
             if previous:
-                disk.replace_file(path + ".bak", previous)
+                disk.replace_file(path + ".bak", previous, like=path)
         disk.replace_file(path, data)
         if not disk.exists(path + ".bak"):
-            disk.replace_file(path + ".bak", data)
+            disk.replace_file(path + ".bak", data, like=path)
     except OSError as error:
         raise StoreError(f"the config file {path} could not be written: {error}", path=path) from error
 
@@ -45,14 +47,15 @@ def save_config_file(disk: Disk, path: str, data: bytes) -> None:
 def save_settings_file(disk: Disk, path: str, changes: Mapping[str, str], whole: str) -> None:
     """Put other values for these keys into a properties file, and leave its other lines, secrets and comments, as they are.
 
-    Where there is no file, or an empty one, its content becomes `whole`. Durable on return. Raises StoreError when the disk
+    Where there is no file, or an empty one, its content becomes `whole`, and a new one is for its owner's eyes only: it may
+    hold secrets. Durable on return. Raises StoreError when the disk
     refuses or the file is not UTF-8; it then has its old content.
     """
     try:
         disk.make_dirs(os.path.dirname(path))
         text = disk.read_file(path).decode() if disk.exists(path) else ""
         data = (merge_properties(text, changes) if text.strip() else whole).encode()
-        disk.replace_file(path, data)
+        disk.replace_file(path, data, is_private=True)
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"the configuration file {path} could not be written: {error}", path=path) from error
 

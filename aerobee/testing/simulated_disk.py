@@ -303,11 +303,13 @@ class SimulatedDisk:
         self.check("read", path)
         return bytes(self._inode(path).data)
 
-    def replace_file(self, path: str, data: bytes) -> None:
+    def replace_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
+        """As Disk.replace_file; modes and owners are not simulated."""
         self.check("replace", path)
         replace_file(self, path, data)
 
-    def write_file(self, path: str, data: bytes) -> None:
+    def write_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
+        """As Disk.write_file; modes and owners are not simulated."""
         self.check("write", path)
         # What was written without a sync comes back as zeros, or not at all.
         self._rename(path, _Inode(bytearray(data), bytearray(len(data)), self._now_ms()))

@@ -249,9 +249,9 @@ class MortalDisk(RealDisk):
         self.step()
         super().remove(path)
 
-    def replace_file(self, path: str, data: bytes) -> None:
+    def replace_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
         self.step()
-        super().replace_file(path, data)
+        super().replace_file(path, data, like=like, is_private=is_private)
 
     def open_mapped(self, path: str) -> MappedFile:
         return cast(MappedFile, MortalFile(super().open_mapped(path), self.step))

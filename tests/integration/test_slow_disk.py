@@ -51,14 +51,14 @@ class SlowDisk(RealDisk):
         self.held = ""
         self._released.set()
 
-    def replace_file(self, path: str, data: bytes) -> None:
+    def replace_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
         self._note(path)
         if self.failing and self.failing in path:
             raise OSError(errno.EIO, "Input/output error", path)
         if self.held and self.held in path:
             self.begun.set()
             assert self._released.wait(WAIT_S)
-        super().replace_file(path, data)
+        super().replace_file(path, data, like=like, is_private=is_private)
 
     def sync_file(self, path: str) -> None:
         self._note(path)

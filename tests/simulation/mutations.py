@@ -153,7 +153,7 @@ def abort_file_is_not_written() -> Mutation:
 
 
 def rename_without_fsync() -> Mutation:
-    def mutated(disk: Any, path: str, data: bytes) -> None:
+    def mutated(disk: Any, path: str, data: bytes, **_: Any) -> None:
         disk.write_file(path + ".tmp", data)
         disk.rename(path + ".tmp", path)
         disk.sync_dir(os.path.dirname(path))
