@@ -8,8 +8,10 @@ somebody else: then nothing is touched, and PlanOutgrown says what differs.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aerobee.clock import Clock
 from aerobee.errors import UsageError
@@ -93,13 +95,16 @@ class Applier:
         self._masters: dict[str, str] = {}
         self._had_order: dict[str, bool] = {}
         self._deletes = False
+        self._digest = hashlib.sha256(plan.encode()).hexdigest()
+        self._removing: dict[tuple[str, str], dict[str, Any]] = {}
 
     async def left(self, *, back: bool = False) -> list[Step]:
         """The steps that are left, of all topics; raises PlanOutgrown. Changes nothing."""
         await self._check(back)
         steps = []
         for change in self._changes(back):
-            steps += self._steps(change, (await self._admin.states(change.topic, self._masters))[0])
+            states = (await self._admin.states(change.topic, self._masters))[0]
+            steps += self._steps(change, {**states, **await self._come_late(change, states)})
         return steps
 
     async def run(self, *, back: bool = False) -> int:
@@ -114,7 +119,9 @@ class Applier:
         await self._check(back)
         direction = BACK if back else FORWARD
         orders = {topic: had for topic, had in self._had_order.items() if had}
-        self._journal.note("begin", at_ms=self._clock.now_ms(), direction=direction, ordered=orders)
+        self._journal.note(
+            "begin", at_ms=self._clock.now_ms(), direction=direction, ordered=orders, plan=self._digest
+        )
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self._one(change)) for change in self._changes(back)]
         self._journal.note("end", at_ms=self._clock.now_ms(), direction=direction)
@@ -138,7 +145,10 @@ class Applier:
     # before anything is touched
 
     async def _check(self, back: bool) -> None:
-        events = self._journal.events()
+        events = self._journal.events_of(self._digest)
+        self._removing = {
+            (event["topic"], event["broker"]): event for event in events if event["event"] == "removing"
+        }
         age_h = (self._clock.now_ms() - self._plan.made_at_ms) / MS_PER_HOUR
         if not events and age_h > self._config.plan_age_max_h:
             raise PlanOutgrown(
@@ -172,7 +182,7 @@ class Applier:
         states, settings, _ = await self._admin.states(change.topic, self._masters)
         if settings is None:
             raise PlanOutgrown(f"topic {change.topic} is not there any more")
-        passed = trajectory(change.before, change.after, keeps_keys=change.keeps_keys)
+        passed = self._passed(change)
         for name, state in states.items():
             allowed = passed.get(name, {ABSENT})
             if not begun:
@@ -194,6 +204,11 @@ class Applier:
                 states, settings, remnants = await self._admin.states(change.topic, self._masters)
                 if settings is None:
                     raise PlanOutgrown(f"topic {change.topic} was deleted meanwhile")
+                late = await self._come_late(change, states)
+                for name, state in late.items():
+                    await self._admin.put_state(change.topic, self._masters[name], state, settings)
+                if late:
+                    continue
                 steps = self._steps(change, states)
                 for step in steps:
                     self._watch("begin", step, "")
@@ -204,9 +219,25 @@ class Applier:
                     self._watch("done", step, "")
                 if not steps:
                     # A crash between taking permissions and deleting leaves a topic that nobody sees.
-                    for name in remnants & _brokers_of(change) if self._deletes else ():
-                        await self._admin.delete_at(change.topic, self._masters[name])
-                    return done
+                    names = remnants & _brokers_of(change) if self._deletes else set()
+                    if all([await self._delete(change, name, settings) for name in sorted(names)]):
+                        return done
+
+    async def _come_late(self, change: TopicChange, states: Mapping[str, State]) -> dict[str, State]:
+        """Brokers where a run ended while it removed queues and messages came into them at that moment, with the State that shows them."""
+        found = {}
+        for (topic, name), event in self._removing.items():
+            left, shown = event["left"], State(event["read"], event["left"])
+            if topic != change.topic or states.get(name) != State(left, left):
+                continue
+            if shown not in self._passed(change).get(name, ()):
+                continue  # a journal that was tampered with
+            if not (await self._admin.state_at(topic, self._masters[name]))[1]:
+                continue  # it was deleted: it had been read
+            ends = await self._admin.ends(topic, name, range(left, shown.read))
+            if any(end > event["ends"].get(str(queue_id), 0) for queue_id, end in ends.items()):
+                found[name] = shown
+        return found
 
     async def _do(self, step: Step, change: TopicChange, settings: Settings) -> bool:
         """False when what comes after it has to be planned anew."""
@@ -230,7 +261,7 @@ class Applier:
             case Kind.UNPUBLISH:
                 await admin.delete_order(topic)
             case Kind.REMOVE:
-                return await self._remove(step, settings)
+                return await self._remove(step, change, settings)
         return True
 
     async def _turn(self) -> None:
@@ -246,8 +277,11 @@ class Applier:
         deadline = self._clock.monotonic() + self._config.drain_s
         since: float | None = None
         ends: dict[int, int] = {}
+        # While queues are caught up with nobody writes at all; otherwise those that stay are written.
+        expected = State(step.end, 0 if step.kind is Kind.CATCH_UP else step.first)
         while True:
-            reason = await self._not_drained(step)
+            await self._check_state(step, expected)
+            reason = await self._not_drained(step.topic, step.broker, _ids(step))
             now = self._clock.monotonic()
             found = await self._admin.ends(step.topic, step.broker, _ids(step))
             if reason or found != ends:
@@ -266,33 +300,69 @@ class Applier:
             self._watch("wait", step, reason or "for the grace time")
             await self._clock.sleep(self._config.poll_s)
 
-    async def _not_drained(self, step: Step) -> str:
-        ids = _ids(step)
-        reason = await self._admin.unread(step.topic, step.broker, ids, self._config.ignored_groups)
-        return reason or await self._admin.arrivals(step.topic, step.broker, self._masters[step.broker], ids)
+    async def _check_state(self, step: Step, expected: State) -> int:
+        """How many queue ids the broker has. Raises PlanOutgrown where its State is not the one that this run has made."""
+        state, count = await self._admin.state_at(step.topic, self._masters[step.broker])
+        if state != expected:
+            raise PlanOutgrown(
+                f"topic {step.topic} has {state.read} queues to read and {state.write} to write at {step.broker}, this run left "
+                f"{expected.read}/{expected.write}: somebody changed it meanwhile. It is left as it is. Give it {expected.read} and "
+                f"{expected.write} queues again and apply or revert, or make a new plan"
+            )
+        return count
 
-    async def _remove(self, step: Step, settings: Settings) -> bool:
+    async def _not_drained(self, topic: str, broker: str, ids: range) -> str:
+        reason = await self._admin.unread(topic, broker, ids, self._config.ignored_groups)
+        return reason or await self._admin.arrivals(topic, broker, self._masters[broker], ids)
+
+    async def _remove(self, step: Step, change: TopicChange, settings: Settings) -> bool:
         """Take the queues out of sight; false when something came into them at the last moment, and they are readable again.
 
         A producer with an old route may write to a queue that is still read, whatever the number of queues to write is (RocketMQ).
+        Where the queues ended is in the journal before they go: a run that comes after a crash compares.
         """
-        topic, address, ids = step.topic, self._masters[step.broker], _ids(step)
-        before = await self._admin.ends(topic, step.broker, ids)
-        reason = await self._not_drained(step)
+        topic, broker, address = step.topic, step.broker, self._masters[step.broker]
+        expected = State(step.end, step.state.write)
+        ids = range(step.first, max(step.end, await self._check_state(step, expected)))
+        before = await self._admin.ends(topic, broker, ids)
+        reason = await self._not_drained(topic, broker, ids)
+        await self._check_state(step, expected)
         if not reason:
+            ends = {str(queue_id): end for queue_id, end in before.items()}
+            self._journal.note(
+                "removing", topic=topic, broker=broker, ends=ends, read=step.end, left=step.state.read
+            )
             await self._admin.put_state(topic, address, step.state, settings)
-            after = await self._admin.ends(topic, step.broker, ids)
-            if after != before:
+            if await self._admin.ends(topic, broker, ids) != before:
                 reason = "messages came while they were removed"
-                state = State(step.end, step.state.write)
-                await self._admin.put_state(topic, address, state, settings)
+                await self._admin.put_state(topic, address, expected, settings)
         if reason:
             self._watch("wait", step, reason)
             await self._clock.sleep(self._config.poll_s)
             return False
         if step.state == ABSENT and self._deletes:
-            await self._admin.delete_at(topic, address)
+            return await self._delete(change, broker, settings)
         return True
+
+    async def _delete(self, change: TopicChange, name: str, settings: Settings) -> bool:
+        """Delete what a topic without permissions has left at a broker; false when it has something unread, which can be read again."""
+        topic, address = change.topic, self._masters[name]
+        count = (await self._admin.state_at(topic, address))[1]
+        reason = await self._not_drained(topic, name, range(count))
+        state, shown = (await self._admin.state_at(topic, address))[0], State(count, 0)
+        if state != ABSENT or (reason and shown not in self._passed(change)[name]):
+            raise PlanOutgrown(
+                f"topic {topic} is not deleted at {name}, which has {count} queues of it, {state.read} to read and {state.write} to "
+                f"write: {reason or 'somebody changed it meanwhile'}"
+            )
+        if reason:
+            await self._admin.put_state(topic, address, shown, settings)
+            return False
+        await self._admin.delete_at(topic, address)
+        return True
+
+    def _passed(self, change: TopicChange) -> dict[str, set[State]]:
+        return trajectory(change.before, change.after, keeps_keys=change.keeps_keys)
 
 
 async def measured_imbalance(

@@ -76,11 +76,20 @@ class PlacementAdmin(ArrivalCalls):
         remnants = {name for name, info in found.items() if info is not None and states[name] == ABSENT}
         return states, None if info is None else Settings(info.order, info.message_type), remnants
 
+    async def state_at(self, topic: str, address: str) -> tuple[State, int]:
+        """What one broker has of a topic, and how many queue ids exist there, whatever may be done with them; (ABSENT, 0) without it."""
+        try:
+            info = await self.topic_config_at(topic, address)
+        except TopicNotExist:
+            return ABSENT, 0
+        return _state(info), max(info.read_queue_count, info.write_queue_count)
+
     async def put_state(self, topic: str, address: str, state: State, settings: Settings) -> None:
         """Give a broker so many queues of a topic; ABSENT takes every permission and leaves the queues."""
         perm = (PERM_READ if state.read else 0) | (PERM_WRITE if state.write else 0)
         if state == ABSENT:
-            read = write = (await self.topic_config_at(topic, address)).read_queue_count
+            info = await self.topic_config_at(topic, address)
+            read, write = info.read_queue_count, info.write_queue_count
         else:
             read, write = state.read, state.write or state.read
         fields = {

@@ -19,6 +19,10 @@ import orjson
 from aerobee.errors import UsageError
 
 BYTES_MAX = 256 * 1024 * 1024
+FIELDS: dict[str, dict[str, type]] = {  # what later runs go by, and has to be there
+    "begin": {"ordered": dict, "plan": str},
+    "removing": {"topic": str, "broker": str, "ends": dict, "read": int, "left": int},
+}
 
 
 class Journal:
@@ -55,23 +59,29 @@ class Journal:
             return []
         if self.path.stat().st_size > BYTES_MAX:
             raise UsageError(f"{self.path} is larger than {BYTES_MAX} bytes: it is no journal of a plan")
-        lines = self.path.read_bytes().split(b"\n")
+        # What stands after the last line's end is what a crash cut off; note() cuts it away.
+        lines = self.path.read_bytes().split(b"\n")[:-1]
         found = []
         for number, line in enumerate(lines):
             if not line:
                 continue
             try:
-                event = orjson.loads(line)
-                if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-                    raise ValueError("no event")
+                found.append(_event(orjson.loads(line)))
             except ValueError as error:
-                if number == len(lines) - 1:
-                    break  # the line during which the process ended
                 raise UsageError(
                     f"{self.path}, line {number + 1}: {error}; it is no journal of a plan"
                 ) from error
-            found.append(event)
         return found
+
+    def events_of(self, digest: str) -> list[dict[str, Any]]:
+        """As events(). Raises UsageError when they are of a plan with another SHA-256 than `digest`, in hex."""
+        events = self.events()
+        if any(event["plan"] != digest for event in events if event["event"] == "begin"):
+            raise UsageError(
+                f"{self.path} is the journal of another plan: the plan beside it was changed or replaced since it was begun. Put the plan "
+                f"back that was begun, or give this one another name"
+            )
+        return events
 
     def note(self, event: str, **fields: object) -> None:
         """Add an event; it is durable when this returns."""
@@ -90,3 +100,17 @@ class Journal:
     def remove(self) -> None:
         """Forget everything."""
         self.path.unlink(missing_ok=True)
+
+
+def _event(event: Any) -> dict[str, Any]:
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        raise ValueError("no event")
+    wanted = FIELDS.get(event["event"], {})
+    for name, kind in wanted.items():
+        if not isinstance(event.get(name), kind) or isinstance(event[name], bool):
+            raise ValueError(f"{name} of {event['event']!r} is missing or no {kind.__name__}")
+    if event["event"] == "removing":
+        for queue_id, end in event["ends"].items():
+            if not queue_id.isdecimal() or isinstance(end, bool) or not isinstance(end, int):
+                raise ValueError(f"{queue_id!r}: {end!r} is no end of a queue")
+    return event

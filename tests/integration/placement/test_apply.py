@@ -12,6 +12,7 @@ import pytest
 from aerobee import Message
 from aerobee.client import ClientConfig, ConsumeFrom, ConsumerConfig, TransactionState
 from aerobee.errors import AerobeeError, UsageError
+from aerobee.message import MessageQueue
 from aerobee.placement.apply import Applier, ApplyConfig, DrainTimeout, PlanOutgrown
 from aerobee.placement.cluster import PlacementAdmin
 from aerobee.placement.journal import Journal
@@ -315,6 +316,78 @@ async def test_queues_that_a_group_has_not_read_are_not_removed(cluster, tmp_pat
         )
         await applier(cluster, admin, plan, tmp_path / "journal", config=ignoring).run()
         assert (await counts(admin, "free"))["broker-a"] == State(1, 1)
+
+
+async def test_a_topic_that_somebody_changes_meanwhile_keeps_its_messages(cluster, tmp_path: Path):
+    away = TopicChange(topic="away", before={"broker-a": 2}, after={"broker-b": 2})
+    await make(cluster, away)
+    waits: list[str] = []
+    config = ApplyConfig(changes_per_minute=1e6, routes_s=0, grace_s=3600, poll_s=0.02, drain_s=3600)
+    async with admin_of(cluster) as admin, cluster.producer() as producer:
+        running = asyncio.create_task(
+            applier(
+                cluster,
+                admin,
+                plan_of(cluster, away),
+                tmp_path / "journal",
+                config=config,
+                watch=lambda event, step, reason: waits.append(reason),
+            ).run()
+        )
+        await wait_until(lambda: "for the grace time" in waits)
+        await cluster.create_topic("away", queues=8, brokers=[0])
+        await producer.send(Message("away", b"x"), queue=MessageQueue("away", "broker-a", 5))
+        with pytest.raises(ExceptionGroup) as failed:
+            await running
+        assert failed.group_contains(PlanOutgrown, match="8 queues to read and 8 to write at broker-a")
+        assert (await counts(admin, "away"))["broker-a"] == State(8, 8)
+        assert (await admin.ends("away", "broker-a", range(8)))[5] == 1
+
+
+@pytest.mark.parametrize("left", [0, 1], ids=["all queues", "one queue of two"])
+async def test_a_message_that_comes_as_a_removal_is_cut_off_is_shown_again(
+    cluster, tmp_path: Path, left: int
+):
+    change = TopicChange(
+        topic="away",
+        before={"broker-a": 2},
+        after={"broker-b": 2, **({"broker-a": left} if left else {})},
+    )
+    await make(cluster, change)
+    async with admin_of(cluster) as admin, cluster.producer() as producer:
+        await admin.create_group("readers")
+        async with cluster.pull_consumer("readers") as consumer:
+            queues = await consumer.queues("away")
+            await consumer.assign(queues)
+            await consumer.commit(dict.fromkeys(queues, 0))
+        plan, put_state = plan_of(cluster, change), admin.put_state
+
+        async def put(topic: str, address: str, state: State, settings: object) -> None:
+            """The moment between the last look and the removal, after which the process ends."""
+            now, _ = await admin.state_at(topic, address)
+            if state != State(left, left) or now != State(2, left):
+                return await put_state(topic, address, state, settings)
+            await put_state(topic, address, State(2, 2), settings)
+            await producer.send(Message(topic, b"late"), queue=MessageQueue(topic, "broker-a", 1))
+            await put_state(topic, address, state, settings)
+            raise Crash
+
+        admin.put_state = put  # type: ignore[method-assign,assignment]
+        with pytest.raises(BaseExceptionGroup) as failed:
+            await applier(cluster, admin, plan, tmp_path / "journal").run()
+        assert failed.group_contains(Crash)
+        admin.put_state = put_state  # type: ignore[method-assign]
+        quick = ApplyConfig(changes_per_minute=1e6, routes_s=0, grace_s=0, poll_s=0.02, drain_s=0.3)
+        assert await applier(cluster, admin, plan, tmp_path / "journal").left()
+        with pytest.raises(BaseExceptionGroup) as failed:
+            await applier(cluster, admin, plan, tmp_path / "journal", config=quick).run()
+        assert failed.group_contains(DrainTimeout, match="group readers has 1 messages to read in broker-a:1")
+        assert (await counts(admin, "away"))["broker-a"] == State(2, left)
+        seen: list[bytes] = []
+        async with cluster.push_consumer("readers", {"away": "*"}, lambda m: seen.append(m.body)):
+            await wait_until(lambda: seen == [b"late"])
+        await applier(cluster, admin, plan, tmp_path / "journal").run()
+        assert await counts(admin, "away") == settled(broker_b=2, **({"broker_a": left} if left else {}))
 
 
 @pytest.mark.parametrize("kind", ["timer", "level", "transaction"])

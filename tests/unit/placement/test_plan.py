@@ -85,7 +85,7 @@ def test_text_that_is_no_json_is_refused():
 def test_a_journal_survives_a_line_that_was_cut_off(tmp_path):
     journal = Journal(tmp_path / "journal")
     assert journal.events() == []
-    journal.note("begin", at_ms=1)
+    journal.note("begin", at_ms=1, ordered={}, plan="x")
     journal.note("step", step="x")
     with journal.path.open("ab") as file:
         file.write(b'{"event":"ste')
@@ -95,3 +95,32 @@ def test_a_journal_survives_a_line_that_was_cut_off(tmp_path):
     journal.path.write_bytes(b'nonsense\n{"event":"end"}\n')
     with pytest.raises(UsageError, match="line 1"):
         journal.events()
+
+
+def test_a_journal_of_another_plan_is_refused(tmp_path):
+    journal = Journal(tmp_path / "journal")
+    journal.note("begin", ordered={}, plan="one")
+    assert len(journal.events_of("one")) == 1
+    with pytest.raises(UsageError, match="journal of another plan"):
+        journal.events_of("two")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"event":"begin","plan":"x"}', "ordered of 'begin'"),
+        (b'{"event":"begin","plan":"x","ordered":[1]}', "ordered of 'begin'"),
+        (b'{"event":"begin","ordered":{}}', "plan of 'begin'"),
+        (b'{"event":"removing","topic":"t","broker":"b","read":2,"left":0,"ends":7}', "ends of 'removing'"),
+        (b'{"event":"removing","topic":"t","broker":"b","read":2,"left":true,"ends":{}}', "left of 'removing'"),
+        (b'{"event":"removing","topic":"t","broker":"b","read":2,"left":0,"ends":{"x":1}}', "'x': 1 is no end"),
+        (b'{"event":"removing","topic":"t","broker":"b","read":2,"left":0,"ends":{"0":null}}', "'0': None is no end"),
+        (b"[]", "no event"),
+        (b"\xff\xfe", "no journal of a plan"),
+    ],
+)  # fmt: skip
+def test_a_damaged_journal_is_refused_and_the_line_is_named(tmp_path, line, says):
+    path = tmp_path / "journal"
+    path.write_bytes(b'{"event":"begin","ordered":{},"plan":"x"}\n' + line + b"\n")
+    with pytest.raises(UsageError, match=f"line 2: .*{says}|line 2.*{says}"):
+        Journal(path).events()
