@@ -62,10 +62,11 @@ class ApplyConfig:
     ignored_groups: frozenset[str] = field(default=frozenset())
 
     def __post_init__(self) -> None:
-        if self.parallel < 1 or self.changes_per_minute <= 0:
+        if self.parallel < 1 or not self.changes_per_minute > 0:
             raise UsageError("topics at a time and changes a minute must be above 0")
-        if min(self.routes_s, self.grace_s, self.drain_s, self.poll_s, self.plan_age_max_h) < 0:
-            raise UsageError("a time is below 0")
+        times = (self.routes_s, self.grace_s, self.drain_s, self.poll_s, self.plan_age_max_h)
+        if not all(each >= 0 for each in times):  # nor is NaN
+            raise UsageError("a time is below 0, or no number")
 
 
 Watch = Callable[[str, Step, str], None]  # ("begin" | "wait" | "done", step, why it waits)
@@ -328,10 +329,15 @@ class Applier:
         reason = await self._not_drained(topic, broker, ids)
         await self._check_state(step, expected)
         if not reason:
-            ends = {str(queue_id): end for queue_id, end in before.items()}
-            self._journal.note(
-                "removing", topic=topic, broker=broker, ends=ends, read=step.end, left=step.state.read
-            )
+            noted = {
+                "topic": topic,
+                "broker": broker,
+                "ends": {str(queue_id): end for queue_id, end in before.items()},
+                "read": step.end,
+                "left": step.state.read,
+            }
+            self._journal.note("removing", **noted)
+            self._removing[topic, broker] = noted
             await self._admin.put_state(topic, address, step.state, settings)
             if await self._admin.ends(topic, broker, ids) != before:
                 reason = "messages came while they were removed"

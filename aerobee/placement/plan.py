@@ -93,7 +93,7 @@ def make_plan(model: Model, now_ms: int, *, move_ordered: bool = False) -> Plan:
         )
         if topic.keeps_keys:
             warnings.append(
-                f"topic {name}: {_why(topic)}: {share:.0%} of its keys get another queue. Producers are refused while it is read to its end"
+                f"topic {name}: {_why(topic)}: {share:.0%} of its keys get another queue. Producers find no queue to write to while it is read to its end"
             )
     for name in result.left_out:
         topic = topics[name]
@@ -168,7 +168,7 @@ def _change(fields: dict[str, Any]) -> TopicChange:
         topic=topic,
         before=before,
         after=after,
-        keeps_keys=fields["keeps_keys"] is True,
+        keeps_keys=_truth(fields["keeps_keys"]),
         moved_keys=float(fields["moved_keys"]),
     )
 
@@ -181,6 +181,12 @@ def _counts(fields: dict[str, Any], topic: str) -> dict[str, int]:
                 f"the plan gives topic {topic} {count} queues at {name}: 1 to {QUEUES_MAX} are possible"
             )
     return found
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
 
 
 def _whole(value: object) -> int:

@@ -14,7 +14,8 @@ can only be read. Queues come and go at the end: the last ones of a broker are t
     topics whose keys choose the queue: one key is in two queues as soon as two producers count queues differently. Hence
 
                          GROW, SEED
-                         TAKE writing from all brokers       producers are refused from here ...
+                         TAKE writing from all brokers       routes have no queue to write to from here ...
+                         ROUTES                              nobody writes by an old one: brokers would take it
                          CATCH_UP in all queues              every group has read them
                          PUBLISH the final list of queues    as order configuration, which a route carries whole or not at all
                          ROUTES                              nobody has another list
@@ -149,6 +150,8 @@ def _with_a_pause(
 ) -> list[Step]:
     read = {name: max(now[name].read, count) for name, count in goal.items()}
     steps = [Step(Kind.TAKE, topic, name, State(read[name], 0)) for name in goal if now[name].write]
+    # Brokers do not look at the topic's permission: who has an old route goes on writing until it asks again.
+    steps.append(Step(Kind.ROUTES, topic))
     steps += [Step(Kind.CATCH_UP, topic, name, first=0, end=read[name]) for name in goal if read[name]]
     steps += [Step(Kind.PUBLISH, topic), Step(Kind.ROUTES, topic)]
     steps += [

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.errors import UsageError
+from aerobee.placement.apply import ApplyConfig
 from aerobee.placement.journal import Journal
 from aerobee.placement.model import Broker, Load, Model, Topic
 from aerobee.placement.plan import make_plan, parse_plan
@@ -64,6 +65,7 @@ def test_a_plan_that_moves_an_ordered_topic_says_how_many_keys_move():
         (("changes", 0, "after"), {"a": True}, "True"),
         (("changes", 0, "before"), {"a": "4"}, "'4'"),
         (("after", "imbalance"), None, "damaged"),
+        (("changes", 0, "keeps_keys"), 1, "neither true nor false"),
         (("made_at_ms",), "yesterday", "yesterday"),
     ],
 )
@@ -124,3 +126,9 @@ def test_a_damaged_journal_is_refused_and_the_line_is_named(tmp_path, line, says
     path.write_bytes(b'{"event":"begin","ordered":{},"plan":"x"}\n' + line + b"\n")
     with pytest.raises(UsageError, match=f"line 2: .*{says}|line 2.*{says}"):
         Journal(path).events()
+
+
+@pytest.mark.parametrize("name", ["grace_s", "plan_age_max_h", "changes_per_minute", "drain_s", "routes_s"])
+def test_what_is_no_number_is_no_setting(name):
+    with pytest.raises(UsageError):
+        ApplyConfig(**{name: float("nan")})

@@ -78,6 +78,9 @@ def test_while_keys_change_their_queue_nobody_writes(before, after):
     steps = steps_for("t", settled(before), after, keeps_keys=True)
     if not steps:
         return
+    kinds = [step.kind for step in steps]
+    taken = max(index for index, kind in enumerate(kinds) if kind is Kind.TAKE)
+    assert Kind.ROUTES in kinds[taken : kinds.index(Kind.CATCH_UP)], "writers by an old route are waited for"
     states = settled(before)
     published = caught_up = routed = False
     for step in steps:
