@@ -133,7 +133,7 @@ def cell_text(value: object) -> str:
     if isinstance(value, (list, tuple, set, frozenset)):
         return ", ".join(cell_text(part) for part in value) or "-"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={cell_text(part)}" for key, part in value.items()) or "-"
+        return ", ".join(f"{cell_text(key)}={cell_text(part)}" for key, part in value.items()) or "-"
     return visible(str(value))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +17,7 @@ from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, Yes, as
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.shared_options import client_config
+from aerobee.ops.terminal import visible
 from aerobee.ops.times import above_zero
 from aerobee.placement.apply import Applier, ApplyConfig, measured_imbalance
 from aerobee.placement.cluster import PlacementAdmin
@@ -78,47 +82,49 @@ Measure = Annotated[
 ]
 
 
-@app.command("apply")
-def apply(
-    plan: PlanFile,
-    nameserver: NameServers = NAMESERVER_DEFAULT,
-    dry_run: DryRun = False,
-    parallel: Parallel = DEFAULT.parallel,
-    changes_per_minute: ChangesPerMinute = DEFAULT.changes_per_minute,
-    route_wait: RouteWait = DEFAULT.routes_s,
-    grace: Grace = DEFAULT.grace_s,
-    drain_timeout: DrainTimeout = DEFAULT.drain_s,
-    ignore_group: IgnoreGroup = None,
-    max_age: MaxAge = DEFAULT.plan_age_max_h,
-    measure: Measure = 10.0,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Carry a plan out, or go on where it was cut off."""
-    config = _config(parallel, changes_per_minute, route_wait, grace, drain_timeout, ignore_group, max_age)
-    _carry_out(plan, nameserver, config, dry_run, measure, yes, Output(as_json), back=False)
+def _command(*, back: bool) -> Callable[..., None]:
+    """The command that carries a plan out, or takes it back: the same options, but for the age at which a plan is begun."""
+
+    def carry_out(
+        plan: PlanFile,
+        nameserver: NameServers = NAMESERVER_DEFAULT,
+        dry_run: DryRun = False,
+        parallel: Parallel = DEFAULT.parallel,
+        changes_per_minute: ChangesPerMinute = DEFAULT.changes_per_minute,
+        route_wait: RouteWait = DEFAULT.routes_s,
+        grace: Grace = DEFAULT.grace_s,
+        drain_timeout: DrainTimeout = DEFAULT.drain_s,
+        ignore_group: IgnoreGroup = None,
+        max_age: MaxAge = DEFAULT.plan_age_max_h,
+        measure: Measure = 10.0,
+        yes: Yes = False,
+        as_json: AsJson = False,
+    ) -> None:
+        config = ApplyConfig(
+            parallel=parallel,
+            changes_per_minute=changes_per_minute,
+            routes_s=route_wait,
+            grace_s=grace,
+            drain_s=drain_timeout,
+            plan_age_max_h=max_age,
+            ignored_groups=frozenset(ignore_group or ()),
+        )
+        if not 0 <= measure < math.inf:
+            raise UsageError(f"--measure {measure}: a number of seconds, 0 for none")
+        _carry_out(plan, nameserver, config, dry_run, measure, yes, Output(as_json), back=back)
+
+    if back:
+        signature = inspect.signature(carry_out, eval_str=True)
+        taken = [each for name, each in signature.parameters.items() if name != "max_age"]
+        carry_out.__signature__ = signature.replace(parameters=taken)  # type: ignore[attr-defined]
+    return carry_out
 
 
-@app.command("revert")
-def revert(
-    plan: PlanFile,
-    nameserver: NameServers = NAMESERVER_DEFAULT,
-    dry_run: DryRun = False,
-    parallel: Parallel = DEFAULT.parallel,
-    changes_per_minute: ChangesPerMinute = DEFAULT.changes_per_minute,
-    route_wait: RouteWait = DEFAULT.routes_s,
-    grace: Grace = DEFAULT.grace_s,
-    drain_timeout: DrainTimeout = DEFAULT.drain_s,
-    ignore_group: IgnoreGroup = None,
-    measure: Measure = 10.0,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Put everything back that a plan changed, from wherever it stands: in the same careful steps."""
-    config = _config(
-        parallel, changes_per_minute, route_wait, grace, drain_timeout, ignore_group, DEFAULT.plan_age_max_h
-    )
-    _carry_out(plan, nameserver, config, dry_run, measure, yes, Output(as_json), back=True)
+app.command("apply", help="Carry a plan out, or go on where it was cut off.")(_command(back=False))
+app.command(
+    "revert",
+    help="Put everything back that a plan changed, from wherever it stands: in the same careful steps.",
+)(_command(back=True))
 
 
 @app.command("show")
@@ -130,8 +136,12 @@ def show(plan: PlanFile, as_json: AsJson = False) -> None:
         out.document(document)
         return
     rows = [
-        {"resource": name, "before": document.before.imbalance[name], "after": document.after.imbalance[name]}
-        for name in document.after.imbalance
+        {
+            "resource": name,
+            "before": document.before.imbalance.get(name),
+            "after": document.after.imbalance.get(name),
+        }
+        for name in sorted({*document.before.imbalance, *document.after.imbalance})
     ]
     out.table(
         rows,
@@ -155,26 +165,6 @@ def show(plan: PlanFile, as_json: AsJson = False) -> None:
     )
     for warning in document.warnings:
         out.note(warning, style="yellow")
-
-
-def _config(
-    parallel: int,
-    changes_per_minute: float,
-    route_wait: float,
-    grace: float,
-    drain_timeout: float,
-    ignore_group: list[str] | None,
-    max_age: float,
-) -> ApplyConfig:
-    return ApplyConfig(
-        parallel=parallel,
-        changes_per_minute=changes_per_minute,
-        routes_s=route_wait,
-        grace_s=grace,
-        drain_s=drain_timeout,
-        plan_age_max_h=max_age,
-        ignored_groups=frozenset(ignore_group or ()),
-    )
 
 
 def _read(path: Path) -> Plan:
@@ -224,7 +214,10 @@ def _carry_out(
                 try:
                     done = await applier.run(back=back)
                 except BaseExceptionGroup as group:
-                    raise _first(group) from group
+                    first, *others = _leaves(group)
+                    for other in others:
+                        out.note(str(other), style="yellow")
+                    raise first from group
             after = (
                 await measured_imbalance(admin, clock=clock, seconds=measure) if measure and left else None
             )
@@ -237,8 +230,8 @@ def _carry_out(
     run(command)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What ended it: one of several topics' failures, of ours before others'."""
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """What ended it, topic by topic, ours before others'."""
     leaves: list[BaseException] = []
     pending: list[BaseException] = [group]
     while pending:
@@ -247,7 +240,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
             pending += each.exceptions
         else:
             leaves.append(each)
-    return next((each for each in leaves if isinstance(each, AerobeeError)), leaves[0])
+    return sorted(leaves, key=lambda each: not isinstance(each, AerobeeError))
 
 
 def _sentence(
@@ -275,7 +268,7 @@ class _Steps:
     def bar(self, total: int) -> Progress:
         """Shown while it is entered."""
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -290,7 +283,7 @@ class _Steps:
         if self._progress is None or self._task is None:
             return
         text = f"{step}: {reason}" if reason else str(step)
-        self._progress.update(self._task, description=text, advance=1 if event == "done" else 0)
+        self._progress.update(self._task, description=visible(text), advance=1 if event == "done" else 0)
         if not self._out.notes.is_terminal and event != "begin" and text != self._said:
             self._said = text
             self._out.note(f"{event}: {text}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.clock import Clock
-from aerobee.errors import UsageError
+from aerobee.errors import AerobeeError, UsageError
 from aerobee.placement.cluster import PlacementAdmin, Settings
 from aerobee.placement.goals import imbalances_of
 from aerobee.placement.journal import Journal
@@ -26,13 +26,16 @@ from aerobee.placement.steps import (
     Kind,
     State,
     Step,
+    order_counts,
     order_text,
     steps_for,
     trajectory,
 )
 
 FORWARD, BACK = "apply", "revert"
+FIFO = "FIFO"  # a message type of topics
 MS_PER_HOUR = 3_600_000
+CLOCK_SKEW_MAX_MS = 300_000  # of the machine that made the plan
 
 
 class PlanOutgrown(UsageError):
@@ -48,7 +51,7 @@ class ApplyConfig:
     """How fast, and how careful.
 
     `parallel`: topics at a time. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has asked for its
-    route again (RocketMQ's clients ask each 30 s). `grace_s`: how long a queue that is read to its end stays readable, for readers
+    route again (RocketMQ's clients ask each 30 s), and what it was sending by the old one has arrived or failed. `grace_s`: how long a queue that is read to its end stays readable, for readers
     whose offsets brokers do not know. `drain_s`: longest wait for one drain. `ignored_groups`: nobody waits for them.
     """
 
@@ -94,7 +97,8 @@ class Applier:
         self._gate = asyncio.Semaphore(config.parallel)
         self._next_change_s = 0.0
         self._masters: dict[str, str] = {}
-        self._had_order: dict[str, bool] = {}
+        self._had_order: dict[str, str] = {}  # by topic the order configuration that it had before
+        self._back = False
         self._deletes = False
         self._digest = hashlib.sha256(plan.encode()).hexdigest()
         self._removing: dict[tuple[str, str], dict[str, Any]] = {}
@@ -105,13 +109,15 @@ class Applier:
         steps = []
         for change in self._changes(back):
             states = (await self._admin.states(change.topic, self._masters))[0]
-            steps += self._steps(change, {**states, **await self._come_late(change, states)})
+            states = {**states, **await self._come_late(change, states)}
+            steps += self._steps(change, states, await self._order_of(change))
         return steps
 
     async def run(self, *, back: bool = False) -> int:
         """Carry out what is left; returns how many steps that were. Raises PlanOutgrown before anything is touched.
 
-        Raises UsageError while another run on the same journal goes on.
+        Raises UsageError while another run on the same journal goes on. A topic that fails does not stop the others: when they are
+        through, an ExceptionGroup has the failures.
         """
         with self._journal.locked():
             return await self._run(back)
@@ -119,19 +125,36 @@ class Applier:
     async def _run(self, back: bool) -> int:
         await self._check(back)
         direction = BACK if back else FORWARD
-        orders = {topic: had for topic, had in self._had_order.items() if had}
         self._journal.note(
-            "begin", at_ms=self._clock.now_ms(), direction=direction, ordered=orders, plan=self._digest
+            "begin",
+            at_ms=self._clock.now_ms(),
+            direction=direction,
+            ordered=self._had_order,
+            plan=self._digest,
         )
+        failures: list[Exception] = []
+
+        async def carried_out(change: TopicChange) -> int:
+            try:
+                return await self._one(change)
+            except AerobeeError as error:
+                self._journal.note(
+                    "failed", at_ms=self._clock.now_ms(), topic=change.topic, reason=str(error)
+                )
+                failures.append(error)
+                return 0
+
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._one(change)) for change in self._changes(back)]
+            running = [tasks.create_task(carried_out(change)) for change in self._changes(back)]
+        if failures:
+            raise ExceptionGroup(f"{len(failures)} topics are not where they shall be", failures)
         self._journal.note("end", at_ms=self._clock.now_ms(), direction=direction)
         return sum(task.result() for task in running)
 
     def _changes(self, back: bool) -> list[TopicChange]:
         return [change.reversed() if back else change for change in self._plan.changes]
 
-    def _steps(self, change: TopicChange, states: Mapping[str, State]) -> list[Step]:
+    def _steps(self, change: TopicChange, states: Mapping[str, State], order: str | None) -> list[Step]:
         own = {
             name: state for name, state in states.items() if state != ABSENT or name in _brokers_of(change)
         }
@@ -140,17 +163,30 @@ class Applier:
             own,
             change.after,
             keeps_keys=change.keeps_keys,
-            had_order=self._had_order.get(change.topic, False),
+            had_order=change.topic in self._had_order,
+            order=order,
+            # On the way back the very text that was there, because its sequence of brokers places keys.
+            final=self._had_order.get(change.topic) if self._back else None,
         )
+
+    async def _order_of(self, change: TopicChange) -> str | None:
+        return await self._admin.order_entry(change.topic) if change.keeps_keys else None
 
     # before anything is touched
 
     async def _check(self, back: bool) -> None:
+        self._back = back
         events = self._journal.events_of(self._digest)
         self._removing = {
             (event["topic"], event["broker"]): event for event in events if event["event"] == "removing"
         }
-        age_h = (self._clock.now_ms() - self._plan.made_at_ms) / MS_PER_HOUR
+        age_ms = self._clock.now_ms() - self._plan.made_at_ms
+        if not events and age_ms < -CLOCK_SKEW_MAX_MS:
+            raise PlanOutgrown(
+                f"the plan was made {-age_ms / 60_000:.0f} minutes from now, says its made_at_ms: how old it is cannot be known. Look at the "
+                f"clocks of this machine and of the one that made it, and make a new one"
+            )
+        age_h = age_ms / MS_PER_HOUR
         if not events and age_h > self._config.plan_age_max_h:
             raise PlanOutgrown(
                 f"the plan is {age_h:.0f} hours old, at most {self._config.plan_age_max_h:.0f} are allowed: make a new one"
@@ -159,15 +195,16 @@ class Applier:
             raise UsageError(f"nothing of this plan was applied: {self._journal.path} has no events")
         self._masters = await self._admin.master_addresses()
         self._deletes = await self._admin.nameservers_forget()
-        self._had_order = {}
+        # An order configuration that is there after the first begin may be ours.
+        noted = next((event["ordered"] for event in events if event["event"] == "begin"), None)
+        self._had_order = {} if noted is None else noted
+        system = set(await self._admin.system_topics())
         for change in self._plan.changes:
+            if change.topic in system:
+                raise UsageError(f"topic {change.topic} belongs to the brokers, no plan moves it")
             await self._check_topic(change, begun=bool(events))
-            noted = [event["ordered"] for event in events if event["event"] == "begin"]
-            if change.keeps_keys:
-                now = await self._admin.order_entry(change.topic)
-                # An entry that is there after the first begin may be ours.
-                had = now is not None if not noted else change.topic in noted[0]
-                self._had_order[change.topic] = had
+            if noted is None:
+                await self._note_order(change)
         if any(change.keeps_keys for change in self._plan.changes):
             without = await self._admin.nameservers_without_order()
             if without:
@@ -196,6 +233,29 @@ class Applier:
                     f"knows {expected}: somebody changed it since. Make a new plan"
                 )
 
+        promises = settings.order or settings.message_type == FIFO
+        if promises and not change.keeps_keys:
+            raise UsageError(
+                f"order is promised in topic {change.topic}, but the plan has it as one whose queues may be counted differently for a "
+                f"while (keeps_keys is false): make a new plan"
+            )
+
+    async def _note_order(self, change: TopicChange) -> None:
+        entry = await self._admin.order_entry(change.topic)
+        if entry is None:
+            return
+        if not change.keeps_keys:
+            raise UsageError(
+                f"topic {change.topic} has an order configuration, but the plan has it as one without order (keeps_keys is false): make "
+                f"a new plan"
+            )
+        if order_counts(entry) != dict(change.before):
+            raise UsageError(
+                f"topic {change.topic} has the order configuration {entry!r}, its queues are {order_text(change.before)!r}: producers that go "
+                f"by it use other queues than the rest. Make them the same, or delete it, and make a new plan"
+            )
+        self._had_order[change.topic] = entry
+
     # one topic
 
     async def _one(self, change: TopicChange) -> int:
@@ -210,7 +270,7 @@ class Applier:
                     await self._admin.put_state(change.topic, self._masters[name], state, settings)
                 if late:
                     continue
-                steps = self._steps(change, states)
+                steps = self._steps(change, states, await self._order_of(change))
                 for step in steps:
                     self._watch("begin", step, "")
                     if not await self._do(step, change, settings):
@@ -227,7 +287,7 @@ class Applier:
     async def _come_late(self, change: TopicChange, states: Mapping[str, State]) -> dict[str, State]:
         """Brokers where a run ended while it removed queues and messages came into them at that moment, with the State that shows them."""
         found = {}
-        for (topic, name), event in self._removing.items():
+        for (topic, name), event in list(self._removing.items()):  # other topics note theirs meanwhile
             left, shown = event["left"], State(event["read"], event["left"])
             if topic != change.topic or states.get(name) != State(left, left):
                 continue
@@ -254,11 +314,11 @@ class Applier:
                 self._watch("wait", step, f"{self._config.routes_s:g} s for routes")
                 await self._clock.sleep(self._config.routes_s)
             case Kind.CATCH_UP:
-                await self._drain(step, grace_s=0.0)
+                return await self._drain(step, change, grace_s=0.0)
             case Kind.DRAIN:
-                await self._drain(step, grace_s=self._config.grace_s)
+                return await self._drain(step, change, grace_s=self._config.grace_s)
             case Kind.PUBLISH:
-                await admin.put_order(topic, order_text(change.after))
+                await admin.put_order(topic, step.order)
             case Kind.UNPUBLISH:
                 await admin.delete_order(topic)
             case Kind.REMOVE:
@@ -273,27 +333,32 @@ class Applier:
         if due > now:
             await self._clock.sleep(due - now)
 
-    async def _drain(self, step: Step, *, grace_s: float) -> None:
-        """Return when every group has read the queues, nothing will come into them, and that was so for the grace time."""
+    async def _drain(self, step: Step, change: TopicChange, *, grace_s: float) -> bool:
+        """Return when every group has read the queues, nothing will come into them, and that was so for the grace time.
+
+        False when the broker has another State meanwhile.
+        """
         deadline = self._clock.monotonic() + self._config.drain_s
         since: float | None = None
         ends: dict[int, int] = {}
         # While queues are caught up with nobody writes at all; otherwise those that stay are written.
         expected = State(step.end, 0 if step.kind is Kind.CATCH_UP else step.first)
         while True:
-            await self._check_state(step, expected)
+            if await self._count_in(step, change, expected) is None:
+                return False
             reason = await self._not_drained(step.topic, step.broker, _ids(step))
             now = self._clock.monotonic()
             found = await self._admin.ends(step.topic, step.broker, _ids(step))
-            if reason or found != ends:
+            is_quiet = not reason and found == ends
+            if not is_quiet:
                 since = None
                 ends = found
             if not reason:
                 if since is None:
                     since = now
                 if now - since >= grace_s:
-                    return
-            if now > deadline:
+                    return True
+            if now > deadline and not is_quiet:  # the grace time is no part of it
                 raise DrainTimeout(
                     f"{step.topic} at {step.broker} is not read to its end after {self._config.drain_s:.0f} s: {reason or 'messages come'}. "
                     f"Apply again when it is, name a group that is not used any more with --ignore-group, or revert"
@@ -301,9 +366,15 @@ class Applier:
             self._watch("wait", step, reason or "for the grace time")
             await self._clock.sleep(self._config.poll_s)
 
-    async def _check_state(self, step: Step, expected: State) -> int:
-        """How many queue ids the broker has. Raises PlanOutgrown where its State is not the one that this run has made."""
+    async def _count_in(self, step: Step, change: TopicChange, expected: State) -> int | None:
+        """How many queue ids the broker has. None where its State is not the one that this run has made, but one that the plan leads through.
+
+        That is the last request of a run that was cut off, which the broker carried out after this run had looked. Raises PlanOutgrown
+        for any other State.
+        """
         state, count = await self._admin.state_at(step.topic, self._masters[step.broker])
+        if state != expected and state in self._passed(change)[step.broker]:
+            return None
         if state != expected:
             raise PlanOutgrown(
                 f"topic {step.topic} has {state.read} queues to read and {state.write} to write at {step.broker}, this run left "
@@ -324,10 +395,14 @@ class Applier:
         """
         topic, broker, address = step.topic, step.broker, self._masters[step.broker]
         expected = State(step.end, step.state.write)
-        ids = range(step.first, max(step.end, await self._check_state(step, expected)))
+        count = await self._count_in(step, change, expected)
+        if count is None:
+            return False
+        ids = range(step.first, max(step.end, count))
         before = await self._admin.ends(topic, broker, ids)
         reason = await self._not_drained(topic, broker, ids)
-        await self._check_state(step, expected)
+        if await self._count_in(step, change, expected) is None:
+            return False
         if not reason:
             noted = {
                 "topic": topic,

@@ -2,7 +2,7 @@
 
 Hard goals first, in the order of Cruise Control, for queues that cannot be copied; then soft ones:
 
-    hard   CAPACITY     no broker above its share of bytes in, bytes out, CPU, disk
+    hard   CAPACITY     no broker above its share of bytes in, bytes out, disk
            ZONE         no topic in one zone alone, where there are several
            NOT_ALONE    no topic at one broker alone, where there are several
     soft   DIVISIBLE    each group of consumers can share a topic's queues evenly
@@ -24,7 +24,7 @@ from aerobee.placement.model import RESOURCES, Allocation, Load, Model, Topic, b
 IMBALANCE_MAX = 1.1
 FILLED_MIN = 0.5  # of the mean number of queues: a broker below is new
 HOT_SHARE = 0.1  # of the mean load of a broker: one queue above is hot
-CAPACITY_SHARE = Load(0.8, 0.8, 0.7, 0.8)  # of what a broker can bear
+CAPACITY_SHARE = Load(0.8, 0.8, 0.8)  # of what a broker can bear
 
 
 class Goal(Enum):
@@ -83,7 +83,7 @@ def imbalances_of(
 
 
 def imbalance(model: Model, allocation: Allocation) -> float:
-    """The worst of bytes in, bytes out, CPU and disk; the number of queues counts only where nothing has any load."""
+    """The worst of bytes in, bytes out and disk; the number of queues counts only where nothing has any load."""
     found = imbalances(model, allocation)
     queues = found.pop("queues")
     loads = broker_loads(model, allocation)

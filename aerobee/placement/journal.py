@@ -109,6 +109,8 @@ def _event(event: Any) -> dict[str, Any]:
     for name, kind in wanted.items():
         if not isinstance(event.get(name), kind) or isinstance(event[name], bool):
             raise ValueError(f"{name} of {event['event']!r} is missing or no {kind.__name__}")
+    if event["event"] == "begin" and not all(isinstance(text, str) for text in event["ordered"].values()):
+        raise ValueError("ordered of 'begin' has what is no order configuration")
     if event["event"] == "removing":
         for queue_id, end in event["ends"].items():
             if not queue_id.isdecimal() or isinstance(end, bool) or not isinstance(end, int):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from aerobee.errors import UsageError
 from aerobee.placement.model import NOTHING, Broker, Load, Model, Topic
 
-CAPACITY_KEYS = ("bytes_in", "bytes_out", "cpu", "disk")
+CAPACITY_KEYS = ("bytes_in", "bytes_out", "disk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def model_of(
         share = rate.messages / total if (total := at_topic[row.topic, row.broker]) else 0.0
         bytes_out = (rate.bytes_out or 0.0) * share * factor or bytes_in * row.groups
         retention_s = brokers[row.broker].newest.retention_ms / 1000
-        loads[row.topic][row.broker][row.queue_id] = Load(bytes_in, bytes_out, 0.0, bytes_in * retention_s)
+        loads[row.topic][row.broker][row.queue_id] = Load(bytes_in, bytes_out, bytes_in * retention_s)
         newest[row.topic].append(row)
     return Model(
         brokers=tuple(
@@ -148,7 +148,7 @@ def _topic(
 
 
 def read_capacities(document: object) -> dict[str, dict[str, object]]:
-    """{"broker-a": {"zone": "east", "bytes_in": 1e8, "bytes_out": 2e8, "cpu": 8, "disk": 1e12}}, all but the name optional.
+    """{"broker-a": {"zone": "east", "bytes_in": 1e8, "bytes_out": 2e8, "disk": 1e12}}, all but the name optional.
 
     Raises UsageError that says what is wrong.
     """

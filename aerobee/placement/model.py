@@ -18,11 +18,10 @@ SKEW_MAX = 1.5  # a queue above so many times its topic's mean: producers do not
 
 
 class Load(NamedTuple):
-    """What a queue, or a broker, has to bear: bytes a second in and out, CPU cores, bytes on the disk."""
+    """What a queue, or a broker, has to bear: bytes a second in and out, bytes on the disk."""
 
     bytes_in: float = 0.0
     bytes_out: float = 0.0
-    cpu: float = 0.0
     disk: float = 0.0
 
     def plus(self, other: Load) -> Load:
@@ -40,7 +39,7 @@ NOTHING = Load()
 
 def sum_of(loads: Iterable[Load]) -> Load:
     """All of them together."""
-    total = [0.0, 0.0, 0.0, 0.0]
+    total = [0.0] * len(NOTHING)
     for load in loads:
         for part, value in enumerate(load):
             total[part] += value

@@ -5,6 +5,7 @@ JSON, so that people read and keep it; parse_plan() trusts nothing in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import orjson
 
 from aerobee.errors import UsageError
-from aerobee.message import check_topic_name
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.placement.goals import Goal, imbalances, violations
 from aerobee.placement.key_moves import moved_share
 from aerobee.placement.model import Allocation, Model, Topic, allocation_of, broker_loads
@@ -161,6 +162,8 @@ def parse_plan(text: bytes) -> Plan:
 def _change(fields: dict[str, Any]) -> TopicChange:
     topic = str(fields["topic"])
     check_topic_name(topic)
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise UsageError(f"topic {topic} has a group's retries or dead letters: no plan moves it")
     before, after = _counts(fields["before"], topic), _counts(fields["after"], topic)
     if not before or not after:
         raise UsageError(f"the plan leaves topic {topic} without any queue, before or after")
@@ -169,13 +172,15 @@ def _change(fields: dict[str, Any]) -> TopicChange:
         before=before,
         after=after,
         keeps_keys=_truth(fields["keeps_keys"]),
-        moved_keys=float(fields["moved_keys"]),
+        moved_keys=_number(fields["moved_keys"]),
     )
 
 
 def _counts(fields: dict[str, Any], topic: str) -> dict[str, int]:
     found = {str(name): _whole(count) for name, count in fields.items()}
     for name, count in found.items():
+        if not name.isprintable() or not name or set(name) & set(" :;"):
+            raise UsageError(f"the plan names a broker {name!r}: no broker can have this name")
         if not 1 <= count <= QUEUES_MAX:
             raise UsageError(
                 f"the plan gives topic {topic} {count} queues at {name}: 1 to {QUEUES_MAX} are possible"
@@ -195,9 +200,15 @@ def _whole(value: object) -> int:
     return value
 
 
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
 def _forecast_of(fields: dict[str, Any]) -> Forecast:
     return Forecast(
-        imbalance={str(name): float(value) for name, value in fields["imbalance"].items()},
+        imbalance={str(name): _number(value) for name, value in fields["imbalance"].items()},
         broken_goals={str(name): _whole(value) for name, value in fields["broken_goals"].items()},
-        loads={str(name): [float(each) for each in values] for name, values in fields["loads"].items()},
+        loads={str(name): [_number(each) for each in values] for name, values in fields["loads"].items()},
     )

@@ -1,6 +1,6 @@
 """Looks for a better placement: one queue from one broker to another at a time, as long as that evens the load out. Core.
 
-Each broker has a fill: of bytes in, bytes out, CPU, disk and number of queues, its share of what it can bear divided by the mean of
+Each broker has a fill: of bytes in, bytes out, disk and number of queues, its share of what it can bear divided by the mean of
 all, so that 1 is even. A step takes the broker that is farthest from 1 and the move that lowers the sum of squares most; where
 no move helps, an exchange of two queues is tried. No step leaves a topic at one broker or in one zone alone, fills a broker above
 its capacity, or makes a broker the fullest of all. Deterministic: no randomness, no time; bounded by STEPS_PER_QUEUE.
@@ -13,10 +13,11 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from aerobee.placement.goals import CAPACITY_SHARE, zones_of
-from aerobee.placement.model import Allocation, Load, Model, Topic, broker_loads
+from aerobee.placement.model import RESOURCES, Allocation, Load, Model, Topic, broker_loads
 
 EVEN = 0.04  # a broker that is no farther from the mean is left alone
-QUEUES_WEIGHT = 0.3  # of the number of queues beside bytes and CPU, while there is any load
+QUEUES_WEIGHT = 0.3  # of the number of queues beside bytes, while there is any load
+COUNT = len(RESOURCES)  # where the number of queues stands behind the parts of a load
 TARGETS = 4  # brokers that are tried for one queue: the emptiest, by the worst resource and by all
 CHOSEN = 24  # topics of a full broker that are tried with every target
 EXCHANGES = 12  # queues of each side that are tried for an exchange
@@ -58,10 +59,10 @@ class Search:
         loads = [[*fixed[name], 0.0] for name in self._names]
         for number, counts in enumerate(self._counts):
             for broker, count in counts.items():
-                for part in range(4):
+                for part in range(COUNT):
                     loads[broker][part] += count * self._share_of[number][part]
         for broker, count in enumerate(queue_count):
-            loads[broker][4] = float(count)
+            loads[broker][COUNT] = float(count)
         self._loads = loads
         capacities = model.capacities
         self._bears = [[*capacities[name], 1.0] for name in self._names]
@@ -116,7 +117,7 @@ class Search:
             broker = min(choices, key=lambda each: (self._fill_with(each, share, counts.get(each, 0)), each))
             counts[broker] = counts.get(broker, 0) + 1
             self._at[broker].add(number)
-            self._loads[broker][4] += 1
+            self._loads[broker][COUNT] += 1
         self._share_of[number] = self._share(number)
         self._shift(number, +1)
         self._measure()
@@ -143,7 +144,7 @@ class Search:
 
     def hottest_topic(self) -> str | None:
         """The topic with the largest single queue at the fullest broker: the one to split. None without any load."""
-        parts = [part for part in self._parts if part < 4]
+        parts = [part for part in self._parts if part < COUNT]
         if not parts:
             return None
         fullest = max(range(len(self._names)), key=lambda b: (max(self._fill[b][part] for part in parts), -b))
@@ -162,28 +163,28 @@ class Search:
 
     def _shift(self, number: int, sign: int) -> None:
         for broker, count in self._counts[number].items():
-            for part in range(4):
+            for part in range(COUNT):
                 self._loads[broker][part] += sign * count * self._share_of[number][part]
 
     def _measure(self) -> None:
         count = len(self._names)
-        sums = [sum(self._loads[broker][part] for broker in range(count)) for part in range(5)]
-        bears = [sum(self._bears[broker][part] for broker in range(count)) for part in range(5)]
-        self._parts = [part for part in range(5) if sums[part] > 0 and bears[part] > 0]
-        mean = [sums[part] / bears[part] if bears[part] > 0 else 0.0 for part in range(5)]
-        only_queues = self._parts == [4]
-        self._weight = [1.0 if part < 4 or only_queues else QUEUES_WEIGHT for part in range(5)]
-        self._judged = [part for part in self._parts if part < 4 or only_queues]
+        sums = [sum(self._loads[broker][part] for broker in range(count)) for part in range(COUNT + 1)]
+        bears = [sum(self._bears[broker][part] for broker in range(count)) for part in range(COUNT + 1)]
+        self._parts = [part for part in range(COUNT + 1) if sums[part] > 0 and bears[part] > 0]
+        mean = [sums[part] / bears[part] if bears[part] > 0 else 0.0 for part in range(COUNT + 1)]
+        only_queues = self._parts == [COUNT]
+        self._weight = [1.0 if part < COUNT or only_queues else QUEUES_WEIGHT for part in range(COUNT + 1)]
+        self._judged = [part for part in self._parts if part < COUNT or only_queues]
         # What one unit of load adds to the fill of a broker.
         self._unit = [
             [
                 1 / (self._bears[broker][part] * mean[part]) if part in self._parts else 0.0
-                for part in range(5)
+                for part in range(COUNT + 1)
             ]
             for broker in range(count)
         ]
         self._fill = [
-            [self._loads[broker][part] * self._unit[broker][part] for part in range(5)]
+            [self._loads[broker][part] * self._unit[broker][part] for part in range(COUNT + 1)]
             for broker in range(count)
         ]
 
@@ -191,8 +192,8 @@ class Search:
         """How far a broker is from the mean; above its capacity it goes before all others."""
         fill = self._fill[broker]
         far = max((abs(fill[part] - 1) for part in self._judged), default=0.0)
-        if 4 in self._parts:
-            far = max(far, abs(fill[4] - 1) - COUNT_SLACK)
+        if COUNT in self._parts:
+            far = max(far, abs(fill[COUNT] - 1) - COUNT_SLACK)
         over = max(
             load / limit - 1 for load, limit in zip(self._loads[broker], self._limit[broker], strict=False)
         )
@@ -215,14 +216,16 @@ class Search:
     def _fill_with(self, broker: int, share: list[float], times: int) -> float:
         fill = max((self._fill[broker][part] for part in self._parts), default=0.0)
         return fill + (times + 1) * max(
-            (share[part] * self._unit[broker][part] for part in self._parts if part < 4), default=1.0
+            (share[part] * self._unit[broker][part] for part in self._parts if part < COUNT), default=1.0
         )
 
     # steps
 
     def _best(self, worst: int) -> _Step | None:
         fill = self._fill[worst]
-        part = max(self._parts, key=lambda each: abs(fill[each] - 1) - (COUNT_SLACK if each == 4 else 0.0))
+        part = max(
+            self._parts, key=lambda each: abs(fill[each] - 1) - (COUNT_SLACK if each == COUNT else 0.0)
+        )
         is_full = self._distance(worst) >= 1000 or fill[part] > 1
         others = [broker for broker in range(len(self._names)) if broker != worst]
         first = heapq.nsmallest if is_full else heapq.nlargest
@@ -331,7 +334,7 @@ class Search:
                 net = sign * (self._share_of[one][part] - self._share_of[other][part])
                 if net > 0 and fill[part] + net * unit[part] > ceiling:
                     return False
-                if part < 4 and net > 0 and load[part] + net > limit[part]:
+                if part < COUNT and net > 0 and load[part] + net > limit[part]:
                     return False
         return True
 
@@ -344,7 +347,7 @@ class Search:
         counts[target] = counts.get(target, 0) + 1
         self._at[target].add(topic)
         for broker, sign in ((source, -1), (target, 1)):
-            for part in range(5):
+            for part in range(COUNT + 1):
                 self._loads[broker][part] += sign * share[part]
                 self._fill[broker][part] = self._loads[broker][part] * self._unit[broker][part]
 

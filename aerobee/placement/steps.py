@@ -14,12 +14,16 @@ can only be read. Queues come and go at the end: the last ones of a broker are t
     topics whose keys choose the queue: one key is in two queues as soon as two producers count queues differently. Hence
 
                          GROW, SEED
-                         TAKE writing from all brokers       routes have no queue to write to from here ...
+                         PUBLISH the list of queues          as order configuration, which a route carries whole or not at all and
+                                                             which clients go by whatever permissions are
+                         ROUTES                              everybody goes by it
+                         TAKE writing from all brokers       changes nothing yet: without the list, who asks in between would see a part
+                         UNPUBLISH                           routes have no queue to write to from here ...
                          ROUTES                              nobody writes by an old one: brokers would take it
                          CATCH_UP in all queues              every group has read them
-                         PUBLISH the final list of queues    as order configuration, which a route carries whole or not at all
+                         PUBLISH the final list of queues    ... to here
                          ROUTES                              nobody has another list
-                         ALLOW                               ... to here
+                         ALLOW
                          ROUTES, UNPUBLISH                   the route says the same again without it
                          DRAIN, REMOVE
 
@@ -64,7 +68,10 @@ CHANGES = (Kind.GROW, Kind.ALLOW, Kind.TAKE, Kind.REMOVE)  # steps that give a b
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `state`: what the broker has afterwards, of CHANGES. `first`, `end`: the queue ids that SEED, CATCH_UP, DRAIN and REMOVE are about."""
+    """One step. `state`: what the broker has afterwards, of CHANGES. `first`, `end`: the queue ids that SEED, CATCH_UP, DRAIN and REMOVE are about.
+
+    `order`: the order configuration that PUBLISH sets.
+    """
 
     kind: Kind
     topic: str
@@ -72,6 +79,7 @@ class Step:
     state: State = ABSENT
     first: int = 0
     end: int = 0
+    order: str = ""
 
     def __str__(self) -> str:
         where = f" at {self.broker}" if self.broker else ""
@@ -86,7 +94,7 @@ class Step:
             Kind.ROUTES: "wait until producers have asked for the route again",
             Kind.CATCH_UP: f"wait until every group has read {queues}, while nobody writes",
             Kind.DRAIN: f"wait until every group has read {queues}",
-            Kind.PUBLISH: "order configuration with the final queues",
+            Kind.PUBLISH: f"order configuration {self.order}",
             Kind.UNPUBLISH: "order configuration taken away",
             Kind.REMOVE: f"{self.state.read} queues are left" if self.state.read else "topic removed",
         }
@@ -100,19 +108,38 @@ def steps_for(
     *,
     keeps_keys: bool = False,
     had_order: bool = False,
+    order: str | None = None,
+    final: str | None = None,
 ) -> list[Step]:
     """The steps to `wanted` queues at each broker; none when all is as it shall be.
 
     `current` has every broker of `wanted` and those that have the topic now. `keeps_keys`: by the second way. `had_order`: it had an order
-    configuration before, which stays, with the final queues.
+    configuration before, which stays, with the final queues. `order`: the one that it has now. `final`: the one for the final queues, where it
+    is not the usual one.
     """
     goal = {name: wanted.get(name, 0) for name in sorted(set(current) | set(wanted))}
     now = {name: current.get(name, ABSENT) for name in goal}
+    final = final or order_text(goal)
+    is_published = keeps_keys and order == final
+    closing = [Step(Kind.ROUTES, topic), Step(Kind.UNPUBLISH, topic)] if not had_order else []
     if all(now[name] == State(count, count) for name, count in goal.items()):
-        return []
+        return closing if is_published else []
     steps = _grown(topic, now, goal)
+    if is_published and all(now[name].write == count for name, count in goal.items()):
+        # The pause was over when the last run was cut off: only the final list has queues to write.
+        return [*closing, *_removals(topic, goal, {name: state.read for name, state in now.items()})]
     if keeps_keys:
-        return [*steps, *_with_a_pause(topic, now, goal, had_order=had_order)]
+        opening = [] if had_order else [Step(Kind.ROUTES, topic)]
+        if order is None:
+            opening = [
+                Step(
+                    Kind.PUBLISH, topic, order=order_text({name: state.write for name, state in now.items()})
+                ),
+                *opening,
+            ]
+        pause = _pause(topic, now, goal, opening, final)
+        read = {name: max(now[name].read, count) for name, count in goal.items()}
+        return [*steps, *pause, *closing, *_removals(topic, goal, read)]
     read = {name: max(now[name].read, count) for name, count in goal.items()}
     steps += [
         Step(Kind.ALLOW, topic, name, State(read[name], count))
@@ -124,12 +151,8 @@ def steps_for(
         for name, count in goal.items()
         if now[name].write > count
     ]
-    going = [name for name, count in goal.items() if now[name].read > count]
-    if going:
-        steps.append(Step(Kind.ROUTES, topic))
-    for name in going:
-        steps += _removal(topic, name, goal[name], now[name].read)
-    return steps
+    removals = _removals(topic, goal, read)
+    return [*steps, Step(Kind.ROUTES, topic), *removals] if removals else steps
 
 
 def _grown(topic: str, now: Mapping[str, State], goal: Mapping[str, int]) -> list[Step]:
@@ -145,31 +168,34 @@ def _grown(topic: str, now: Mapping[str, State], goal: Mapping[str, int]) -> lis
     ]
 
 
-def _with_a_pause(
-    topic: str, now: Mapping[str, State], goal: Mapping[str, int], *, had_order: bool
+def _pause(
+    topic: str, now: Mapping[str, State], goal: Mapping[str, int], opening: list[Step], final: str
 ) -> list[Step]:
+    """Until the final list is written. `opening`: what has to be done where somebody may write before writing is taken away."""
     read = {name: max(now[name].read, count) for name, count in goal.items()}
-    steps = [Step(Kind.TAKE, topic, name, State(read[name], 0)) for name in goal if now[name].write]
-    # Brokers do not look at the topic's permission: who has an old route goes on writing until it asks again.
-    steps.append(Step(Kind.ROUTES, topic))
-    steps += [Step(Kind.CATCH_UP, topic, name, first=0, end=read[name]) for name in goal if read[name]]
-    steps += [Step(Kind.PUBLISH, topic), Step(Kind.ROUTES, topic)]
-    steps += [
-        Step(Kind.ALLOW, topic, name, State(read[name], count)) for name, count in goal.items() if count
+    taken = [Step(Kind.TAKE, topic, name, State(read[name], 0)) for name in goal if now[name].write]
+    return [
+        *(opening if taken else ()),
+        *taken,
+        Step(Kind.UNPUBLISH, topic),
+        # Brokers do not look at the topic's permission: who has an old route goes on writing until it asks again.
+        Step(Kind.ROUTES, topic),
+        *(Step(Kind.CATCH_UP, topic, name, first=0, end=read[name]) for name in goal if read[name]),
+        Step(Kind.PUBLISH, topic, order=final),
+        Step(Kind.ROUTES, topic),
+        *(Step(Kind.ALLOW, topic, name, State(read[name], count)) for name, count in goal.items() if count),
     ]
-    if not had_order:
-        steps += [Step(Kind.ROUTES, topic), Step(Kind.UNPUBLISH, topic)]
+
+
+def _removals(topic: str, goal: Mapping[str, int], read: Mapping[str, int]) -> list[Step]:
+    steps = []
     for name, count in goal.items():
         if read[name] > count:
-            steps += _removal(topic, name, count, read[name])
+            steps += [
+                Step(Kind.DRAIN, topic, name, first=count, end=read[name]),
+                Step(Kind.REMOVE, topic, name, State(count, count), first=count, end=read[name]),
+            ]
     return steps
-
-
-def _removal(topic: str, broker: str, count: int, read: int) -> list[Step]:
-    return [
-        Step(Kind.DRAIN, topic, broker, first=count, end=read),
-        Step(Kind.REMOVE, topic, broker, State(count, count), first=count, end=read),
-    ]
 
 
 def trajectory(
@@ -188,3 +214,14 @@ def trajectory(
 def order_text(counts: Mapping[str, int]) -> str:
     """An order configuration, "broker-a:4;broker-b:2", brokers in the order in which a route without one lists them."""
     return ";".join(f"{name}:{count}" for name, count in sorted(counts.items()) if count)
+
+
+def order_counts(text: str) -> dict[str, int]:
+    """The queues of each broker that an order configuration names; {} for a text that is none."""
+    found = {}
+    for part in filter(None, text.split(";")):
+        name, _, count = part.partition(":")
+        if not count.isdecimal():
+            return {}
+        found[name] = int(count)
+    return found

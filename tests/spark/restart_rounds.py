@@ -3,8 +3,9 @@
     python tests/spark/restart_rounds.py [--rounds 200] [--seed 1] [--rate 100]
 
 A cluster in this process, messages with rising numbers, and a driver process with two queries: topic to Parquet, and topic to another
-topic with dedup=true. Each round starts the driver, waits until it works (or, in some rounds, does not wait), and sends kill -9 after a
-random while: to the driver with all its Python workers, or to one worker alone, whose task fails then, and in local mode its query.
+topic with dedup=true. Each round starts the driver and chooses when kill -9 comes: while it starts, at any moment, or just after a
+micro-batch of one of the queries came to a Stage, which its checkpoint shows. It goes to the driver with all its Python workers, or to
+one worker alone, whose task fails then, and in local mode its query. Where both queries stood is looked up after each kill, and counted.
 At the end the driver runs until all is read. Parquet and the second topic must have every number exactly once.
 """
 
@@ -22,6 +23,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,53 @@ from aerobee.testing.threaded_cluster import ThreadedCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 300.0
+STAGE_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 900.0
+QUERIES = ("parquet", "topic")
+
+
+class Stage(Enum):
+    """Where a query's newest micro-batch stands, by what is on the disk."""
+
+    NONE = "no micro-batch yet"
+    PLANNED = "planned, nothing written"
+    WRITING = "its tasks have written something"
+    SINK_COMMITTED = "committed by the sink, not by the query"
+    COMMITTED = "committed"
+
+
+class Watched:
+    """A query's checkpoint and output, seen from outside. `written()`: how much its sink holds, committed or not."""
+
+    def __init__(self, directory: Path, name: str, written: Callable[[], int]) -> None:
+        self._offsets = directory / f"{name}-checkpoint" / "offsets"
+        self._commits = directory / f"{name}-checkpoint" / "commits"
+        self._sink_log = directory / "out" / "_spark_metadata" if name == "parquet" else None
+        self._written = written
+        self._planned_batch = -1
+        self._written_before = 0
+
+    def stage(self) -> Stage:
+        """Asked often enough, it knows how much was written before the newest micro-batch was planned."""
+        planned, committed = _newest(self._offsets), _newest(self._commits)
+        if planned < 0:
+            return Stage.NONE
+        if planned <= committed:
+            return Stage.COMMITTED
+        if self._sink_log is not None and _newest(self._sink_log) >= planned:
+            return Stage.SINK_COMMITTED
+        written = self._written()
+        if planned != self._planned_batch:
+            self._planned_batch, self._written_before = planned, written
+        return Stage.WRITING if written > self._written_before else Stage.PLANNED
+
+
+def _newest(log: Path) -> int:
+    """The newest batch in a log of Spark's, -1 without one."""
+    with contextlib.suppress(FileNotFoundError):
+        names = (entry.name.split(".")[0] for entry in log.iterdir() if not entry.name.startswith("."))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+    return -1
 
 
 def drive(nameservers: str, directory: Path, *, to_the_end: bool) -> None:
@@ -100,6 +149,9 @@ class Driver:
             if time.monotonic() > deadline:
                 raise AssertionError("the driver did not start")
             time.sleep(0.05)
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     def wait(self) -> int:
         try:
@@ -190,26 +242,32 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
                     time.sleep(1 / rate)
 
         producing = threading.Thread(target=send)
-        producing.start()
-        try:
-            for _ in range(rounds):
-                driver = Driver(cluster.nameserver_address, directory)
-                try:
-                    if chosen.random() < 0.9:
-                        driver.wait_until_it_works()
-                        time.sleep(chosen.uniform(0, 12))
-                    else:
-                        time.sleep(chosen.uniform(0, 8))
-                    if chosen.random() < 0.3 and driver.kill_a_worker(chosen):
-                        counted["worker kills"] += 1
-                        time.sleep(chosen.uniform(0, 3))
-                finally:
-                    driver.kill()
-                counted["rounds"] += 1
-                print(f"round {counted['rounds']}: {sent} sent", flush=True)
-        finally:
-            ended.set()
-            producing.join()
+        with cluster.admin() as admin:
+            watched = {
+                "parquet": Watched(directory, "parquet", lambda: len(list(directory.glob("out/*.parquet")))),
+                "topic": Watched(
+                    directory, "topic", lambda: sum(each.max_offset for each in admin.topic_stats("copies"))
+                ),
+            }
+            producing.start()
+            try:
+                for number in range(rounds):
+                    driver = Driver(cluster.nameserver_address, directory)
+                    try:
+                        aim = _wait_for_a_moment(driver, watched, chosen, number)
+                        if chosen.random() < 0.3 and driver.kill_a_worker(chosen):
+                            counted["worker kills"] += 1
+                            time.sleep(chosen.uniform(0, 3))
+                    finally:
+                        driver.kill()
+                    counted["rounds"] += 1
+                    found = {name: query.stage() for name, query in watched.items()}
+                    counted.update(f"{name}: {stage.value}" for name, stage in found.items())
+                    stages = ", ".join(f"{name} {stage.value}" for name, stage in found.items())
+                    print(f"round {counted['rounds']}: {sent} sent; aimed at {aim}; {stages}", flush=True)
+            finally:
+                ended.set()
+                producing.join()
         print(f"{sent} sent; to the end", flush=True)
         code = Driver(cluster.nameserver_address, directory, to_the_end=True).wait()
         assert code == 0, (
@@ -224,6 +282,34 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
             assert not lost, f"seed {seed}: {len(lost)} numbers are missing in {where}: {lost[:20]}"
             assert not twice, f"seed {seed}: {len(twice)} numbers are twice in {where}: {sorted(twice)[:20]}"
     return {**counted, "messages": sent}
+
+
+def _wait_for_a_moment(
+    driver: Driver, watched: dict[str, Watched], chosen: random.Random, number: int
+) -> str:
+    """Return when kill -9 is to come, with the moment's name. One round of eight while it starts, one at any moment."""
+    turn = number % 8
+    if turn == 7:
+        time.sleep(chosen.uniform(0, 8))
+        return "its start"
+    driver.wait_until_it_works()
+    if turn == 6:
+        time.sleep(chosen.uniform(0, 12))
+        return "any moment"
+    name = QUERIES[turn % 2]
+    aim = (Stage.PLANNED, Stage.WRITING, Stage.SINK_COMMITTED if name == "parquet" else Stage.WRITING)[
+        turn // 2
+    ]
+    deadline = time.monotonic() + STAGE_TIMEOUT_S
+    # The micro-batch that an earlier round left half done is planned already: a new one has to begin.
+    while watched[name].stage() is not Stage.COMMITTED and driver.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if aim is Stage.PLANNED and chosen.random() < 0.5:
+        return f"{name} after a commit"
+    while watched[name].stage() is not aim and driver.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(chosen.choice((0.0, 0.0, 0.02, 0.1)))
+    return f"{name} {aim.value}"
 
 
 def main() -> None:

@@ -49,3 +49,24 @@ def test_a_plan_is_shown_tried_applied_and_taken_back(
             code, _, error = run("apply", *QUICK)
             assert code == 2
             assert "7 queues to read and 7 to write at broker-a" in error
+
+
+def test_what_is_no_number_is_refused_and_a_plan_with_missing_figures_is_shown(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "plan.json"
+    before = Forecast(imbalance={"bytes_in": 2.0, "cpu": 1.0}, broken_goals={}, loads={})
+    path.write_bytes(Plan(made_at_ms=1, changes=(), before=before, after=EVEN).encode())
+    command = make_run(capfdbinary, request)
+    shown = command("placement", "show", str(path))[1]
+    assert [line.split() for line in shown.splitlines() if "cpu" in line or "queues" in line][:2] == [
+        ["cpu", "1.00", "-"],
+        ["queues", "-", "1.00"],
+    ]
+    for option in ("--grace", "--measure", "--max-age", "--changes-per-minute"):
+        code, _, error = command("placement", "apply", str(path), "--yes", option, "nan", "-n", "127.0.0.1:1")
+        assert code == 2, option
+        assert "number" in error or "above 0" in error, error
+    code, _, error = command("placement", "revert", str(path), "--max-age", "3")
+    assert code == 2
+    assert "--max-age" in error

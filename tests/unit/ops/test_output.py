@@ -50,6 +50,10 @@ def test_cells_read_well() -> None:
     ]
 
 
+def test_neither_a_key_nor_a_value_steers_the_terminal() -> None:
+    assert cell_text({"\x1b[2J": "\x1b[1m", "a": ["\x07"]}) == r"\x1b[2J=\x1b[1m, a=\x07"
+
+
 def test_body_that_is_no_text_is_hex() -> None:
     assert body_text(b"\xff\x00") == ("ff00", "hex")
     assert body_text("ä".encode()) == ("ä", "utf-8")

@@ -21,7 +21,7 @@ def test_bytes_are_messages_times_the_size_that_the_broker_counted():
     second = [later(BROKER, 99_000), later(QUEUE, 110, size=200.0, bytes_out=5_000.0)]
     model = model_of(rates_between([BROKER, QUEUE], second))
     (load,) = model.topics[0].queues["a"]
-    assert load == (2_000.0, 5_000.0, 0.0, 2_000.0 * 3600)
+    assert load == (2_000.0, 5_000.0, 2_000.0 * 3600)
     assert model.topics[0].group_sizes == (2, 3)
     assert model.brokers[0].capacity.disk == 1e9
 

@@ -16,7 +16,7 @@ from tests.unit.placement.worlds import models
 
 
 def skewed() -> Model:
-    load = (Load(10.0, 20.0, 0.0, 30.0),) * 8
+    load = (Load(10.0, 20.0, 30.0),) * 8
     return Model(
         brokers=(Broker(name="a"), Broker(name="b")),
         topics=(
@@ -66,6 +66,12 @@ def test_a_plan_that_moves_an_ordered_topic_says_how_many_keys_move():
         (("changes", 0, "before"), {"a": "4"}, "'4'"),
         (("after", "imbalance"), None, "damaged"),
         (("changes", 0, "keeps_keys"), 1, "neither true nor false"),
+        (("changes", 0, "moved_keys"), True, "True is no number"),
+        (("changes", 0, "topic"), "%RETRY%billing", "a group's retries"),
+        (("changes", 0, "topic"), "%DLQ%billing", "dead letters"),
+        (("changes", 0, "after"), {"a:1": 4}, "no broker can have this name"),
+        (("changes", 0, "after"), {"\x1b[2J": 4}, "no broker can have this name"),
+        (("after", "imbalance"), {"bytes_in": "1"}, "'1' is no number"),
         (("made_at_ms",), "yesterday", "yesterday"),
     ],
 )
@@ -113,6 +119,7 @@ def test_a_journal_of_another_plan_is_refused(tmp_path):
         (b'{"event":"begin","plan":"x"}', "ordered of 'begin'"),
         (b'{"event":"begin","plan":"x","ordered":[1]}', "ordered of 'begin'"),
         (b'{"event":"begin","ordered":{}}', "plan of 'begin'"),
+        (b'{"event":"begin","plan":"x","ordered":{"t":true}}', "no order configuration"),
         (b'{"event":"removing","topic":"t","broker":"b","read":2,"left":0,"ends":7}', "ends of 'removing'"),
         (b'{"event":"removing","topic":"t","broker":"b","read":2,"left":true,"ends":{}}', "left of 'removing'"),
         (b'{"event":"removing","topic":"t","broker":"b","read":2,"left":0,"ends":{"x":1}}', "'x': 1 is no end"),

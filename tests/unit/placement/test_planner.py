@@ -14,7 +14,7 @@ from tests.unit.placement.worlds import models
 def even(name: str, counts: dict[str, int], rate: float, **more: object) -> Topic:
     """A topic of `rate` bytes a second, each queue the same."""
     total = sum(counts.values())
-    load = Load(rate / total, rate / total, 0.0, rate / total * 100)
+    load = Load(rate / total, rate / total, rate / total * 100)
     return Topic(name=name, queues={broker: (load,) * count for broker, count in counts.items()}, **more)  # type: ignore[arg-type]
 
 
@@ -80,8 +80,8 @@ def test_zones_are_used_where_there_are_several():
 
 
 def test_a_broker_above_its_capacity_is_relieved_although_others_are_fuller_by_share():
-    small = Broker(name="small", capacity=Load(100.0, 1e9, 1e9, 1e9))
-    large = Broker(name="large", capacity=Load(1000.0, 1e9, 1e9, 1e9))
+    small = Broker(name="small", capacity=Load(100.0, 1e9, 1e9))
+    large = Broker(name="large", capacity=Load(1000.0, 1e9, 1e9))
     model = Model(brokers=(small, large), topics=(even("orders", {"small": 9, "large": 1}, 200.0),))
     assert (Goal.CAPACITY, "small") in hard_amounts(model, allocation_of(model))
     assert not hard_amounts(model, planned(model).allocation)

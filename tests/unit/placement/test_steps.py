@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from aerobee.message import java_hash
 from aerobee.placement.key_moves import moved_share, queue_list
-from aerobee.placement.steps import ABSENT, CHANGES, Kind, State, order_text, steps_for, trajectory
+from aerobee.placement.steps import (
+    ABSENT,
+    CHANGES,
+    Kind,
+    State,
+    order_counts,
+    order_text,
+    steps_for,
+    trajectory,
+)
 
 counts = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(1, 5), min_size=1)
 
@@ -72,27 +81,48 @@ def test_nothing_is_removed_that_was_not_drained_and_nothing_written_that_has_no
             is_writable[step.broker] = step.state
 
 
+@given(before=counts, after=counts, had_order=st.booleans(), cut=st.integers(0, 60), back=st.booleans())
+def test_with_keys_there_is_one_list_of_queues_at_a_time_whatever_was_cut_off(
+    before, after, had_order, cut, back
+):
+    """Producers go by the order configuration, where there is one, else by permissions; who has not asked again, by what there was."""
+    states = {name: settled(before).get(name, ABSENT) for name in {*before, *after}}
+    published = order_text(before) if had_order else None
+    lists = {order_text(before)}  # by which somebody may write now
+
+    def walk(goal: Mapping[str, int], steps_max: int) -> None:
+        nonlocal states, published
+        steps = steps_for("t", states, goal, keeps_keys=True, had_order=had_order, order=published)
+        for step in steps[:steps_max]:
+            if step.kind is Kind.CATCH_UP or (step.kind is Kind.PUBLISH and step.order not in lists):
+                assert not lists, "somebody may write while queues are read to their end"
+            if step.kind in CHANGES:
+                states = {**states, step.broker: step.state}
+            elif step.kind is Kind.PUBLISH:
+                published = step.order
+            elif step.kind is Kind.UNPUBLISH:
+                published = None
+            elif step.kind is Kind.ROUTES:
+                lists.clear()
+            seen = published or order_text({name: state.write for name, state in states.items()})
+            lists.update({seen} - {""})
+            assert len(lists) <= 1, f"after {step}"
+
+    walk(after, cut)
+    goal = before if back else after
+    walk(goal, 1000)
+    assert states == {name: State(goal.get(name, 0), goal.get(name, 0)) for name in states}
+    assert published == (order_text(goal) if had_order else None)
+
+
 @given(before=counts, after=counts)
-def test_while_keys_change_their_queue_nobody_writes(before, after):
-    """From the first queue that goes to the first that is written by the new list, no broker takes a message."""
-    steps = steps_for("t", settled(before), after, keeps_keys=True)
-    if not steps:
-        return
-    kinds = [step.kind for step in steps]
-    taken = max(index for index, kind in enumerate(kinds) if kind is Kind.TAKE)
-    assert Kind.ROUTES in kinds[taken : kinds.index(Kind.CATCH_UP)], "writers by an old route are waited for"
-    states = settled(before)
-    published = caught_up = routed = False
-    for step in steps:
-        if step.kind in (Kind.CATCH_UP, Kind.PUBLISH):
-            assert not any(state.write for state in states.values())
-        caught_up |= step.kind is Kind.CATCH_UP
-        published |= step.kind is Kind.PUBLISH and caught_up
-        routed |= step.kind is Kind.ROUTES and published
-        if step.kind is Kind.ALLOW:
-            assert routed
-        if step.kind in CHANGES:
-            states[step.broker] = step.state
+def test_an_order_configuration_that_a_run_left_behind_is_taken_away(before, after):
+    steps = steps_for("t", settled(after), after, keeps_keys=True, order=order_text(after))
+    assert [step.kind for step in steps] == [Kind.ROUTES, Kind.UNPUBLISH]
+    assert (
+        steps_for("t", settled(after), after, keeps_keys=True, had_order=True, order=order_text(after)) == []
+    )
+    assert order_counts(order_text(after)) == after
 
 
 @given(before=counts, after=counts)

@@ -20,7 +20,7 @@ def models(draw: st.DrawFn) -> Model:
         )
     )
     brokers = tuple(
-        Broker(name=f"broker-{number}", zone=zone, capacity=Load(bears, 0.0, 0.0, bears * 10))
+        Broker(name=f"broker-{number}", zone=zone, capacity=Load(bears, 0.0, bears * 10))
         for number, (zone, bears) in enumerate(zip(zones, capacities, strict=True))
     )
     names = [broker.name for broker in brokers]
@@ -35,7 +35,7 @@ def models(draw: st.DrawFn) -> Model:
             loads = []
             for _ in range(queue_count):
                 part = rate if is_even else draw(amounts)
-                loads.append(Load(part, part * 2, part / 1e6, part * 3))
+                loads.append(Load(part, part * 2, part * 3))
             queues[home] = tuple(loads)
         topics.append(
             Topic(
