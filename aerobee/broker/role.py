@@ -32,8 +32,10 @@ class Role(Enum):
 class RoleState:
     """The role now, with the epoch in which it began, and the reason in words. Belongs to the event loop."""
 
-    def __init__(self, role: Role, reason: str, *, epoch: int = 0) -> None:
+    def __init__(self, role: Role, reason: str, *, epoch: int = 0, is_provisional: bool = False) -> None:
+        """`is_provisional`: somebody else is asked yet which role it is; what they say first is no change to warn of."""
         self.epoch = epoch
+        self._is_provisional = is_provisional
         self._listeners: list[Callable[[RoleState], None]] = []
         self._take(role, reason)
 
@@ -56,10 +58,12 @@ class RoleState:
             raise ValueError(f"the epoch went from {self.epoch} back to {epoch}")
         if epoch is not None:
             self.epoch = epoch
+        level = logging.INFO if self._is_provisional else logging.WARNING
+        self._is_provisional = False
         if role is self.role:
             self.reason = reason
             return
-        _logger.warning("this broker was %s and is now %s: %s", self.role.value, role.value, reason)
+        _logger.log(level, "this broker was %s and is now %s: %s", self.role.value, role.value, reason)
         self._take(role, reason)
         for listener in self._listeners:
             try:
@@ -75,7 +79,7 @@ class RoleState:
 def first_role(config: BrokerConfig, identity: BrokerIdentity, broker_role: BrokerRole) -> RoleState:
     """The role of a broker that starts; in controller mode the controllers change it when they are asked."""
     if config.enable_controller_mode:
-        return RoleState(Role.SLAVE, "the controllers have not said who is master")
+        return RoleState(Role.SLAVE, "the controllers have not said who is master", is_provisional=True)
     return configured_role(identity, broker_role)
 
 

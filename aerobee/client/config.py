@@ -127,6 +127,7 @@ class ProducerConfig:
     default_topic: str = "TBW102"  # template for a topic that does not exist
     default_topic_queue_count: int = 4
     latency_fault: bool = False  # avoid brokers that answered slowly or failed
+    delay_level_max: int = 18  # brokers deliver a higher one at their last; raise it with messageDelayLevel
 
     def __post_init__(self) -> None:
         check_field_types(self, "producer")
@@ -149,6 +150,9 @@ class ProducerConfig:
             "producer.compression_level",
             self.compression_level,
             "must be 1 to 9",
+        )
+        _require(
+            self.delay_level_max >= 1, "producer.delay_level_max", self.delay_level_max, "must be above 0"
         )
 
 

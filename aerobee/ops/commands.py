@@ -144,6 +144,8 @@ def run_cli(arguments: Sequence[str]) -> int:
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    # A program, or a test, that runs several command lines has each begin with the same levels, and its own afterwards.
+    own, found = logging.getLogger("aerobee"), logging.getLogger("aerobee").level
     logging.getLogger().setLevel(logging.WARNING)
     shared_options.forget()
     for stream in (sys.stdout, sys.stderr):
@@ -174,6 +176,8 @@ def run_cli(arguments: Sequence[str]) -> int:
         failure = _usage_failure(error) or explain(error)
         _show(failure, as_json)
         return int(failure.exit_code)
+    finally:
+        own.setLevel(found)
 
 
 def _run_watched(root: Any, arguments: list[str], as_json: bool) -> int:

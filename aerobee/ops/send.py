@@ -175,7 +175,11 @@ def send(
         deliver_after=deliver_after,
     )
     shape.message(b"")  # names and values are checked before anything is opened
-    config = ProducerConfig(send_timeout_s=timeout, in_flight_max=in_flight)
+    config = ProducerConfig(
+        send_timeout_s=timeout,
+        in_flight_max=in_flight,
+        delay_level_max=max(delay_level, ProducerConfig().delay_level_max),  # delays() asks the brokers
+    )
 
     async def command(stop: Stop) -> int:
         levels = await delays(nameserver, delay_level) if delay_level else []

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from aerobee.client import Admin
 from aerobee.client.admin.transactions import GIVEN_UP, LIST_MAX, OPEN, TransactionInfo
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
 from aerobee.ops.clients import open_admin
@@ -140,8 +141,8 @@ def commit_transactions(
     as_json: AsJson = False,
 ) -> None:
     """Deliver the messages of these transactions now, in their producer's place; also of ones that were given up."""
-    ask(f"Deliver {_these(ids)}? A producer cannot take that back.", yes)
-    _resolve("commit", ids, group, cluster, nameserver, as_json)
+    question = None if yes else f"Deliver {_these(ids)}? A producer cannot take that back."
+    _resolve("commit", ids, group, cluster, nameserver, as_json, question)
 
 
 @app.command("rollback")
@@ -154,8 +155,8 @@ def roll_back_transactions(
     as_json: AsJson = False,
 ) -> None:
     """Drop the messages of these transactions, in their producer's place."""
-    ask(f"Drop {_these(ids)}? {never_delivered(len(ids))}", yes)
-    _resolve("rollback", ids, group, cluster, nameserver, as_json)
+    question = None if yes else f"Drop {_these(ids)}? {never_delivered(len(ids))}"
+    _resolve("rollback", ids, group, cluster, nameserver, as_json, question)
 
 
 @app.command("check")
@@ -185,22 +186,50 @@ def _these(ids: list[str]) -> str:
     )
 
 
+def _missing(sentence: str) -> NotFound:
+    return NotFound(f"{sentence}; `aerobee transaction list` shows what is open")
+
+
+async def _look(admin: Admin, transaction_id: str, group: str | None, cluster: str | None) -> None:
+    """Raise NotFound for a transaction that can be neither committed nor dropped, before anybody is asked about it."""
+    for state in (OPEN, GIVEN_UP):
+        found = await admin.transactions(
+            state=state, group=group, transaction_id=transaction_id, count_max=1, cluster=cluster
+        )
+        if found.total:
+            return
+    whose = f" of group {group}" if group else ""
+    raise _missing(f"no transaction {transaction_id}{whose} is open, and none was given up")
+
+
 def _resolve(
-    action: str, ids: list[str], group: str | None, cluster: str | None, nameserver: str, as_json: bool
+    action: str,
+    ids: list[str],
+    group: str | None,
+    cluster: str | None,
+    nameserver: str,
+    as_json: bool,
+    question: str | None = None,
 ) -> None:
+    """Decide each; `question` is asked first, once all of them are known to be there."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
+            if question is not None:
+                try:
+                    for transaction_id in ids:
+                        await _look(admin, transaction_id, group, cluster)
+                except RequestNotSupported as error:
+                    raise _not_ours(error) from error
+                ask(question, False)
             for transaction_id in ids:
                 try:
                     done = await admin.resolve_transaction(
                         transaction_id, action, group=group, cluster=cluster
                     )
                 except QueryNotFound as error:
-                    raise NotFound(
-                        f"{error.remark}; `aerobee transaction list` shows what is open"
-                    ) from error
+                    raise _missing(error.remark) from error
                 except RequestNotSupported as error:
                     raise _not_ours(error) from error
                 document: dict[str, Any] = {

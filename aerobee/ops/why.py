@@ -11,6 +11,7 @@ import typer
 
 from aerobee.message import check_group_name
 from aerobee.ops.clients import open_admin
+from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
@@ -36,7 +37,7 @@ def why(
     out = Output(as_json)
     check_group_name(group)
 
-    async def command(stop: Stop) -> None:
+    async def command(stop: Stop) -> int:
         async with open_admin(nameserver) as admin:
             facts = await gather_group(admin, group, topic)
             message = await gather_message(admin, facts, message_id, topic) if message_id else None
@@ -51,9 +52,11 @@ def why(
                     "findings": [each.as_document() for each in found],
                 }
             )
-            return
-        out.say(found[0].text, style="bold")
-        for each in found[1:]:
-            out.say(f"- {each.text}")
+        else:
+            out.say(found[0].text, style="bold")
+            for each in found[1:]:
+                out.say(f"- {each.text}")
+        missing = found[0].kind == "no-group" or (topic is not None and topic in facts.missing_topics)
+        return int(ExitCode.NOT_FOUND if missing else ExitCode.DONE)
 
-    run(command)
+    raise typer.Exit(run(command))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -11,7 +12,10 @@ import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
 from aerobee.client.consumer.push_consumer import PushConsumer
+from aerobee.client.producer.transaction import TransactionState
+from aerobee.client.producer.transaction_producer import TransactionProducer
 from aerobee.client.sync import LoopThread, SyncProducer
+from aerobee.message import Message
 from aerobee.testing import ThreadedCluster
 from tests.cli import Run, make_run
 
@@ -124,6 +128,44 @@ def test_reasons_are_told(run: Run) -> None:
     assert document["answer"] == "no-offset"
     assert document["findings"][0]["kind"] == "no-offset"
     assert run("why", "--group", "bad group!")[0] == 2
+
+
+def test_reasons_of_a_group_or_topic_that_does_not_exist_end_with_4(run: Run) -> None:
+    code, text, _ = run("why", "--group", "nobody")
+    assert (code, "no broker knows group nobody" in text) == (4, True)
+    code, text, _ = run("why", "--group", "nobody", "--json")
+    assert (code, json.loads(text)["answer"]) == (4, "no-group")
+    assert run("send", "reasons", "x")[0] == 0
+    assert run("consume", "reasons", "--group", "readers", "--from", "first", "--count", "1")[0] == 0
+    code, text, _ = run("why", "--group", "readers", "--topic", "reasosn")
+    assert (code, "topic reasosn does not exist" in text) == (4, True)
+    assert run("why", "--group", "readers", "--topic", "reasons")[0] == 0
+
+
+def test_nobody_is_asked_about_a_transaction_that_is_not_there(run: Run, cluster: ThreadedCluster) -> None:
+    for verb in ("commit", "rollback"):
+        code, _, said = run("transaction", verb, "x", stdin=b"y\n")
+        assert (code, "[y/N]" in said) == (4, False), said
+        assert "no transaction x is open" in said
+    known = asyncio.run(leave_open(cluster.nameserver_address))
+    code, _, said = run("transaction", "commit", known, "missing", stdin=b"y\n")
+    assert (code, "[y/N]" in said, "no transaction missing" in said) == (4, False, True), said
+    assert run("transaction", "commit", known, "--group", "other", stdin=b"y\n")[0] == 4
+    code, _, said = run("transaction", "commit", known, stdin=b"n\n")
+    assert (code, "Deliver the message of transaction" in said) == (2, True), said
+    assert run("transaction", "commit", known, "--group", "PG", stdin=b"y\n")[0] == 0
+
+
+async def leave_open(nameserver: str) -> str:
+    """A transaction that nobody decided; returns its id."""
+
+    def undecided(_message: Message, _argument: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async with TransactionProducer(nameserver, "PG", checker=lambda _: TransactionState.UNKNOWN) as producer:
+        return (
+            await producer.send_in_transaction(Message("undecided", b"x"), executor=undecided)
+        ).transaction_id
 
 
 def test_a_group_is_moved_in_all_its_topics_or_in_one_queue(run: Run) -> None:

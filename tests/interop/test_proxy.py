@@ -29,6 +29,7 @@ EXPECTED = {
     "recall": "true [after]",
     "transaction": "[checked, commit] checked true",
     "deadletter": "[bad|1, bad|2] then [bad|1, bad|2]",
+    "invisible": "[again|1, again|2]",
     "twopushes": "[" + ", ".join(f"m{number:02}|1" for number in range(40)) + "]",
 }  # fmt: skip
 OWN = {
@@ -41,8 +42,8 @@ OWN = {
         "delay": "[later|true|true]",
         "big": "[3145728|true]",
         "priority": "[p3|3, p3|3, p2|2, p1|1, p0|0, p0|0]",
-        "invisible": "[again|1, again|2]",
         "nowhere": "NotFoundException",
+        "wrongtype": "?",
     },
     "python": {
         "simple": "[" + ", ".join(f"m{i}|tag{i}|key{i}|{{p: v{i}}}|1" for i in range(6)) + "] then 0",
@@ -50,6 +51,9 @@ OWN = {
         "group2: [m2, m5, m8, m11, m14, m17]}",
         "delay": "[later|true]",
         "big": "[3072000|true]",
+        "priority": "[p3|3, p2|2, p1|1, p0|0]",
+        "nowhere": "NotFoundException",
+        "wrongtype": "?",
     },
 }
 CASES = [(language, name) for language, own in OWN.items() for name in {**EXPECTED, **own}]

@@ -139,7 +139,7 @@ class ControllerAgent:
     # --- id and state
 
     async def _run(self) -> None:
-        while not await self._tried(self._obtain_id):
+        while not (await self._tried(self._obtain_id) and self.broker_id):
             await self._clock.sleep(RETRY_S)
         for address in self.addresses:
             event = asyncio.Event()
@@ -198,9 +198,11 @@ class ControllerAgent:
         try:
             await self._client.apply_broker_id(self.addresses, asked.broker_id, asked.check_code)
         except RemoteError as error:
-            if error.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-                self._files.forget_temporary()  # another broker was faster
-            raise
+            if error.code != ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+                raise
+            self._files.forget_temporary()
+            log.info("another broker of %s took id %d first; asking for the next", name, asked.broker_id)
+            return
         self._files.write(HeldId(cluster=cluster, name=name, broker_id=asked.broker_id))
         self.broker_id = asked.broker_id
         log.info("this broker is broker %d of %s at the controllers", self.broker_id, name)

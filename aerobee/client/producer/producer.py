@@ -141,6 +141,7 @@ class Producer(RequestReplyCalls):
         self._tries = SendTries(self._routes, self.config, faults)
         # Whether a first try needs no more than what send() itself does for it.
         self._is_plain = not self._observers and faults is None and not self.config.retry_when_not_stored_ok
+        self._delay_level_max = self.config.delay_level_max
         self._plain_bytes_max = self.config.body_bytes_max
         if self.config.compression is not Compression.NONE:
             self._plain_bytes_max = min(self._plain_bytes_max, self.config.compress_over_bytes)
@@ -236,6 +237,7 @@ class Producer(RequestReplyCalls):
                 or len(body) > self._plain_bytes_max
                 or (message.properties and not NOT_PLAIN.isdisjoint(message.properties))
                 or message.topic in NOT_SENDABLE
+                or message.delay_level > self._delay_level_max
             ):
                 return await self._send_in_tries(message, None, deadline)
             # An ordinary message. The first try, without a coroutine and a timer of its own:
@@ -519,6 +521,11 @@ class Producer(RequestReplyCalls):
             raise UsageError(
                 f"the body has {len(message.body)} bytes, at most {self.config.body_bytes_max} are allowed "
                 "(producer.body_bytes_max; the broker's maxMessageSize must allow it too)"
+            )
+        if message.delay_level > self.config.delay_level_max:
+            raise UsageError(
+                f"delay_level is {message.delay_level}: brokers have {self.config.delay_level_max} levels and would deliver "
+                "at the last; deliver_after=… names any time (producer.delay_level_max, where messageDelayLevel has more)"
             )
         if message.topic in NOT_SENDABLE:
             raise UsageError(f"topic {message.topic} belongs to the broker: nobody sends to it")

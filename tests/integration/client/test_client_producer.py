@@ -176,6 +176,22 @@ async def test_too_large_body_is_refused_before_it_is_sent(broker):
     assert not broker.seen(310)
 
 
+async def test_a_delay_level_that_brokers_do_not_have_is_refused_on_every_way(broker):
+    late = Message("orders", b"x", delay_level=99)
+    async with Producer(broker.address, "PG") as producer:
+        await producer.send(Message("orders", b"hello", delay_level=18))  # its route is known from here on
+        for send in (producer.send, producer.send_oneway):
+            with pytest.raises(UsageError, match="brokers have 18 levels"):
+                await send(late)
+        with pytest.raises(UsageError, match="brokers have 18 levels"):
+            await producer.send(late, key="k")
+    config = ProducerConfig(delay_level_max=99)
+    async with Producer(broker.address, "PG", config=config) as producer:
+        for _ in range(2):
+            await producer.send(late)
+    assert broker.bodies("orders") == [b"hello", b"x", b"x"]
+
+
 async def test_oneway_is_stored_without_an_answer(broker):
     async with Producer(broker.address, "PG") as producer:
         await producer.send_oneway(Message("orders", b"hello"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,21 @@ def test_listeners_hear_of_each_change_and_one_that_fails_stops_no_other() -> No
     with pytest.raises(ValueError, match="from 5 back to 4"):
         state.change(Role.MASTER, "an old message", epoch=4)
     assert state.role is Role.SLAVE
+
+
+def test_a_change_is_warned_of_unless_nobody_had_said_the_role_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "aerobee.broker.role")
+    state = RoleState(Role.SLAVE, "nobody has said", is_provisional=True)
+    state.change(Role.MASTER, "the controllers made it so", epoch=1)
+    state.change(Role.FENCED, "its lease ran out", epoch=1)
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
+    caplog.clear()
+    state = RoleState(Role.SLAVE, "nobody has said", is_provisional=True)
+    state.change(Role.SLAVE, "the controllers made it so", epoch=1)
+    state.change(Role.MASTER, "its master died", epoch=2)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
 def test_sends_stop_and_start_with_the_role_on_every_way(tmp_path: Path) -> None:

@@ -86,6 +86,9 @@ def test_right_arguments_pass() -> None:
     ("fields", "said"),
     [
         ({"delay_level": "3"}, "delay_level is '3': it is the number of a level"),
+        ({"delay_level": -1}, "delay_level is -1: it is the number of a level"),
+        ({"tag": "a||b"}, "tag 'a||b' holds ||"),
+        ({"tag": "a "}, "tag 'a ' begins or ends with a blank"),
         ({"priority": "1"}, "priority is '1': it is a whole number"),
         ({"deliver_after": float("inf")}, "deliver_after is inf s: it is a number of seconds"),
         ({"deliver_after": -1}, "deliver_after is -1 s: it is a number of seconds, 0 or above"),
