@@ -125,9 +125,15 @@ class RouteCache:
         if answer.code != ResponseCode.SUCCESS:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST and self._routes.pop(topic, None) is not None:
                 self._index_brokers()
+            remark = answer.remark
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                remark = (
+                    f"topic {topic} does not exist; `aerobee topic create {topic}` creates it. If it existed, its broker is "
+                    "down: `aerobee doctor`"
+                )
             raise remote_error(
                 answer.code,
-                answer.remark,
+                remark,
                 address=address,
                 request="GET_ROUTEINFO_BY_TOPIC",
                 opaque=answer.opaque,

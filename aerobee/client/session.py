@@ -88,6 +88,7 @@ class Session:
         self.client_id = ""
         self.client_ip = config.client_ip
         self.is_open = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of start(); a client belongs to it
         self._id_suffix = id_suffix
         self._producer_groups: list[str] = []
         self._consumers: dict[str, ConsumerEntry] = {}
@@ -100,6 +101,9 @@ class Session:
         """Find our address and begin the periodic work. Opens no connection yet."""
         if self.is_open:
             raise UsageError("this client is started already; use one object for each `async with`")
+        if self._loop is not None:
+            raise UsageError("this client was closed, it does not open again: make a new one")
+        self._loop = asyncio.get_running_loop()
         if not self.client_ip:
             self.client_ip = await local_ip(self.nameservers.addresses)
         instance = self.config.instance or f"{os.getpid()}#{self.random.getrandbits(48)}"
@@ -111,13 +115,30 @@ class Session:
         self.tasks.spawn(self._keep_beating(), "client-heartbeat")
 
     def check_open(self) -> None:
+        """Raise UsageError for a client that is not open, and for one that was opened in another event loop."""
         if not self.is_open:
+            if self._loop is not None:
+                raise UsageError("this client was closed, it takes no more calls: make a new one")
             raise UsageError("this client is not open: use it inside `async with`, or call start() first")
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise UsageError for a client that was opened in another event loop than the one that runs here."""
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if not is_here:
+            raise UsageError(
+                "this client was opened in another event loop, which it belongs to: keep all of its life in one "
+                "asyncio.run(), give each thread a client of its own, or take the client without await (SyncProducer and its like)"
+            )
 
     async def close(self) -> None:
         """Leave all groups, stop the periodic work, close the connections."""
         if not self.is_open:
             return
+        self.check_open()
         self.is_open = False
         try:
             await self._unregister()

@@ -162,6 +162,8 @@ class Producer(RequestReplyCalls):
 
     async def close(self) -> None:
         """Wait for the sends that are on their way, at most one send time-out, then leave."""
+        if self._session.is_open:
+            self._session.check_loop()
         self._closing = True
         if self._in_flight.taken:
             try:
@@ -263,6 +265,9 @@ class Producer(RequestReplyCalls):
             except AerobeeError as error:
                 first = FirstTry(info, target, now, error)
             return await self._send_in_tries(message, None, deadline, unique_id=unique_id, first=first)
+        except RuntimeError:
+            self._session.check_loop()
+            raise
         finally:
             if in_flight.is_watched:
                 in_flight.give_back()
@@ -330,6 +335,7 @@ class Producer(RequestReplyCalls):
 
     async def _connection(self, target: Target, remaining_s: float, request: str) -> Connection:
         """The connection to a broker, when it takes bytes."""
+        self._session.check_loop()
         remoting = self._session.remoting
         connection = remoting.connection_to(target.address) or await remoting.connect(
             target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
