@@ -80,20 +80,34 @@ def subscription_map(subscriptions: Mapping[str, str] | Iterable[str]) -> dict[s
     return wanted
 
 
-def check_handler(handler: object, what: str = "handler") -> None:
-    """Raise UsageError unless it can be called with one argument, or is None."""
+_CALLS = {
+    ("message",): "it is called with one argument, the message",
+    ("message", "argument"): "it is called with the message and the argument of send_in_transaction()",
+    (
+        "queues",
+        "message",
+        "key",
+    ): "it is called with the queues, the message and the key, and returns a queue",
+}
+
+
+def check_handler(handler: object, what: str = "handler", arguments: tuple[str, ...] = ("message",)) -> None:
+    """Raise UsageError unless it can be called with these arguments, or is None. `arguments` is one of _CALLS."""
     if handler is None:
         return
     if not callable(handler):
         raise UsageError(f"{what} is {_a(handler)}: it is a function that takes a message")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        # A call of one runs none of its lines: every message would count as handled.
+        raise UsageError(f"{what} has a yield in it: it is a function that handles its message and returns")
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):  # some that are written in C tell nothing of their arguments
         return
     try:
-        signature.bind(None)
+        signature.bind(*arguments)
     except TypeError:
-        raise UsageError(f"{what} takes {signature}: it is called with one argument, the message") from None
+        raise UsageError(f"{what} takes {signature}: {_CALLS[arguments]}") from None
 
 
 def check_queues(queues: object) -> None:
@@ -114,6 +128,12 @@ def check_seconds(value: object, name: str = "timeout_s") -> None:
     """Raise UsageError for what is no span in seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise UsageError(f"{name} is {_a(value)}: it is a number of seconds")
+
+
+def check_whole_number(value: object, name: str, unit: str) -> None:
+    """Raise UsageError for what is no whole number; `unit` says what it counts and how to get it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{name} is {_a(value)}: it is {unit}")
 
 
 def check_queue(queue: object) -> None:

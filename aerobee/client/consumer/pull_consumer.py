@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.arrival import Arrival
-from aerobee.client.checks import check_queues, check_seconds, config_of
+from aerobee.client.checks import check_queues, check_seconds, check_whole_number, config_of
 from aerobee.client.config import ClientConfig, MessageModel, PullConsumerConfig
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
@@ -39,6 +39,8 @@ from aerobee.remoting.body.heartbeat import CONSUME_ACTIVELY, ConsumerData
 log = logging.getLogger(__name__)
 
 BYTES_MAX = (1 << 31) - 1
+OFFSET = "the number of a message in its queue, counted from 0"
+MOMENT = "milliseconds since the epoch: round(moment.timestamp() * 1000)"
 
 
 class PullConsumer:
@@ -366,6 +368,7 @@ class PullConsumer:
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at an offset. One outside of the queue is corrected by the broker at the next pull."""
+        check_whole_number(offset, "offset", OFFSET)
         if offset < 0:
             raise UsageError(f"offset {offset} of {queue}: offsets begin with 0")
         self._seek(self._owned(queue), offset)
@@ -391,6 +394,7 @@ class PullConsumer:
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on at the first message stored at or after a time."""
         self._owned(queue)
+        check_whole_number(timestamp_ms, "timestamp_ms", MOMENT)
         offset = await offset_for_time(self._session, queue, timestamp_ms)
         self._seek(self._owned(queue), offset)
 
@@ -426,6 +430,7 @@ class PullConsumer:
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the end when there is none."""
         self._session.check_open()
+        check_whole_number(timestamp_ms, "timestamp_ms", MOMENT)
         return await offset_for_time(self._session, queue, timestamp_ms)
 
     # commits
@@ -435,6 +440,10 @@ class PullConsumer:
         self._session.check_open()
         if offsets is None:
             offsets, self._uncommitted = self._uncommitted, {}
+        else:
+            for queue, offset in offsets.items():
+                check_queues((queue,))
+                check_whole_number(offset, f"the offset of {queue}", OFFSET)
         await self._offsets.save_and_wait(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:

@@ -15,7 +15,14 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from aerobee.client.checks import check_message, check_messages, check_queue, check_seconds, config_of
+from aerobee.client.checks import (
+    check_handler,
+    check_message,
+    check_messages,
+    check_queue,
+    check_seconds,
+    config_of,
+)
 from aerobee.client.compression import compress
 from aerobee.client.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.observer import SendEnded, SendObserver, begin_send
@@ -550,7 +557,11 @@ class Producer(RequestReplyCalls):
     def _select(
         self, info: PublishInfo, message: Message, selector: Selector | None, key: object
     ) -> MessageQueue:
-        queue = (selector or by_key)(info.queues, message, key)
+        try:
+            queue = (selector or by_key)(info.queues, message, key)
+        except TypeError:
+            check_handler(selector, "selector", ("queues", "message", "key"))
+            raise
         if queue not in info.queues:
             raise UsageError(f"the selector chose {queue}, which is not one of the queues that it was given")
         return queue

@@ -113,6 +113,7 @@ class TransactionProducer(Producer):
         if checker is None:
             raise UsageError("checker is None: brokers ask it what became of a transaction")
         check_handler(checker, "checker")
+        check_handler(executor, "executor", ("message", "argument"))
         self._threads = HandlerThreads(f"aerobee-checker-{group}", self.transactions.check_concurrency)
         self._checker = in_threads(checker, self._threads) if is_plain(checker) else checker
         self._executor = executor
@@ -163,7 +164,11 @@ class TransactionProducer(Producer):
         """
         run = executor or self._executor
         if run is None:
-            raise UsageError("no executor: give one to TransactionProducer or to send_in_transaction()")
+            raise UsageError(
+                "no executor: give one to TransactionProducer, or write send_in_transaction(message, executor=…)"
+            )
+        if executor is not None:
+            check_handler(executor, "executor", ("message", "argument"))
         half = half_of(message, self.group, immunity_s)
         sent = await self.send(half, queue=queue, selector=selector, key=key, timeout_s=timeout_s)
         if sent.status is not SendStatus.SEND_OK:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from aerobee.client.checks import (
     check_queue,
     check_queues,
     check_seconds,
+    check_whole_number,
 )
 from aerobee.client.producer.recall import parse_handle
 from aerobee.client.producer.transaction_producer import TransactionProducer
@@ -22,6 +23,14 @@ from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue
 
 QUEUE = MessageQueue("t", "broker-a", 0)
+
+
+def yields(message: object) -> Iterator[object]:
+    yield message
+
+
+async def yields_later(message: object) -> AsyncIterator[object]:
+    yield message
 
 
 async def takes_one(message: object) -> None: ...
@@ -50,6 +59,15 @@ def test_what_can_be_called_with_a_message_is_a_handler(handler: object) -> None
         (check_handler, "x", "is a function that takes a message"),
         (check_handler, takes_none, "called with one argument"),
         (check_handler, takes_two, "called with one argument"),
+        (check_handler, yields, "has a yield in it"),
+        (check_handler, yields_later, "has a yield in it"),
+        (partial(check_handler, arguments=("message", "argument")), takes_one, "and the argument of"),
+        (partial(check_handler, arguments=("queues", "message", "key")), takes_one, "returns a queue"),
+        (
+            partial(check_whole_number, name="offset", unit="a number"),
+            "3",
+            "offset is str '3': it is a number",
+        ),
         (check_messages, Message("t", b"x"), "write send_batch"),
         (check_messages, "text", "write send_batch"),
         (check_queues, "t", "subscribe"),
@@ -107,6 +125,12 @@ def test_what_a_program_begins_with_is_in_the_first_package() -> None:
         "SimpleConsumerConfig",
     )
     assert Sql("a > 1") == "sql:a > 1"
+
+
+def test_an_executor_takes_a_message_and_an_argument() -> None:
+    for executor in (takes_one, "x"):
+        with pytest.raises(UsageError, match="executor"):
+            TransactionProducer("127.0.0.1:1", "g", checker=takes_one, executor=executor)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("checker", [None, "x", takes_none])
