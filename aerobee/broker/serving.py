@@ -120,16 +120,17 @@ class Serving:
             waiting=self.held.by_queue,
             choice=choice,
         )
+        self._escaped = EscapedDeliveries(base.files.file(ESCAPED_FILE))
+        self._escaped.load(store.log.min_offset, store.log.end)
         self.schedule = Schedule(
             store=store,
             deliveries=self._deliveries,
             file=base.files.file("delayOffset.json"),
             clock=base.clock,
             stats=base.stats,
+            escaped=self._escaped,
         )
         self.schedule.load()
-        self._escaped = EscapedDeliveries(base.files.file(ESCAPED_FILE))
-        self._escaped.load(store.log.min_offset, store.log.end)
         store.on_arrival(self.schedule.on_appended)
         self.parts = self._make_parts(identity)
         self._modes = request_modes(self.parts)
@@ -180,12 +181,18 @@ class Serving:
             registration=self.registration,
             features=self.features,
             ha_info=info[0].ha_info,
+            hears_master=self._hears_master,
         )
+
+    def _hears_master(self) -> bool:
+        """Whether this slave copies its master's log now."""
+        following = self.replication.state().following
+        return following is not None and following.is_connected
 
     # --- life
 
     async def prepare(self) -> None:
-        """A master that comes back asks what was delivered while it was away. Before start(); 5 s at most."""
+        """A master that comes back asks what was delivered while it was away. Before start(); 20 s at most."""
         if self.acting is not None and await self.acting.come_back():
             for feature in self.features:
                 feature.resume()

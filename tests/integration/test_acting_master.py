@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.acting.acting_master import ActingMaster
+from aerobee.broker.acting.escape_bridge import EscapeBridge, Escaping
 from aerobee.broker.broker import Broker
 from aerobee.broker.role import Role
+from aerobee.broker.topic_table import HALF_TOPIC
 from aerobee.clock import SystemClock
 from aerobee.message import decode_records
 from aerobee.nameserver.config import NameServerConfig
@@ -231,6 +235,128 @@ async def test_what_is_due_leaves_for_another_broker_and_comes_once(cluster: Clu
     await same(master, cluster.slave)
 
 
+def acting_of(broker: Broker) -> ActingMaster:
+    acting = broker._serving.acting
+    assert acting is not None
+    return acting
+
+
+async def test_a_living_master_that_a_nameserver_forgot_has_no_second_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody unregisters it; its log goes on to come."""
+    await cluster.begin()
+    slave, master = cluster.slave, cluster.master
+    roles, groups = roles_of(slave), []
+    told = ActingMaster.group_is
+
+    def group_is(self: ActingMaster, group: dict[int, str]) -> None:
+        told(self, group)
+        if self is acting_of(slave):
+            groups.append(min(group))
+
+    monkeypatch.setattr(ActingMaster, "group_is", group_is)
+    await wait_until(lambda: bool(groups), timeout_s=60)
+    fields = {
+        "brokerName": "broker-a", "brokerAddr": master.address, "brokerId": "0",
+        "clusterName": master._serving.parts.identity.cluster,
+    }  # fmt: skip
+    reply = await cluster.client.invoke(
+        cluster.nameserver.address, RemotingCommand(104, fields), timeout_s=10
+    )
+    assert reply.code == 0
+    await wait_until(lambda: groups[-5:] == [1] * 5, "the slave is told that it is alone", timeout_s=60)
+    assert roles == []
+    await cluster.ask(master, send_request("t", b"more"))
+    await same(master, slave)
+    await master.kill()
+    await wait_until(lambda: slave.role.role is Role.ACTING, "now it is", timeout_s=60)
+
+
+async def test_what_nobody_takes_holds_up_nothing_and_is_not_passed_over(cluster: Cluster) -> None:
+    """40 messages of a topic that no other broker has, in front of three at the same level."""
+    await cluster.begin()
+    for broker in (cluster.master, cluster.other):
+        await cluster.ask(broker, send_request("later", b"", properties="UNIQ_KEY\x01route\x02"))
+    cluster.master.schedule.stop()  # whether it has delivered some of them is no matter of time
+    blocked, taken = [f"b{number}" for number in range(40)], ["x", "y", "z"]
+    for topic, names in (("here-only", blocked), ("later", taken), ("here-only", ["last"])):
+        for name in names:
+            text = f"UNIQ_KEY\x01{name}\x02DELAY\x011\x02"
+            await cluster.ask(cluster.master, send_request(topic, b"", properties=text))
+    await cluster.lose_master()
+    await wait_until(
+        lambda: sorted(keys(cluster.other, "later")) == ["route", *taken], "they left", timeout_s=60
+    )
+    await wait_until(lambda: len(cluster.slave._serving.parts.escaped) == 3, "it is noted", timeout_s=60)
+    assert cluster.slave.schedule.offsets.get(1, 0) == 0
+    master = await cluster.start_master()
+    await wait_until(lambda: len(keys(master, "here-only")) >= 41, timeout_s=60)
+    assert sorted(keys(master, "here-only")) == sorted([*blocked, "last"])
+    assert keys(master, "later") == ["route"], "what had left comes no second time"
+    assert master.schedule.offsets[1] == 44
+
+
+async def test_a_slow_broker_holds_up_no_message_of_another(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a master that comes back meanwhile is told in parts, until it knows everything."""
+    await cluster.begin()
+    for broker in (cluster.master, cluster.other):
+        await cluster.ask(broker, send_request("later", b"", properties="UNIQ_KEY\x01route\x02"))
+    cluster.master.schedule.stop()
+    monkeypatch.setattr("aerobee.broker.acting.acting_master.HANDOVER_PART", 2)
+    released, parts = asyncio.Event(), []
+    send, ask_part = EscapeBridge.send, ActingMaster._ask_part
+
+    async def slow(self: EscapeBridge, message: Escaping) -> str:
+        if message.body == b"slow":
+            await released.wait()
+        return await send(self, message)
+
+    async def counted(self: ActingMaster, slave: str, known: int) -> tuple[int, bool, bool]:
+        parts.append(await ask_part(self, slave, known))
+        return parts[-1]
+
+    monkeypatch.setattr(EscapeBridge, "send", slow)
+    monkeypatch.setattr(ActingMaster, "_ask_part", counted)
+    names = ["slow", "a", "b", "c", "d", "e"]
+    for name in names:
+        text = f"UNIQ_KEY\x01{name}\x02DELAY\x011\x02"
+        await cluster.ask(cluster.master, send_request("later", name.encode(), properties=text))
+    await cluster.lose_master()
+    here = cluster.slave._serving.parts.escaped
+    await wait_until(lambda: len(here) == 5, "the others left", timeout_s=60)
+    coming = asyncio.create_task(cluster.start_master())
+    await wait_until(lambda: len(parts) >= 4, "it asks once more", timeout_s=60)
+    assert [count for count, _, _ in parts[:3]] == [2, 2, 1]
+    assert not any(is_whole for _, _, is_whole in parts)
+    released.set()
+    master = await coming
+    assert parts[-1][2]
+    assert master._serving.parts.escaped.sources == here.sources
+    assert len(here) == 6
+    await wait_until(lambda: master.schedule.offsets.get(1) == 6, timeout_s=60)
+    assert sorted(keys(cluster.other, "later")) == sorted(["route", *names])
+    assert keys(master, "later") == ["route"]
+
+
+async def test_offsets_are_taken_also_from_a_slave_that_acts_no_more(cluster: Cluster) -> None:
+    """It gave its role back before the master told it to."""
+    await cluster.begin()
+    slave = cluster.slave
+    create = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName": "g"}')
+    await cluster.ask(cluster.master, create)
+    await wait_until(lambda: slave.groups.get("g") is not None, timeout_s=60)
+    await cluster.lose_master()
+    commit = {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "1"}
+    await cluster.ask(slave, RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, commit))
+    acting_of(slave)._master_due_s = float("inf")
+    slave.role.change(Role.SLAVE, "of the test")
+    master = await cluster.start_master()
+    assert master.offsets.query("g", "t", 0) == 1
+
+
 async def test_without_escape_what_is_due_waits_for_the_master(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -245,7 +371,8 @@ async def test_without_escape_what_is_due_waits_for_the_master(
 
 
 async def test_open_transactions_are_asked_about_by_another_broker(cluster: Cluster) -> None:
-    checks = {"transaction_time_out": 600_000}
+    """When its time is over, as the master would: its producer may be about to say what becomes of it."""
+    checks = {"transaction_time_out": 4_000}
     await cluster.begin(**checks)
 
     async def half(key: str) -> RemotingCommand:
@@ -272,6 +399,9 @@ async def test_open_transactions_are_asked_about_by_another_broker(cluster: Clus
         return [key[1] for key in feature.transaction_store.table.by_key]  # type: ignore[attr-defined]
 
     await wait_until(lambda: open_at(cluster.other) == ["open"], "the other broker asks now", timeout_s=60)
+    first = next(each for each in stored(cluster.slave, HALF_TOPIC) if each.properties["UNIQ_KEY"] == "open")
+    (copy,) = stored(cluster.other, HALF_TOPIC)
+    assert copy.store_timestamp >= first.store_timestamp + 4_000
     master = await cluster.start_master(**checks)
     await wait_until(lambda: cluster.slave.role.role is Role.SLAVE, timeout_s=60)
     assert open_at(master) == []

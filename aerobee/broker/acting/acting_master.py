@@ -1,6 +1,7 @@
 """The role of an acting master, taken and given back (BrokerController.onMinBrokerChange, BrokerPreOnlineService of RocketMQ).
 
-    slave     the group has no broker 0, and this one has the smallest id      -> acting
+    slave     the group has no broker 0, this one has the smallest id, and no
+              log of a master comes in                                         -> acting
     acting    broker 0 is in the group, or says itself that it is back (906)   -> slave
     master    at its start it tells each slave that it is back, and takes over what an acting one has delivered
 
@@ -37,7 +38,11 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 HANDOVER_FIELD = "aerobeeHandover"  # of 906: the answer's body says what was delivered meanwhile
-HANDOVER_TIMEOUT_S = 5.0
+HANDOVER_FROM_FIELD = "aerobeeHandoverFrom"  # of 906: so many deliveries are known already
+HANDOVER_PART = 100_000  # deliveries in one answer: about a megabyte
+HANDOVER_WAIT_S = 2.0  # for sends under way, in one answer: RocketMQ's masters wait 3 s for it
+HANDOVER_TIMEOUT_S = 5.0  # of one request
+HANDOVER_WHOLE_S = 20.0  # a send under way ends in less: two requests to nameservers and one to a broker
 MASTER_WAIT_S = 10.0  # for a master that said it is back to be known at the nameservers
 
 
@@ -60,9 +65,11 @@ class ActingMaster:
         store: MessageStore,
         offsets: ConsumerOffsets,
         register: Callable[[], None],
+        hears_master: Callable[[], bool],
         clock: Clock,
     ) -> None:
-        """`register` tells nameservers of this broker; each answers who the master is."""
+        """`register` tells nameservers of this broker; each answers who the master is. `hears_master` says whether the master's
+        log comes in at this moment."""
         self._role = role
         self._live = live
         self._identity = identity
@@ -76,6 +83,7 @@ class ActingMaster:
         self._store = store
         self._offsets = offsets
         self._register = register
+        self._hears_master = hears_master
         self._clock = clock
         self._master_due_s = float("-inf")
         self._master_seen = ""  # the master's address in the group, as it was told last
@@ -132,6 +140,8 @@ class ActingMaster:
         smallest = min(group, default=MASTER_ID)
         if smallest != MASTER_ID and self._clock.monotonic() < self._master_due_s:
             return  # its master said that it comes, and is not registered yet
+        if self._role.role is Role.SLAVE and self._hears_master():
+            return  # it lives: that nameservers do not know it is no reason for two to do one's work
         if smallest == self._identity.broker_id and self._role.role is Role.SLAVE:
             self._role.change(
                 Role.ACTING,
@@ -177,42 +187,73 @@ class ActingMaster:
     async def ha_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """906. With values it is a master that is back: this broker stops acting before it answers, and says what it did.
 
-        The addresses are a hint: nameservers are asked again, and this broker follows whom they say.
+        The addresses are a hint: nameservers are asked again, and this broker follows whom they say. Sends that are under way
+        are waited for, not longer than the master waits for the answer: `isWhole` tells it whether to ask once more.
         """
         has_values = bool(request.field("masterHaAddress"))
         if not (has_values and self._is_slave and self._live.value.enable_slave_acting_master):
             reply = self._ha_info(peer, request)
             assert isinstance(reply, RemotingCommand)
             return reply
-        delivering, has_acted = self._delivering, self._role.role is Role.ACTING
         self._master_due_s = self._clock.monotonic() + MASTER_WAIT_S
-        if has_acted:
+        if self._role.role is Role.ACTING:
             self._role.change(Role.SLAVE, f"its master is back, says {peer.address}")
         self._ask_now()
+        delivering = self._delivering
         if delivering is not None:
-            await asyncio.gather(delivering, return_exceptions=True)
+            await asyncio.wait({delivering}, timeout=HANDOVER_WAIT_S)
         if request.field(HANDOVER_FIELD) != "true":
             return request.reply(ext={})
+        start = json_fields.as_integer(request.field(HANDOVER_FROM_FIELD) or "0", HANDOVER_FROM_FIELD)
+        part = self._escaped.part(max(0, start), HANDOVER_PART)
+        is_over = delivering is None or delivering.done()
         body = {
-            "sources": sorted(self._escaped.sources),
+            "sources": part,
             "levels": self._schedule.offsets,
-            "hasActed": has_acted,
+            "isWhole": is_over and max(0, start) + len(part) >= len(self._escaped),
         }
         return request.reply(ext={HANDOVER_FIELD: "true"}, body=fastjson.dumps(body))
 
     async def come_back(self) -> bool:
         """A master starts: tell its slaves, and take over what one of them has delivered. Returns whether there was anything.
 
-        Nothing is done without slaves; one that does not answer in 5 s is left out, and what it delivered comes twice.
+        Nothing is done without slaves; one that does not answer in 5 s is left out, and what it delivered comes twice, as does
+        what it delivers when it does not come to its end in 20 s.
         """
         if not self._live.value.enable_slave_acting_master or self._is_slave:
             return False
         group = await self._watch.group()
         slaves = [address for broker_id, address in sorted(group.items()) if broker_id != MASTER_ID]
-        found = await asyncio.gather(*map(self._tell, slaves))
+        found = await asyncio.gather(*map(self._take_over, slaves))
         return any(found)
 
-    async def _tell(self, slave: str) -> bool:
+    async def _take_over(self, slave: str) -> bool:
+        """Ask one slave until it has told everything; what it told is kept, also when it does not come to its end."""
+        until_s = self._clock.monotonic() + HANDOVER_WHOLE_S
+        known, found = 0, False
+        try:
+            while True:
+                count, is_news, is_whole = await self._ask_part(slave, known)
+                known, found = known + count, found or is_news
+                if is_whole:
+                    break
+                if self._clock.monotonic() >= until_s:
+                    log.warning(
+                        "the slave at %s still delivers after %.0f s: what it has not told comes twice",
+                        slave,
+                        HANDOVER_WHOLE_S,
+                    )
+                    break
+        except AerobeeError as error:
+            log.warning("the slave at %s does not say what it has delivered: %s", slave, error)
+            return found
+        await self._take_offsets(slave)
+        if found:
+            log.info("the slave at %s has delivered meanwhile; it told of %d messages", slave, known)
+        return found
+
+    async def _ask_part(self, slave: str, known: int) -> tuple[int, bool, bool]:
+        """Returns how many deliveries were told, whether any was news, and whether that was all."""
         identity = self._identity
         request = RemotingCommand(
             RequestCode.EXCHANGE_BROKER_HA_INFO,
@@ -221,40 +262,33 @@ class ActingMaster:
                 "masterHaAddress": identity.ha_address,
                 "masterFlushOffset": "0",
                 HANDOVER_FIELD: "true",
+                HANDOVER_FROM_FIELD: str(known),
             },
         )
-        try:
-            reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
-            checked(reply, address=slave, request="EXCHANGE_BROKER_HA_INFO")
-            if (reply.ext or {}).get(HANDOVER_FIELD) == "true":
-                fields = fastjson.loads_object(reply.body, "what an acting master has delivered")
-                sources = parse_sources(fields.get("sources", []))
-            else:  # RocketMQ's: it says where its delay levels stand, and nothing of single messages
-                asked = await self._client.invoke(
-                    slave, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET), timeout_s=HANDOVER_TIMEOUT_S
-                )
-                body = checked(asked, address=slave, request="GET_ALL_DELAY_OFFSET").body
-                fields, sources = fastjson.loads_object(body, "delay offsets"), []
-                fields = {"levels": fields.get("offsetTable", {})}
-            levels = {
-                json_fields.as_integer(level, "a delay level"): json_fields.as_integer(offset, "an offset")
-                for level, offset in json_fields.mapping(fields, "levels").items()
-            }
-        except AerobeeError as error:
-            log.warning("the slave at %s does not say what it has delivered: %s", slave, error)
-            return False
+        reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
+        checked(reply, address=slave, request="EXCHANGE_BROKER_HA_INFO")
+        if (reply.ext or {}).get(HANDOVER_FIELD) == "true":
+            fields = fastjson.loads_object(reply.body, "what an acting master has delivered")
+            told = parse_sources(fields.get("sources", []))
+        else:  # RocketMQ's: it says where its delay levels stand, and nothing of single messages
+            asked = await self._client.invoke(
+                slave, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET), timeout_s=HANDOVER_TIMEOUT_S
+            )
+            body = checked(asked, address=slave, request="GET_ALL_DELAY_OFFSET").body
+            fields, told = fastjson.loads_object(body, "delay offsets"), []
+            fields = {"levels": fields.get("offsetTable", {})}
+        levels = {
+            json_fields.as_integer(level, "a delay level"): json_fields.as_integer(offset, "an offset")
+            for level, offset in json_fields.mapping(fields, "levels").items()
+        }
         # Behind the end of this log a record of the slave was never this master's: another one will have that offset.
-        sources = [each for each in sources if each < self._store.log.end]
+        sources = [each for each in told if each < self._store.log.end]
         self._escaped.add(sources)
-        if fields.get("hasActed", True):
-            await self._take_offsets(slave)
-        known = self._schedule.offsets
-        ahead = {level: offset for level, offset in levels.items() if offset > known.get(level, 0)}
+        at = self._schedule.offsets
+        ahead = {level: offset for level, offset in levels.items() if offset > at.get(level, 0)}
         if ahead:
-            self._schedule.delivered_elsewhere({**known, **ahead})
-        if sources or ahead:
-            log.info("the slave at %s has delivered %d messages meanwhile", slave, len(sources))
-        return bool(sources or ahead)
+            self._schedule.delivered_elsewhere(ahead)
+        return len(told), bool(sources or ahead), bool(fields.get("isWhole", True))
 
     async def _take_offsets(self, slave: str) -> None:
         """Groups go on where they were at an acting master, as far as this log goes; no offset goes back."""

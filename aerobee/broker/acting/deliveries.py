@@ -1,7 +1,8 @@
 """What a master delivers by itself, done by an acting slave: due messages go to other brokers by the EscapeBridge.
 
-A delivery that succeeded is noted before the next look: here, and in where each delay level stands. What no other broker takes
-is tried again each second, for as long as this slave acts.
+A delivery that succeeded is noted before the next look: here, and in where each delay level stands, which moves over no message
+that was not delivered. What no other broker takes is tried again each second, for as long as this slave acts, and holds nothing
+else up.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 
 from aerobee.broker.acting.escape_bridge import EscapeBridge
+from aerobee.broker.acting.level_progress import LevelProgress
 from aerobee.broker.acting.waiting import Waits, leaving, waiting_of_level, waiting_timers
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
@@ -38,11 +41,13 @@ class ActingDeliveries:
         schedule: Schedule,
         escaped: EscapedDeliveries,
         bridge: EscapeBridge,
-        halves: Callable[[], Sequence[int]],
+        halves: Callable[[], Iterable[tuple[int, int]]],
         clock: Clock,
         inner_group: str,
     ) -> None:
-        """`halves` tells the physical offsets of the half messages that are open; `inner_group` sends for nobody."""
+        """`halves` tells the half messages that are open: physical offset, and when it is time to ask (ms since 1970).
+        `inner_group` sends for nobody.
+        """
         self._store = store
         self._schedule = schedule
         self._escaped = escaped
@@ -50,6 +55,7 @@ class ActingDeliveries:
         self._halves = halves
         self._clock = clock
         self._inner_group = inner_group
+        self._levels: defaultdict[int, LevelProgress] = defaultdict(LevelProgress)
         self._trouble = ""
         self._is_over = False
         self.delivered_count = 0
@@ -60,20 +66,57 @@ class ActingDeliveries:
         waiting = await self._all()
         if waiting:
             log.warning("%d messages wait here for their time; they go to other brokers", len(waiting))
-        while waiting and not self._is_over:
-            wait_s = (waiting[0].due_ms - self._clock.now_ms()) / 1000
-            if wait_s > 0:
-                await self._clock.sleep(min(wait_s, LOOK_S))
-                continue
-            batch: list[Waits] = []
-            now = self._clock.now_ms()
-            while waiting and len(batch) < AT_ONCE_MAX and waiting[0].due_ms <= now:
-                batch.append(heapq.heappop(waiting))
-            left = await self._deliver(batch)
-            for each in left:
-                heapq.heappush(waiting, each)
-            if left:
-                await self._clock.sleep(ERROR_PAUSE_S)
+        leaving: dict[asyncio.Task[bool], Waits] = {}
+        try:
+            while (waiting or leaving) and not self._is_over:
+                self._send_due(waiting, leaving)
+                await self._pause(waiting, leaving)
+                self._note(waiting, leaving)
+            if leaving:
+                await asyncio.wait(leaving)
+                self._note(waiting, leaving)
+        finally:
+            for task in leaving:
+                task.cancel()
+            await asyncio.gather(*leaving, return_exceptions=True)
+
+    def _send_due(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool], Waits]) -> None:
+        """Let go what is due, as far as there is room."""
+        now = self._clock.now_ms()
+        while waiting and len(leaving) < AT_ONCE_MAX and waiting[0].due_ms <= now:
+            waits = heapq.heappop(waiting)
+            leaving[asyncio.create_task(self._send(waits), name="acting-send")] = waits
+
+    async def _pause(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool], Waits]) -> None:
+        """Until a send ended, or the next message is due and there is room for it."""
+        pause_s = LOOK_S
+        if waiting and len(leaving) < AT_ONCE_MAX:
+            pause_s = min(LOOK_S, max(0.0, (waiting[0].due_ms - self._clock.now_ms()) / 1000))
+        if not leaving:
+            await self._clock.sleep(pause_s)
+            return
+        await asyncio.wait(leaving, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def _note(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool], Waits]) -> None:
+        """Take down which messages have left; what nobody took is tried again a moment later, and holds nothing else up."""
+        ended = [(task, waits) for task, waits in leaving.items() if task.done()]
+        done = [waits for task, waits in ended if task.result()]
+        for task, waits in ended:
+            del leaving[task]
+            if not task.result():
+                due_ms = self._clock.now_ms() + round(ERROR_PAUSE_S * 1000)
+                heapq.heappush(waiting, waits._replace(due_ms=due_ms))
+        if not done:
+            return
+        self._escaped.add(each.physical_offset for each in done)
+        offsets = {
+            each.level: self._levels[each.level].done(each.queue_offset) for each in done if each.level
+        }
+        if offsets:
+            self._schedule.delivered_elsewhere(offsets)
+        if len(done) == len(ended) and self._trouble:
+            log.info("messages that are due leave for other brokers again")
+            self._trouble = ""
 
     def finish(self) -> None:
         """Let run() return once what is under way is noted."""
@@ -92,7 +135,10 @@ class ActingDeliveries:
             for level, delay_ms in enumerate(store.config.delay_levels_ms(), 1)
         )
         found = [each for each in levels if each.physical_offset not in delivered]
-        found += [Waits(now, offset) for offset in self._halves() if offset not in delivered]
+        self._levels = defaultdict(LevelProgress)
+        for each in found:
+            self._levels[each.level].add(each.queue_offset)
+        found += [Waits(due_ms, offset) for offset, due_ms in self._halves() if offset not in delivered]
         if store.config.timer_wheel_enable:
             found += await waiting_timers(
                 store, delivered, precision_ms=store.config.timer_precision_ms, clock=self._clock
@@ -108,28 +154,6 @@ class ActingDeliveries:
                 entry = queue.entry(queue.min_offset)
                 firsts.append(entry[0] if isinstance(entry, tuple) else self._store.log.min_offset)
         return max(self._store.log.min_offset, min(firsts))
-
-    async def _deliver(self, batch: Sequence[Waits]) -> list[Waits]:
-        """Send them all; returns those that nobody took."""
-        outcomes = await asyncio.gather(*map(self._send, batch))
-        done = [each for each, is_done in zip(batch, outcomes, strict=True) if is_done]
-        left = [each for each, is_done in zip(batch, outcomes, strict=True) if not is_done]
-        if done:
-            self._escaped.add(each.physical_offset for each in done)
-            self._advance(done, left)
-        if not left and self._trouble:
-            log.info("messages that are due leave for other brokers again")
-            self._trouble = ""
-        return left
-
-    def _advance(self, done: Sequence[Waits], left: Sequence[Waits]) -> None:
-        """Move each level behind what was delivered, and not over what was not."""
-        offsets = dict(self._schedule.offsets)
-        stuck = {each.level for each in left}
-        for each in done:
-            if each.level and each.level not in stuck:
-                offsets[each.level] = max(offsets.get(each.level, 0), each.queue_offset + 1)
-        self._schedule.delivered_elsewhere(offsets)
 
     async def _send(self, waits: Waits) -> bool:
         message = leaving(self._store, waits, self._inner_group)

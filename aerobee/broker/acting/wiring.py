@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aerobee.broker.acting.acting_master import ActingMaster
 from aerobee.broker.acting.deliveries import ActingDeliveries
@@ -23,8 +23,9 @@ def make_acting_master(
     registration: Registration,
     features: Iterable[Feature],
     ha_info: Handler,
+    hears_master: Callable[[], bool],
 ) -> ActingMaster:
-    """It begins with ActingMaster.start()."""
+    """It begins with ActingMaster.start(). `hears_master` says whether the master's log comes in at this moment."""
     identity, live = parts.identity, parts.live
     kinds = {type(each): each for each in features}
     transactions, pops = kinds[Transactions], kinds[Pop]
@@ -76,6 +77,7 @@ def make_acting_master(
         store=parts.store,
         offsets=parts.offsets,
         register=registration.register_all,
+        hears_master=hears_master,
         clock=parts.clock,
     )
     return acting

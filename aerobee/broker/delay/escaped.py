@@ -8,6 +8,7 @@ delivers, also after a restart; the master that returns is given it, and keeps i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from aerobee.broker.config_file import ConfigFile
@@ -24,7 +25,7 @@ class EscapedDeliveries:
         self._file = file
         self._sources: dict[int, None] = {}  # in the order in which they came
 
-    def __contains__(self, physical_offset: int) -> bool:
+    def __contains__(self, physical_offset: object) -> bool:
         return physical_offset in self._sources
 
     def __len__(self) -> int:
@@ -61,9 +62,13 @@ class EscapedDeliveries:
             self._sources = kept
             self._save()
 
+    def part(self, start: int, count: int) -> list[int]:
+        """`count` of them, in the order in which they came, from the start-th on."""
+        return list(itertools.islice(self._sources, start, start + count))
+
     def _save(self) -> None:
-        content = {"sources": list(self._sources)}
-        self._file.write_soon(lambda: self._file.write(content))
+        # Copied in the writer's thread, once for all that came meanwhile; list() of a dict is one step of the interpreter.
+        self._file.write_soon(lambda: self._file.write({"sources": list(self._sources)}))
 
 
 def parse_sources(value: object) -> list[int]:

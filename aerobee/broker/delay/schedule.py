@@ -9,7 +9,6 @@ time of the next entry. A due message is stored again under REAL_TOPIC and REAL_
 
 The file is written each 10 s and at the stop. After a crash RocketMQ delivers again what was delivered since then. Here
 the record of each delivery names the record it was made from (store/delivery_mark.py): loading looks at the commit log
-from aerobee.broker.property_names import (REAL_TOPIC)
 from aerobeeLogOffset on and moves each level behind the last message that was delivered. RocketMQ leaves that key out
 when it writes the file. The file never runs ahead of the log on the disk.
 """
@@ -17,7 +16,7 @@ when it writes the file. The file never runs ahead of the log on the disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Protocol
 
 from aerobee.broker.config_file import ConfigFile
@@ -91,11 +90,16 @@ class Schedule:
         file: ConfigFile | None,
         clock: Clock,
         stats: BrokerStats,
+        escaped: Container[int] = (),
     ) -> None:
-        """`deliveries` stores runs of due messages; without it they are delivered one by one."""
+        """`deliveries` stores runs of due messages; without it they are delivered one by one.
+
+        Records at the physical offsets in `escaped` were delivered by another broker: they are passed over.
+        """
         self._store = store
         self._redelivery = Redelivery(store)
         self._deliveries = deliveries
+        self._escaped = escaped
         self._file = file
         self._clock = clock
         self._stats = stats
@@ -166,7 +170,7 @@ class Schedule:
                 if offset >= queue.readable_max:
                     return
                 entry = queue.entry(offset)
-                if entry is not None:
+                if entry is not None and entry[0] not in self._escaped:
                     now = self._clock.now_ms()
                     # A due time beyond the level's whole delay comes from a clock that was set back: deliver now.
                     if now < entry[2] <= now + self._delays_ms[level - 1]:
@@ -196,6 +200,8 @@ class Schedule:
         late: list[int] = []
         for physical_offset, size, due_ms in queue.entries(offset, count):
             if now < due_ms <= latest or size <= 0 or (size == FILLER_SIZE and not physical_offset):
+                break
+            if physical_offset in self._escaped:
                 break
             sources.append(physical_offset)
             late.append(now - due_ms)

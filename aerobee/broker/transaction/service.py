@@ -243,9 +243,14 @@ class Transactions(Feature):
             self._save_timer.cancel()
             self._save_timer = None
 
-    def open_halves(self) -> list[int]:
-        """At a slave: the physical offsets of the half messages that its log leaves open, the newest copy of each."""
-        return [each.physical_offset for each in self._look().table.by_key.values()]
+    def open_halves(self) -> list[tuple[int, int]]:
+        """At a slave: the half messages that its log leaves open, the newest copy of each: its physical offset, and when its
+        producer is to be asked (ms since 1970)."""
+        time_out = self._live.value.transaction_time_out
+        return [
+            (each.physical_offset, each.stored_ms + time_out if each.due_ms is None else each.due_ms)
+            for each in self._look().table.by_key.values()
+        ]
 
     def _look(self) -> Recovered:
         store, log_files = self._store, self._store.log
