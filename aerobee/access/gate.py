@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.access.addresses import is_loopback
+from aerobee.access.admin_requests import ADMIN
 from aerobee.access.audit import AuditLog
-from aerobee.access.needs import ADMIN
 from aerobee.errors import RemoteError
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from aerobee.access.admin_requests import ADMIN
 from aerobee.access.config import AccessConfig, codes_of
-from aerobee.access.needs import ADMIN, Need, needs_of
+from aerobee.access.needs import Need, needs_of
 from aerobee.access.plain_acl import Account, PlainAcl
 from aerobee.access.policies import SUBJECT_PREFIX, Acl, Decision
 from aerobee.access.users import Users, UserStatus, UserType

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from aerobee.broker.ack import AckPolicy
-from aerobee.broker.acting.acting_master import ActingMaster
-from aerobee.broker.acting.wiring import make_acting_master
+from aerobee.broker.acting.switch import ActingSwitch
 from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.call_parts import (
     CallPart,
@@ -60,6 +59,7 @@ from aerobee.store.config import BrokerRole, StoreConfig
 from aerobee.store.reader import record_reader
 
 if TYPE_CHECKING:
+    from aerobee.broker.acting.acting_master import ActingMaster
     from aerobee.broker.replication.controller_wiring import ControllerMode
 
 log = logging.getLogger(__name__)
@@ -173,16 +173,22 @@ class Serving:
         )
         return self.controllers.replication
 
-    def _make_acting(self) -> ActingMaster:
+    def _make_acting(self) -> ActingSwitch:
         """What takes the master's place while it is away, where the settings want that."""
-        parts, info = self.parts, replication_calls(self.parts, self.replication)
-        return make_acting_master(
-            parts,
-            registration=self.registration,
-            features=self.features,
-            ha_info=info[0].ha_info,
-            hears_master=self._hears_master,
-        )
+        ha_info = replication_calls(self.parts, self.replication)[0].ha_info
+
+        def make() -> ActingMaster:
+            from aerobee.broker.acting.wiring import make_acting_master  # loaded where it is wanted
+
+            return make_acting_master(
+                self.parts,
+                registration=self.registration,
+                features=self.features,
+                ha_info=ha_info,
+                hears_master=self._hears_master,
+            )
+
+        return ActingSwitch(live=self._base.live, make=make, ha_info=ha_info)
 
     def _hears_master(self) -> bool:
         """Whether this slave copies its master's log now."""

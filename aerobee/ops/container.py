@@ -33,8 +33,8 @@ from aerobee.ops import cli, settings
 BROKER, NAMESERVER, CONTROLLER = "broker", "nameserver", "controller"
 KINDS = {
     BROKER: settings.BROKER_KINDS,
-    NAMESERVER: (*settings.NAMESERVER_KINDS, *settings.CONTROLLER_KINDS),
-    CONTROLLER: settings.CONTROLLER_KINDS,
+    NAMESERVER: (*settings.NAMESERVER_KINDS, *settings.controller_kinds()),
+    CONTROLLER: settings.controller_kinds(),
 }
 DATA = "/var/lib/aerobee"
 CONFIG_DIRECTORY = "/etc/aerobee"

@@ -69,7 +69,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         return []
     settings = import_module("aerobee.ops.settings")
     config = import_module("aerobee.config")
-    kinds = (*settings.BROKER_KINDS, *settings.NAMESERVER_KINDS, *settings.CONTROLLER_KINDS)
+    kinds = (*settings.BROKER_KINDS, *settings.NAMESERVER_KINDS, *settings.controller_kinds())
     strange = [name for name in strange if not config.environment_settings({name: ""}, kinds)]
     # Compared without the prefix, which all have in common and which would make any two look alike.
     known = (*sorted(named), *(config.variable_name(key) for key in config.known_keys(kinds)))

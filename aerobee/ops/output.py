@@ -6,6 +6,7 @@ With --json standard output carries JSON only: one document (`document`, `table`
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,10 @@ class Output:
 
     def note(self, sentence: str, *, style: str = "dim") -> None:
         """A remark beside the result, on standard error."""
-        self.notes.print(visible(sentence), style=style, markup=False)
+        if sys.stderr.isatty() or "FORCE_COLOR" in os.environ:
+            self.notes.print(visible(sentence), style=style, markup=False)
+        else:
+            sys.stderr.write(visible(sentence) + "\n")  # the same: nothing is coloured there
 
     def _write(self, document: Any) -> None:
         sys.stdout.write(to_json(document) + "\n")

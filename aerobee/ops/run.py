@@ -14,11 +14,6 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-try:
-    import uvloop
-except ImportError:  # optional: the extra "fast"
-    uvloop = None  # type: ignore[assignment]
-
 T = TypeVar("T")
 
 INTERRUPTED = (
@@ -122,6 +117,14 @@ def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoo
             for number in handled:
                 loop.remove_signal_handler(number)
 
-    default: MakeLoop | None = None if uvloop is None else uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=make_loop or default) as runner:
+    with asyncio.Runner(loop_factory=make_loop or _usual_loop()) as runner:
         return runner.run(supervised())
+
+
+def _usual_loop() -> MakeLoop | None:
+    """uvloop's, or None for asyncio's own."""
+    try:
+        import uvloop  # a broker with native sockets has no use for it
+    except ImportError:  # optional: the extra "fast"
+        return None
+    return uvloop.new_event_loop

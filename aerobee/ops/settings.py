@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aerobee.access.config import AccessConfig
 from aerobee.broker.config import BrokerConfig
@@ -21,12 +21,13 @@ from aerobee.config import (
     unknown_keys,
 )
 from aerobee.errors import ConfigError
-from aerobee.ha.quorum.config import DISABLE, ControllerConfig
-from aerobee.ha.quorum.config import IGNORED_KEYS as CONTROLLER_IGNORED_KEYS
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.ops.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
 from aerobee.remoting.tls import ClientAuth, ServerTls, TlsFiles, TlsMode
 from aerobee.store.config import StoreConfig
+
+if TYPE_CHECKING:
+    from aerobee.ha.quorum.config import ControllerConfig  # loaded by whoever reads a controller's settings
 
 PROFILES: Mapping[str, Mapping[str, str]] = {
     "development": {},
@@ -68,7 +69,13 @@ class TlsSettings:
 
 BROKER_KINDS: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, TlsSettings, AccessConfig)
 NAMESERVER_KINDS: tuple[type[Any], ...] = (NameServerConfig, TlsSettings, AccessConfig)
-CONTROLLER_KINDS: tuple[type[Any], ...] = (ControllerConfig, TlsSettings)
+
+
+def controller_kinds() -> tuple[type[Any], ...]:
+    """The kinds of a controller's settings, as NAMESERVER_KINDS: loaded when they are asked for, for a broker has none of them."""
+    from aerobee.ha.quorum.config import ControllerConfig
+
+    return ControllerConfig, TlsSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +134,10 @@ def nameserver_settings(
     note: Callable[[str], None] = lambda _: None,
 ) -> NameServerSettings:
     """Read a NameServer's settings. Raises ConfigError."""
+    from aerobee.ha.quorum.config import DISABLE, IGNORED_KEYS, ControllerConfig
+
     kinds = (NameServerConfig, ControllerConfig, TlsSettings, AccessConfig)
-    keys = NAMESERVER_KEYS | CONTROLLER_IGNORED_KEYS
+    keys = NAMESERVER_KEYS | IGNORED_KEYS
     settings = _gather(path, "development", assignments, flags or {}, environ, kinds, keys, note)
     server, tls = build(NameServerConfig, settings), build(TlsSettings, settings)
     access = build(AccessConfig, settings)
@@ -149,14 +158,16 @@ def controller_settings(
     note: Callable[[str], None] = lambda _: None,
 ) -> ControllerSettings:
     """Read a controller's settings. Raises ConfigError."""
+    from aerobee.ha.quorum.config import IGNORED_KEYS, ControllerConfig
+
     settings = _gather(
         path,
         "development",
         assignments,
         flags or {},
         environ,
-        CONTROLLER_KINDS,
-        CONTROLLER_IGNORED_KEYS,
+        controller_kinds(),
+        IGNORED_KEYS,
         note,
     )
     return ControllerSettings(build(ControllerConfig, settings), build(TlsSettings, settings))

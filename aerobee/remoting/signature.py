@@ -12,7 +12,6 @@ Answers are not signed, and a signature has no time in it: who reads the network
 from __future__ import annotations
 
 import binascii
-import hmac
 from dataclasses import dataclass, field
 
 import orjson
@@ -110,6 +109,8 @@ def signed_content(request: RemotingCommand) -> bytes:
 
 def signature(secret_key: str, content: bytes) -> str:
     """Base64 of the HMAC-SHA1 of `content`."""
+    import hmac  # it loads OpenSSL's hashes, which nobody without keys needs
+
     digest = hmac.digest(secret_key.encode(), content, "sha1")
     return binascii.b2a_base64(digest, newline=False).decode("ascii")
 
@@ -117,5 +118,7 @@ def signature(secret_key: str, content: bytes) -> str:
 def is_signed_with(request: RemotingCommand, secret_key: str) -> bool:
     """Whether the request's signature was made with this key. Takes as long for a wrong one as for a right one."""
     given = (request.ext or {}).get(SIGNATURE, "")
+    import hmac
+
     expected = signature(secret_key, signed_content(request))
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode("ascii"))

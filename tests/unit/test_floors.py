@@ -237,14 +237,23 @@ LOADED_WHEN_WANTED = {
         "aerobee.broker.fastpath.delivery",
         "aerobee.broker.fastpath.python_backend",
     },
-    "broker/serving.py": {"aerobee.broker.replication.controller_wiring"},
+    "broker/replication/classic_mode.py": {"aerobee.broker.replication.slave_connection"},
+    "broker/replication/ha_listener.py": {"aerobee.broker.replication.keyed_connection"},
+    "broker/replication/wiring.py": {
+        "aerobee.broker.replication.classic_follower",
+        "aerobee.broker.replication.keyed_connection",
+    },
+    "broker/serving.py": {"aerobee.broker.acting.wiring", "aerobee.broker.replication.controller_wiring"},
     "nameserver/__init__.py": {"aerobee.nameserver.server"},
     "ops/commands.py": {"importlib"},
     "ops/completion.py": {"aerobee.client.contexts", "aerobee.ops.clients"},
     "ops/nameserver.py": {"aerobee.ops.controller"},
+    "ops/run.py": {"uvloop"},
+    "ops/settings.py": {"aerobee.ha.quorum.config"},
     "ops/output.py": {"rich.console", "rich.table"},
     "ops/shared_options.py": {"aerobee.client.config", "aerobee.client.contexts"},
     "ops/up.py": {"aerobee.ha.quorum.config"},
+    "remoting/signature.py": {"hmac"},
 }
 
 

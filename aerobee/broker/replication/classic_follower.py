@@ -20,6 +20,7 @@ from typing import NamedTuple, cast
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower
 from aerobee.broker.replication.ha_mode import MasterAddress
+from aerobee.broker.replication.master_questions import LogBounds
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.replication.record_starts import record_starts
 from aerobee.clock import Clock
@@ -33,13 +34,6 @@ log = logging.getLogger(__name__)
 UNANSWERED_MAX = (
     20  # questions of an empty slave where the master's log begins, before it goes without an answer
 )
-
-
-class LogBounds(NamedTuple):
-    """Begin and end of a master's log, physical offsets."""
-
-    begin: int
-    end: int
 
 
 # Asks a master, by the address of its requests; None when it does not say.

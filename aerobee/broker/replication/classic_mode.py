@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from aerobee.broker.replication.classic_follower import ClassicFollower
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
-from aerobee.broker.replication.slave_connection import SlaveConnection
 from aerobee.clock import Clock
 from aerobee.ordered_set import OrderedSet
 from aerobee.store.config import BrokerRole
 from aerobee.store.message_store import MessageStore
+
+if TYPE_CHECKING:  # a broker without slaves, which follows nobody, loads neither
+    from aerobee.broker.replication.classic_follower import ClassicFollower
+    from aerobee.broker.replication.slave_connection import SlaveConnection
 
 log = logging.getLogger(__name__)
 SLAVES_MAX = 64  # connections at the HA port; each takes the log's bandwidth once
@@ -33,15 +36,16 @@ class ClassicMode:
         clock: Clock,
         acks: ReplicaAcks,
         copies: ReplicaAcks,
-        follower: ClassicFollower,
+        make_follower: Callable[[], ClassicFollower],
         is_guarded: Callable[[], bool],
     ) -> None:
-        """`copies`: how far two copies at least have the log. `is_guarded`: too few replicas refuse messages (enableSlaveActingMaster on a SYNC_MASTER)."""
+        """`make_follower` is called once, when this broker follows a master. `copies`: how far two copies at least have the log. `is_guarded`: too few replicas refuse messages (enableSlaveActingMaster on a SYNC_MASTER)."""
         self._store = store
         self._clock = clock
         self._acks = acks
         self._two_copies = copies
-        self._follower = follower
+        self._make_follower = make_follower
+        self._follower: ClassicFollower | None = None
         self._is_guarded = is_guarded
         self._is_master = False
         self._slaves: OrderedSet[SlaveConnection] = OrderedSet()
@@ -59,6 +63,8 @@ class ClassicMode:
         self._two_copies.restart(0)
 
     def slave_connection(self) -> asyncio.Protocol:
+        from aerobee.broker.replication.slave_connection import SlaveConnection
+
         return SlaveConnection(
             store=self._store,
             clock=self._clock,
@@ -76,7 +82,7 @@ class ClassicMode:
             self._confirm()
 
     async def follow(self, master: MasterAddress) -> None:
-        await self._follower.run(master)
+        await self._made_follower().run(master)
 
     def replicas(self) -> list[ReplicaState]:
         return [slave.state() for slave in self._slaves]
@@ -90,7 +96,12 @@ class ClassicMode:
         return frozenset()
 
     def following(self) -> FollowState | None:
-        return None if self._is_master else self._follower.state()
+        return None if self._is_master else self._made_follower().state()
+
+    def _made_follower(self) -> ClassicFollower:
+        if self._follower is None:
+            self._follower = self._make_follower()
+        return self._follower
 
     @property
     def waits(self) -> bool:

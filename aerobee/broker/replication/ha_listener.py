@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from aerobee.broker.replication.keyed_connection import KeyedConnection
 from aerobee.network import Network, NetworkServer
 
 
@@ -32,6 +31,8 @@ class HaListener:
         """Give connections to these protocols from now on. They bound themselves."""
         key = self._key
         if key:
+            from aerobee.broker.replication.keyed_connection import KeyedConnection
+
             self._make_connection = lambda: KeyedConnection(make_connection, key, is_master=True)
         else:
             self._make_connection = make_connection

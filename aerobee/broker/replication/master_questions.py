@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
-from aerobee.broker.replication.classic_follower import LogBounds
 from aerobee.errors import AerobeeError
 from aerobee.remoting.body.kv_table import KVTable
 from aerobee.remoting.client import RemotingClient, checked
@@ -14,6 +14,13 @@ from aerobee.remoting.command import RemotingCommand
 log = logging.getLogger(__name__)
 TIMEOUT_S = 3.0
 TABLE_TIMEOUT_S = 10.0
+
+
+class LogBounds(NamedTuple):
+    """Begin and end of a master's log, physical offsets."""
+
+    begin: int
+    end: int
 
 
 class MasterQuestions:

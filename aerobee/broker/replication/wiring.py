@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from aerobee.broker.config import MASTER_ID, BrokerConfig
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.replication.after_cut import AfterCut
-from aerobee.broker.replication.classic_follower import ClassicFollower
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.broker.replication.ha_listener import HaListener
-from aerobee.broker.replication.keyed_connection import keyed
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
@@ -20,6 +19,9 @@ from aerobee.broker.replication.replication import Replication
 from aerobee.errors import ConfigError
 from aerobee.network import Network
 from aerobee.store.config import BrokerRole, StoreConfig
+
+if TYPE_CHECKING:
+    from aerobee.broker.replication.classic_follower import ClassicFollower
 
 log = logging.getLogger(__name__)
 
@@ -104,20 +106,26 @@ def make_replication(
     after_cut = AfterCut(
         store=store, offsets=parts.offsets, schedule=parts.schedule, escaped=parts.escaped, disk=parts.disk
     )
-    follower = ClassicFollower(
-        store=store,
-        clock=clock,
-        network=keyed(network, store.config.ha_shared_key),
-        ask_bounds=questions.log_bounds,
-        on_cut=after_cut.forget,
-        native=raw_appends,
-    )
+
+    def make_follower() -> ClassicFollower:
+        from aerobee.broker.replication.classic_follower import ClassicFollower  # a master has no use for it
+        from aerobee.broker.replication.keyed_connection import keyed
+
+        return ClassicFollower(
+            store=store,
+            clock=clock,
+            network=keyed(network, store.config.ha_shared_key),
+            ask_bounds=questions.log_bounds,
+            on_cut=after_cut.forget,
+            native=raw_appends,
+        )
+
     mode = ClassicMode(
         store=store,
         clock=clock,
         acks=acks,
         copies=copies,
-        follower=follower,
+        make_follower=make_follower,
         is_guarded=lambda: (
             live.value.enable_slave_acting_master and store.config.broker_role is BrokerRole.SYNC_MASTER
         ),

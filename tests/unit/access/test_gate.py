@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from aerobee.access.admin_requests import ADMIN
 from aerobee.access.audit import AuditLog
 from aerobee.access.config import AccessConfig
 from aerobee.access.gate import Gate
 from aerobee.access.keepers import UserKeeper
-from aerobee.access.needs import ADMIN, RULES, STRICTER, needs_of
+from aerobee.access.needs import RULES, STRICTER, needs_of
 from aerobee.access.policies import PolicyType, acl_from_info
 from aerobee.access.resource import parse_resource
 from aerobee.access.users import MemoryTable, User, Users, UserStatus, UserType, disabled

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aerobee.config import ENVIRONMENT_PREFIX, environment_settings, known_keys, variable_name
 from aerobee.ops.environment import OF_THE_REPOSITORY, known_variables, unknown_variables
-from aerobee.ops.settings import BROKER_KINDS, CONTROLLER_KINDS, NAMESERVER_KINDS
+from aerobee.ops.settings import BROKER_KINDS, NAMESERVER_KINDS, controller_kinds
 
 ROOT = Path(__file__).parents[3]
 # How a variable is read: in Python by name or as an option's variable, in the shell, in a Makefile's recipe.
@@ -42,7 +42,7 @@ def test_what_the_commands_read_is_never_called_misspelt() -> None:
 
 
 def test_every_key_of_a_server_has_a_variable_that_sets_it() -> None:
-    kinds = (*BROKER_KINDS, *NAMESERVER_KINDS, *CONTROLLER_KINDS)
+    kinds = (*BROKER_KINDS, *NAMESERVER_KINDS, *controller_kinds())
     for key in known_keys(kinds):
         assert environment_settings({variable_name(key): "1"}, kinds), key
         assert unknown_variables({variable_name(key): "1"}) == []
