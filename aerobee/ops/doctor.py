@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from aerobee.client.results import BrokerInfo
+from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError
 from aerobee.ops.ack_level import ack_sentence_of
 from aerobee.ops.clients import open_admin
@@ -33,6 +34,8 @@ SKEW_MAX_S = 5.0  # brokers tell their age in whole seconds, so less cannot be s
 DISK_WARNING = 0.75  # RocketMQ's diskMaxUsedSpaceRatio: retention deletes early above
 DISK_FULL = 0.90  # diskSpaceWarningLevelRatio: writes are refused above
 REGISTRATION_AGE_MAX_S = 90.0  # a broker registers each 30 s and is forgotten after 120 s
+TROUBLE_LASTS_S = 5.0  # a slave tries again each second
+TROUBLE_LOOK_S = 0.5
 _AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
@@ -207,7 +210,7 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Find
     ]
     try:
         async with open_admin(nameservers) as admin:
-            runtime = await admin.broker_runtime(info.address)
+            runtime = await lasting_runtime(lambda: admin.broker_runtime(info.address))
             config = await admin.broker_config(info.address)
     except AerobeeError as error:
         advice = await tls_advice(info.address, with_tls=client_config().tls)
@@ -226,6 +229,19 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Find
     findings += await _examine_listeners(part, info, config)
     findings += await _examine_routes(part, info, nameservers)
     return findings
+
+
+async def lasting_runtime(
+    ask: Callable[[], Awaitable[Mapping[str, str]]], *, clock: Clock | None = None
+) -> Mapping[str, str]:
+    """A broker's figures. Where its replication has trouble they are asked for again, for 5 s: a slave that was started a moment
+    ago, or whose master was, connects by itself, and only what lasts is for the operator.
+    """
+    clock = clock or SystemClock()
+    until_s = clock.monotonic() + TROUBLE_LASTS_S
+    while (runtime := await ask()).get("haTrouble") and clock.monotonic() < until_s:
+        await clock.sleep(TROUBLE_LOOK_S)
+    return runtime
 
 
 def runtime_findings(

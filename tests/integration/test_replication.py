@@ -336,9 +336,8 @@ async def test_with_acting_masters_too_few_replicas_refuse_a_message(pair: Pair)
     assert master.store.log.end == end
     slave = await pair.start_slave(master)
     await same(master, slave)
-    await wait_until(
-        lambda: not master.replication.acks.waiting_count and bool(master.replication.state().replicas)
-    )
+    await wait_until(lambda: not master.replication.mode.shortage, "the slave is in sync", timeout_s=60)
+    assert master.replication.state().replicas[0].is_in_sync
     await pair.send(master, 5)
 
 

@@ -117,15 +117,23 @@ class Migration:
         server.command = lambda: [*AEROBEE, *shlex.split(command)[1:]]  # type: ignore[method-assign]
         server.start()
 
+    def run_until_well(self, command: str, root: pathlib.Path) -> None:
+        """As run(), again and again until it says that all is well, as the page says: go on when the slave has everything."""
+        wait_for(f"`{command}` to end with 0", lambda: self._try(command, root).returncode == 0, 180)
+        self.run(command, root)
+
     def run(self, command: str, root: pathlib.Path) -> str:
         """A command of the page that looks at the cluster; returns what it prints."""
+        result = self._try(command, root)
+        assert result.returncode == 0, f"{command}: {result.stdout.decode()}{result.stderr.decode()}"
+        return result.stdout.decode()
+
+    def _try(self, command: str, root: pathlib.Path) -> subprocess.CompletedProcess[bytes]:
         arguments = shlex.split(command.replace("localhost:9876", self.namesrv))[1:]
-        result = subprocess.run(
+        return subprocess.run(
             [*AEROBEE, *arguments], capture_output=True, timeout=120, cwd=root, check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(root), "COLUMNS": "200"},
         )  # fmt: skip
-        assert result.returncode == 0, f"{command}: {result.stdout.decode()}{result.stderr.decode()}"
-        return result.stdout.decode()
 
     def kill(self) -> None:
         for server in (self.slave, self.master, self.nameserver):
@@ -177,7 +185,7 @@ def test_every_step_of_the_page_on_a_cluster_at_work(
 
             start, look = commands(3)
             migration.exchange(slave, "broker-a-s.conf", start)
-            migration.run(look, tmp_path)
+            migration.run_until_well(look, tmp_path)
             flow.more()
             (found,) = (each for each in commands(3) if "doctor" in each)
             assert found == look
@@ -186,7 +194,7 @@ def test_every_step_of_the_page_on_a_cluster_at_work(
             migration.exchange(master, "broker-a.conf", start)
             flow.more()
             (look,) = commands(5)
-            migration.run(look, tmp_path)
+            migration.run_until_well(look, tmp_path)
         finally:
             sent = flow.stop()
         expected = {*sent, "late"}

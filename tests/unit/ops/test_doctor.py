@@ -1,8 +1,14 @@
+import asyncio
+
+import pytest
+
+from aerobee.clock import ManualClock
 from aerobee.ops.ack_level import SENTENCES, ack_sentence_of
 from aerobee.ops.doctor import (
     Finding,
     advertised_listeners,
     clock_skew_s,
+    lasting_runtime,
     replication_findings,
     runtime_findings,
     split_addresses,
@@ -118,3 +124,21 @@ def test_in_controller_mode_the_sentence_is_that_of_the_set() -> None:
     assert ack_sentence_of(config) == SENTENCES[False, False]
     for waits in ({"allAckInSyncStateSet": "true"}, {"inSyncReplicas": "2"}):
         assert ack_sentence_of(config | waits) == SENTENCES[False, True]
+
+
+@pytest.mark.parametrize(("connects_at", "said"), [(0, ""), (3, ""), (100, "it is not connected")])
+async def test_a_slave_that_connects_a_moment_later_is_well(connects_at: int, said: str) -> None:
+    """It was started just now, or its master was. What lasts is told after some seconds."""
+    clock = ManualClock()
+    asked: list[dict[str, str]] = []
+
+    async def ask() -> dict[str, str]:
+        asked.append({"haTrouble": "" if len(asked) >= connects_at else "it is not connected"})
+        return asked[-1]
+
+    looking = asyncio.create_task(lasting_runtime(ask, clock=clock))
+    while not looking.done():
+        await asyncio.sleep(0)
+        clock.advance(0.1)
+    assert (await looking)["haTrouble"] == said
+    assert len(asked) == connects_at + 1 if connects_at < 100 else len(asked) > 5
