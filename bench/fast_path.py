@@ -148,8 +148,8 @@ async def measure(name: str, shapes: list[str], rounds: int, profile: bool) -> d
         )
         for shape in shapes:
             given, messages = bursts(shape)
-            _, used, is_slow, *_ = backend.burst(given[0], 0, host, now_ms, True, True)
-            if is_slow or used < len(given[0]):
+            first = backend.burst(given[0], 0, host, now_ms, True, True)
+            if first.is_slow or first.used < len(given[0]):
                 raise SystemExit(f"{shape} is not served by the {name} fast path")
             if profile:
                 profiler = cProfile.Profile()

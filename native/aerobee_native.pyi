@@ -7,7 +7,7 @@ from aerobee.broker.fastpath.seam import (
     Appended,
     Authorization,
     AuthorizationKey,
-    BurstResult,
+    HeldFrame,
     LaterHooks,
     Looked,
     Stamp,
@@ -16,13 +16,48 @@ from aerobee.broker.fastpath.seam import (
 from aerobee.client.producer.send_header import Ids
 from aerobee.message import Message
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.remoting.native_loop import SocketTurns
 from aerobee.store.message_store import MessageStore
 
 FAST_PATH_VERSION: int
 CODEC_VERSION: int
 
 # --- the fast path
+
+@final
+class PullResult:
+    @property
+    def authorization(self) -> Authorization: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def commit_offset(self) -> int | None: ...
+    @property
+    def message_count(self) -> int: ...
+    @property
+    def byte_count(self) -> int: ...
+    @property
+    def pull_count(self) -> int: ...
+    @property
+    def held(self) -> HeldFrame | None: ...
+
+@final
+class BurstResult:
+    @property
+    def replies(self) -> bytes: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def is_slow(self) -> bool: ...
+    @property
+    def held_replies(self) -> bytes: ...
+    @property
+    def appended(self) -> list[Appended]: ...
+    @property
+    def pulled(self) -> list[PullResult]: ...
+    @property
+    def fault(self) -> BaseException | None: ...
 
 @final
 class DeliveryResult:
@@ -122,6 +157,27 @@ class PopRecords:
     ) -> tuple[list[int], int, int] | None: ...
 
 @final
+class SocketTurns:
+    """aerobee.remoting.native_loop.SocketTurns."""
+
+    @property
+    def others(self) -> list[tuple[int, int]]: ...
+    @property
+    def turn_count(self) -> int: ...
+    @property
+    def appended(self) -> list[Appended]: ...
+    @property
+    def pulled(self) -> list[tuple[Any, list[PullResult]]]: ...
+    @property
+    def held(self) -> list[tuple[Any, bytes]]: ...
+    @property
+    def events(self) -> list[tuple[Any, int, Any]]: ...
+    @property
+    def unsent(self) -> list[tuple[Any, bytes | int]]: ...
+    @property
+    def fault(self) -> BaseException | None: ...
+
+@final
 class Sockets:
     """aerobee.remoting.native_loop.NativeSockets. On Linux alone."""
 
@@ -138,6 +194,7 @@ class Sockets:
         now_ms: Callable[[], int] | None,
         loop_ready: Sized | None,
         loop_timers: list[Any] | None,
+        linger_s: float = -1.0,
     ) -> SocketTurns: ...
     def add(self, descriptor: int, owner: object) -> int: ...
     def remove(self, token: int) -> None: ...

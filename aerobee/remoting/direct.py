@@ -122,7 +122,7 @@ class DirectNetwork(AsyncioNetwork):
 
 def _give_all(sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received:
     timeout_s, loop_ready, loop_timers = wait
-    others, turn_count, _, _, _, events, _, _ = sockets.run(
+    turns = sockets.run(
         None,
         timeout_s,
         turn_count_max=turn_count_max,
@@ -132,7 +132,7 @@ def _give_all(sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Receiv
         loop_ready=loop_ready,
         loop_timers=loop_timers,
     )
-    return turn_count, others, events
+    return turns.turn_count, turns.others, turns.events
 
 
 def _duplicate(listener: Any) -> socket.socket:

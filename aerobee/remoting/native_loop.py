@@ -24,11 +24,48 @@ Wait = tuple[float, Sized | None, list[Any] | None]
 Run = Callable[[Wait], tuple[int, list[tuple[int, int]]]]
 
 
-# What turns of native sockets leave for Python: of other descriptors (descriptor, selectors' mask), turns, appended, pulled, held,
-# events, unsent, fault.
-SocketTurns = tuple[
-    list[tuple[int, int]], int, list[Any], list[Any], list[Any], list[Any], list[Any], BaseException | None
-]
+class SocketTurns(Protocol):
+    """What the turns of a run leave for Python. A connection is what was given to serve(), an owner or transport what to add()."""
+
+    @property
+    def others(self) -> list[tuple[int, int]]:
+        """(descriptor, selectors' mask) of those that are not ours to read."""
+        ...
+
+    @property
+    def turn_count(self) -> int:
+        """How many turns had something to serve."""
+        ...
+
+    @property
+    def appended(self) -> list[Any]:
+        """What was stored, by topic, of all turns together (fastpath/seam.py: Appended)."""
+        ...
+
+    @property
+    def pulled(self) -> list[tuple[Any, list[Any]]]:
+        """(connection, PullResults); pulls of one consumer in a row are one."""
+        ...
+
+    @property
+    def held(self) -> list[tuple[Any, bytes]]:
+        """(connection, frames that wait for the disk or for replicas)."""
+        ...
+
+    @property
+    def events(self) -> list[tuple[Any, int, Any]]:
+        """(transport, kind, what), see direct.py."""
+        ...
+
+    @property
+    def unsent(self) -> list[tuple[Any, bytes | int]]:
+        """What peers did not take: (transport, bytes), or (transport, number of the system's error)."""
+        ...
+
+    @property
+    def fault(self) -> BaseException | None:
+        """What failed when the numbers of these turns were written into the store's objects."""
+        ...
 
 
 class NativeSockets(Protocol):
@@ -53,9 +90,8 @@ class NativeSockets(Protocol):
         loop_timers: list[Any] | None,
         linger_s: float = -1.0,
     ) -> SocketTurns:
-        """Wait, read, serve and send, turn after turn, until something is left for Python, or `linger_s` after the first turn (below
-        0: not): others, turns, appended, pulled,
-        held, events, unsent, fault."""
+        """Wait, read, serve and send, turn after turn, until something is left for Python, or `linger_s` after the first turn
+        (below 0: not)."""
         ...
 
     def add(self, descriptor: int, owner: object) -> int: ...

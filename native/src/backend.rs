@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyList};
 
 use crate::appender::Appender;
 use crate::batch::Batches;
@@ -19,7 +19,7 @@ use crate::later::Later;
 use crate::latency::Steps;
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::pull::Pulls;
-use crate::results::{self, BurstResult, PullResult};
+use crate::results::{self, BurstResult, Pulled};
 use crate::send::Sends;
 use crate::shared::{Burst, FLAG_ONEWAY, Family, Form, Gate, Gates, Identity, Request, Shared};
 use crate::transaction::Transactions;
@@ -122,17 +122,17 @@ impl Backend {
     /// Serve ordinary frames from `position` on.
     #[pyo3(signature = (data, position, born_host, now_ms, takes_sends, takes_pulls))]
     #[allow(clippy::too_many_arguments)]
-    fn burst<'py>(
+    fn burst(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         data: &Bound<'_, PyAny>,
         position: usize,
         born_host: &[u8],
         now_ms: i64,
         takes_sends: bool,
         takes_pulls: bool,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let Some(mut state) = self.state() else { return nothing(py, position).pack(py) };
+    ) -> PyResult<Py<BurstResult>> {
+        let Some(mut state) = self.state() else { return nothing(py, position) };
         let gates = Gates { sends: takes_sends, pulls: takes_pulls };
         let mut burst = state.shared.begin(py, born_host, now_ms, gates)?;
         if let Ok(bytes) = data.cast::<PyBytes>() {
@@ -171,16 +171,17 @@ impl Backend {
 }
 
 /// What a burst says that served nothing: the frames are for the handlers.
-fn nothing(py: Python<'_>, position: usize) -> BurstResult<'_> {
-    BurstResult {
-        replies: PyBytes::new(py, b""),
-        used: position,
-        is_slow: true,
-        held_replies: PyBytes::new(py, b""),
-        appended: PyList::empty(py),
-        pulled: PyList::empty(py),
-        fault: None,
-    }
+fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
+    let result = BurstResult {
+        replies: PyBytes::new(py, b"").unbind(),
+        used: results::int(py, position),
+        is_slow: PyBool::new(py, true).to_owned().unbind(),
+        held_replies: PyBytes::new(py, b"").unbind(),
+        appended: PyList::empty(py).unbind(),
+        pulled: PyList::empty(py).unbind(),
+        fault: py.None(),
+    };
+    Py::new(py, result)
 }
 
 /// Copy the whole frames from `position` on, and what stands in the way of the first that is not.
@@ -209,13 +210,13 @@ impl State {
     ///
     /// Raises what fails at the burst's end: nothing of it may be answered then, for what it stored may not be where the
     /// store looks for it. What fails before, after bytes were written, is the result's fault.
-    fn serve<'py>(
+    fn serve(
         &mut self,
-        mut burst: Burst<'py>,
+        mut burst: Burst<'_>,
         data: &[u8],
         position: usize,
         shift: usize,
-    ) -> PyResult<Bound<'py, PyTuple>> {
+    ) -> PyResult<Py<BurstResult>> {
         let py = burst.writing.py;
         let (began, requests) = (Instant::now(), self.shared.appender.topics.request_count);
         let (used, is_slow, fault) = self.frames(&mut burst, data, position);
@@ -223,16 +224,16 @@ impl State {
         let appended = self.end(&mut burst);
         let pulled = results::pulled(py, &burst.pulled)?;
         let result = appended.map(|appended| BurstResult {
-            replies: PyBytes::new(py, &replies),
-            used: used + shift,
-            is_slow,
-            held_replies: PyBytes::new(py, &burst.held),
-            appended,
-            pulled,
-            fault: fault.map(|error| error.into_value(py).into_any()),
+            replies: PyBytes::new(py, &replies).unbind(),
+            used: results::int(py, used + shift),
+            is_slow: PyBool::new(py, is_slow).to_owned().unbind(),
+            held_replies: PyBytes::new(py, &burst.held).unbind(),
+            appended: appended.unbind(),
+            pulled: pulled.unbind(),
+            fault: fault.map_or_else(|| py.None(), |error| error.into_value(py).into_any()),
         });
         self.shared.keep(replies);
-        let result = result?.pack(py)?;
+        let result = Py::new(py, result?)?;
         // What comes from nobody are pulls that waited: how long is no latency.
         if !burst.writing.born_host.is_empty() {
             self.took(py, began.elapsed(), requests, &burst.pulled)?;
@@ -241,7 +242,7 @@ impl State {
     }
 
     /// Count how long what was stored since there were so many requests took, and the pulls that found something.
-    pub fn took(&self, py: Python<'_>, took: Duration, requests: u64, pulled: &[PullResult]) -> PyResult<()> {
+    pub fn took(&self, py: Python<'_>, took: Duration, requests: u64, pulled: &[Pulled]) -> PyResult<()> {
         self.put_steps.add(py, took, self.shared.appender.topics.request_count - requests)?;
         self.get_steps.add(py, took, pulled.iter().filter(|result| result.held.is_none()).count() as u64)
     }

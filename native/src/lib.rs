@@ -54,7 +54,7 @@ mod arrow_rows;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 12;
+const FAST_PATH_VERSION: u32 = 13;
 
 /// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;
@@ -69,9 +69,14 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
     module.add_class::<arrow_rows::ArrowRows>()?;
     module.add_class::<filter::RecordFilter>()?;
+    module.add_class::<results::BurstResult>()?;
+    module.add_class::<results::PullResult>()?;
     module.add_class::<results::DeliveryResult>()?;
     #[cfg(target_os = "linux")]
-    module.add_class::<sockets::Sockets>()?;
+    {
+        module.add_class::<results::SocketTurns>()?;
+        module.add_class::<sockets::Sockets>()?;
+    }
     module.add_class::<delivery::DeliveryBackend>()?;
     module.add_class::<pop_records::PopRecords>()?;
     module.add_class::<raw_appender::RawAppender>()?;

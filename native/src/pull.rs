@@ -12,7 +12,7 @@ use crate::binary_header;
 use crate::field::Name;
 use crate::filter::Unknown;
 use crate::outcome::{Outcome, Stop};
-use crate::results::{HeldFrame, PullResult};
+use crate::results::{HeldFrame, Pulled};
 use crate::segment::Segment;
 use crate::shared::{Burst, Family, Form, Gate, Request, Shared};
 use crate::window::Window;
@@ -250,7 +250,7 @@ impl Pulls {
             return Err(Stop::Slow);
         }
         burst.pulled_bytes += burst.replies.len() - start;
-        burst.pulled.push(PullResult {
+        burst.pulled.push(Pulled {
             authorization: authorization.object.clone_ref(burst.writing.py),
             queue_id: asked.queue_id,
             next_offset: found.next_offset,
@@ -278,7 +278,7 @@ impl Pulls {
         let authorization = self.authorizations.get(key).ok_or(Stop::Slow)?;
         burst.replies.truncate(start);
         let held = HeldFrame { frame: request.frame.to_vec(), hold_ms: hold_ms.clamp(0, HOLD_MS_MAX) };
-        burst.pulled.push(PullResult {
+        burst.pulled.push(Pulled {
             authorization: authorization.object.clone_ref(burst.writing.py),
             queue_id: asked.queue_id,
             next_offset: asked.offset,

@@ -1,29 +1,57 @@
 //! What a burst hands to its shell (aerobee/broker/fastpath/seam.py has the same as protocols).
-
 //!
-//! What comes with each burst is a plain tuple, in the order of the fields: the shell unpacks it at once, which costs a third
-//! of an object whose fields are asked for.
+//! The fields of the classes are Python's objects from the first: so each is a plain member of its class, which Python reads
+//! as fast as a local, where a getter that makes its object would cost a call.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyTuple};
 
 use crate::appender::{Appender, TopicTotal};
 
 /// What became of a burst.
-pub struct BurstResult<'py> {
-    pub replies: Bound<'py, PyBytes>,
-    pub used: usize,
-    pub is_slow: bool,
-    pub held_replies: Bound<'py, PyBytes>,
-    pub appended: Bound<'py, PyList>,
-    pub pulled: Bound<'py, PyList>,
-    pub fault: Option<Py<PyAny>>,
+#[pyclass(frozen, get_all, module = "aerobee_native")]
+pub struct BurstResult {
+    pub replies: Py<PyBytes>,
+    pub used: Py<PyInt>,
+    pub is_slow: Py<PyBool>,
+    pub held_replies: Py<PyBytes>,
+    pub appended: Py<PyList>,
+    pub pulled: Py<PyList>,
+    pub fault: Py<PyAny>, // None: nothing failed
 }
 
-impl<'py> BurstResult<'py> {
-    pub fn pack(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let Self { replies, used, is_slow, held_replies, appended, pulled, fault } = self;
-        (replies, used, is_slow, held_replies, appended, pulled, fault).into_pyobject(py)
+/// What one pull has found, or several of one consumer after another; or that one waits.
+#[pyclass(frozen, get_all, module = "aerobee_native")]
+pub struct PullResult {
+    pub authorization: Py<PyAny>,
+    pub queue_id: Py<PyInt>,
+    pub next_offset: Py<PyInt>,
+    pub commit_offset: Py<PyAny>, // None: nothing is to be committed
+    pub message_count: Py<PyInt>,
+    pub byte_count: Py<PyInt>,
+    pub pull_count: Py<PyInt>,
+    pub held: Py<PyAny>, // None: it has a reply
+}
+
+/// What the turns of one run of Sockets leave for Python (native_loop.py says what each field is).
+#[cfg(target_os = "linux")]
+#[pyclass(frozen, get_all, module = "aerobee_native")]
+pub struct SocketTurns {
+    pub others: Py<PyList>,
+    pub turn_count: Py<PyInt>,
+    pub appended: Py<PyList>,
+    pub pulled: Py<PyList>,
+    pub held: Py<PyList>,
+    pub events: Py<PyList>,
+    pub unsent: Py<PyList>,
+    pub fault: Py<PyAny>,
+}
+
+/// A number as Python has it.
+pub fn int<'py>(py: Python<'py>, value: impl IntoPyObject<'py, Target = PyInt, Output = Bound<'py, PyInt>, Error = std::convert::Infallible>) -> Py<PyInt> {
+    match value.into_pyobject(py) {
+        Ok(value) => value.unbind(),
+        Err(never) => match never {},
     }
 }
 
@@ -33,8 +61,8 @@ pub fn appended<'py>(appender: &Appender, py: Python<'py>, total: &TopicTotal) -
     (topic, total.message_count, total.byte_count, total.request_count).into_pyobject(py)
 }
 
-/// What one pull has found, or several of one consumer after another; or that one waits.
-pub struct PullResult {
+/// What becomes a PullResult.
+pub struct Pulled {
     pub authorization: Py<PyAny>,
     pub queue_id: i64,
     pub next_offset: i64,
@@ -53,13 +81,20 @@ pub struct HeldFrame {
     pub hold_ms: i64,
 }
 
-impl PullResult {
-    pub fn pack<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+impl Pulled {
+    pub fn result(&self, py: Python<'_>) -> PyResult<Py<PullResult>> {
         let held = self.held.as_ref().map(|held| (PyBytes::new(py, &held.frame), held.hold_ms));
-        let (message_count, byte_count, pull_count) = (self.message_count, self.byte_count, self.pull_count);
-        let (queue_id, next_offset, commit_offset) = (self.queue_id, self.next_offset, self.commit_offset);
-        (&self.authorization, queue_id, next_offset, commit_offset, message_count, byte_count, pull_count, held)
-            .into_pyobject(py)
+        let result = PullResult {
+            authorization: self.authorization.clone_ref(py),
+            queue_id: int(py, self.queue_id),
+            next_offset: int(py, self.next_offset),
+            commit_offset: self.commit_offset.into_pyobject(py)?.unbind(),
+            message_count: int(py, self.message_count),
+            byte_count: int(py, self.byte_count),
+            pull_count: int(py, self.pull_count),
+            held: held.into_pyobject(py)?.unbind(),
+        };
+        Py::new(py, result)
     }
 
     /// Take in the next pull of the same connection, when noting both together leaves what noting one after the other does:
@@ -87,10 +122,10 @@ impl PullResult {
 }
 
 /// Results of pulls as a list.
-pub fn pulled<'py>(py: Python<'py>, results: &[PullResult]) -> PyResult<Bound<'py, PyList>> {
+pub fn pulled<'py>(py: Python<'py>, results: &[Pulled]) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for result in results {
-        list.append(result.pack(py)?)?;
+        list.append(result.result(py)?)?;
     }
     Ok(list)
 }

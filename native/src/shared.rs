@@ -10,7 +10,7 @@ use crate::appender::{Appender, Writing};
 use crate::binary_header;
 use crate::field::{Fields, Name, Value};
 use crate::outcome::{Outcome, Stop};
-use crate::results::PullResult;
+use crate::results::Pulled;
 use crate::window::Window;
 use crate::text::{NameSet, Properties, java_hash_from, write_decimal};
 
@@ -101,7 +101,7 @@ pub struct Burst<'py> {
     holds_all: bool,
     pub replies: Vec<u8>,
     pub held: Vec<u8>,
-    pub pulled: Vec<PullResult>,
+    pub pulled: Vec<Pulled>,
     pub pulled_bytes: usize,
 }
 

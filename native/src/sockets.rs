@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use pyo3::exceptions::{PyKeyError, PyOSError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList};
 use rustix::event::epoll;
 use rustix::event::Timespec;
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ use rustix::net::{recv, send, RecvFlags, SendFlags};
 
 use crate::backend::{Backend, REPLY_BYTES_MAX, State};
 use crate::outcome::note_failed_callback;
-use crate::results::PullResult;
+use crate::results::{self, Pulled, SocketTurns};
 use crate::shared::{Burst, Gates};
 
 const READ_BYTES: usize = 256 * 1024; // of one connection at a time
@@ -212,16 +212,8 @@ impl Sockets {
     }
 
     /// Wait, read, serve what the backend can, and send, turn after turn, until something is left for Python or `timeout_s`
-    /// is over (below 0: never), after `turn_count_max` turns at the latest, and `linger_s` after the first turn (below 0: not). Returns
-    ///
-    ///   others    (descriptor, mask) of those that are not ours to read
-    ///   turns     how many turns had something to serve
-    ///   appended  by topic, of all turns together
-    ///   pulled    (connection, results), results of one consumer in a row as one
-    ///   held      (connection, frames)
-    ///   events    (transport, kind, what)
-    ///   unsent    what peers did not take: (transport, bytes), or (transport, error number)
-    ///   fault     what failed when the numbers of these turns were written into the store's objects
+    /// is over (below 0: never), after `turn_count_max` turns at the latest, and `linger_s` after the first turn (below 0:
+    /// not). native_loop.py says what it returns.
     ///
     /// The numbers stay here from turn to turn: nobody in Python looks at them meanwhile, for whatever is left for the event
     /// loop (`loop_ready`, what it is to run; `loop_timers`, whose number changes with each new one) ends the run. Other
@@ -241,7 +233,7 @@ impl Sockets {
         loop_ready: Option<Bound<'py, PyAny>>,
         loop_timers: Option<Bound<'py, PyList>>,
         linger_s: f64,
-    ) -> PyResult<Bound<'py, PyTuple>> {
+    ) -> PyResult<Py<SocketTurns>> {
         let number = {
             let mut inner = self.inner();
             inner.run_count += 1;
@@ -267,12 +259,12 @@ impl Sockets {
         let fast_path = state.as_mut().zip(burst.as_mut()).map(|(state, burst)| (&mut **state, burst));
         let bounds = Bounds { deadline, turn_count_max, linger: (linger_s >= 0.0).then(|| Duration::from_secs_f64(linger_s.min(WAIT_S_MAX))) };
         let outcome = self.turns(&mut run, bounds, &mut ready, &mut buffer, fast_path);
-        let mut fault = None;
+        let mut fault = py.None();
         let mut appended = PyList::empty(py);
         if let (Some(state), Some(mut burst)) = (state.as_mut(), burst) {
             match state.end(&mut burst) {
                 Ok(stored) => appended = stored,
-                Err(error) => fault = Some(error.into_value(py)),
+                Err(error) => fault = error.into_value(py).into_any(),
             }
             state.shared.keep(burst.replies);
         }
@@ -283,7 +275,7 @@ impl Sockets {
         }
         let pulled = PyList::empty(py);
         for (_, connection, result) in &run.pulled {
-            pulled.append((connection, [result.pack(py)?]))?;
+            pulled.append((connection, [result.result(py)?]))?;
         }
         if let Err(error) = outcome {
             // What is found out so far is to be told all the same: bytes were read, replies have left.
@@ -293,7 +285,17 @@ impl Sockets {
             note_failed_callback(py, error, "a turn of connections")?;
         }
         let Run { others, turn_count, held, events, unsent, .. } = run;
-        (others, turn_count, appended, pulled, held, events, unsent, fault).into_pyobject(py)
+        let turns = SocketTurns {
+            others: PyList::new(py, others)?.unbind(),
+            turn_count: results::int(py, turn_count),
+            appended: appended.unbind(),
+            pulled: pulled.unbind(),
+            held: held.unbind(),
+            events: events.unbind(),
+            unsent: unsent.unbind(),
+            fault,
+        };
+        Py::new(py, turns)
     }
 }
 
@@ -315,7 +317,7 @@ struct Run<'py> {
     turn_count: usize,
     others: Vec<(u64, u32)>,
     number: u64,
-    pulled: Vec<(u64, Py<PyAny>, PullResult)>, // token, connection
+    pulled: Vec<(u64, Py<PyAny>, Pulled)>, // token, connection
     found_count: u64, // pulls that found something
     held: Bound<'py, PyList>,
     events: Bound<'py, PyList>,
@@ -381,7 +383,7 @@ impl<'py> Run<'py> {
     }
 
     /// Keep what a connection has pulled: with what it pulled before from the same queue, unless another one did since.
-    fn take_pulled(&mut self, token: u64, connection: &Py<PyAny>, pulled: &mut Vec<PullResult>) {
+    fn take_pulled(&mut self, token: u64, connection: &Py<PyAny>, pulled: &mut Vec<Pulled>) {
         for result in pulled.drain(..) {
             self.found_count += u64::from(result.held.is_none());
             self.is_over |= result.held.is_some();

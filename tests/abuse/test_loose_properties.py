@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
-from aerobee.broker.fastpath.results import BurstFields
+from aerobee.broker.fastpath.seam import BurstResult
 from aerobee.errors import ConfigError
 from aerobee.message import pack_host
 from tests.fakes import FakePeer
@@ -48,14 +48,12 @@ def backend_or_skip(name: str) -> str:
     return name
 
 
-def serve(path: Path, name: str, frame: bytes) -> BurstFields:
+def serve(path: Path, name: str, frame: bytes) -> BurstResult:
     sending = Sending(path, choice=choose_backend(backend_or_skip(name)), flush_disk_type="SYNC_FLUSH")
     try:
         backend = sending.fast_path._backend
         now_ms = sending.clock.now_ms()
-        return BurstFields._make(
-            backend.burst(frame, 0, pack_host("10.0.0.1", 1), now_ms, takes_sends=True, takes_pulls=True)
-        )
+        return backend.burst(frame, 0, pack_host("10.0.0.1", 1), now_ms, takes_sends=True, takes_pulls=True)
     finally:
         sending.close()
 

@@ -9,7 +9,6 @@ from typing import Any
 from aerobee.broker.ack_level import AckLevel
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import PYTHON, choose_backend
-from aerobee.broker.fastpath.results import BurstFields
 from aerobee.broker.fastpath.seam import (
     Authorization,
     LaterSettings,
@@ -165,7 +164,7 @@ class Twin(Sending):
     ) -> tuple[Any, ...]:
         """Serve through the shell's backend, and let the shell's accounts follow."""
         backend, (takes_sends, takes_pulls) = self.fast_path._backend, gates
-        burst = backend.burst(
+        result = backend.burst(
             data,
             position,
             born_host,
@@ -173,7 +172,6 @@ class Twin(Sending):
             takes_sends=takes_sends,
             takes_pulls=takes_pulls,
         )
-        result = BurstFields._make(burst)
         if result.appended:
             self.fast_path._count(result.appended)
         self.fast_path._note(result.pulled, self.connection)  # type: ignore[arg-type]
@@ -302,8 +300,10 @@ def without_unread(request: RemotingCommand) -> RemotingCommand:
 
 
 def _fields(result: PullResult) -> tuple[Any, ...]:
-    authorization, *numbers, held = result
     told = tuple(
-        getattr(authorization, name) for name in Authorization.__slots__ if name != "accept"
+        getattr(result.authorization, name) for name in Authorization.__slots__ if name != "accept"
     )  # a function of each side
-    return told, *numbers, held
+    return (
+        told, result.queue_id, result.next_offset, result.commit_offset, result.message_count, result.byte_count,
+        result.pull_count, result.held,
+    )  # fmt: skip

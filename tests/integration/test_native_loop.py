@@ -324,7 +324,7 @@ def one_turn(sockets: NativeSockets) -> list[Any]:
         now_ms=None,
         loop_ready=None,
         loop_timers=None,
-    )[5]
+    ).events
 
 
 def test_what_fails_after_a_turn_loses_no_bytes_of_it(

@@ -24,6 +24,7 @@ from aerobee.broker.fastpath.choice import NATIVE, BackendChoice, choose_backend
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
 from aerobee.broker.fastpath.permits import FENCE, Permits
 from aerobee.broker.fastpath.pop import POP_START, PopBursts, PopHooks
+from aerobee.broker.fastpath.results import BurstResult as NothingServed
 from aerobee.broker.fastpath.seam import (
     Appended,
     Backend,
@@ -152,7 +153,7 @@ class FastPath:
         started = self._monotonic()
         now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
         try:
-            replies, used, _, held, appended, pulled, fault = self._backend.burst(
+            result = self._backend.burst(
                 data,
                 position,
                 born_host,
@@ -170,6 +171,7 @@ class FastPath:
         except Exception as error:
             self._give_up(error)  # what it has stored is not where the store looks for it
             raise
+        appended, pulled = result.appended, result.pulled
         if appended or pulled:
             requests = 0
             if appended:
@@ -177,8 +179,8 @@ class FastPath:
                 for topic, message_count, byte_count, request_count in appended:
                     requests += request_count
                     self._topic_put(topic, message_count, byte_count, request_count)
-            if held:
-                self._ack.hold(connection, self._store.log.end, held)
+            if result.held_replies:
+                self._ack.hold(connection, self._store.log.end, result.held_replies)
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
             if self._backend_times:
@@ -193,11 +195,11 @@ class FastPath:
                 self._took(elapsed_s, requests, found)
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
-        if replies:
-            connection.write(replies)
-        if fault is not None:
-            raise fault  # the frame that failed is stored, or half done: its sender must not count on either
-        return used
+        if result.replies:
+            connection.write(result.replies)
+        if result.fault is not None:
+            raise result.fault  # the frame that failed is stored, or half done: its sender must not count on either
+        return result.used
 
     def _burst_of_pops(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """As burst(), for requests of POP."""
@@ -218,7 +220,7 @@ class FastPath:
         overload = self._overload
         # Whoever is told of each burst is told of each turn; and what is sampled rarely is sampled often from now on.
         is_told = self._store.wants_each_burst or self._opens_ms or overload.is_idle
-        others, turn_count, appended, pulled, held, events, unsent, fault = sockets.run(
+        turns = sockets.run(
             self._direct_backend,
             timeout_s,
             turn_count_max=1 if is_told else turn_count_max,
@@ -229,6 +231,9 @@ class FastPath:
             loop_timers=loop_timers,
             linger_s=LINGER_S if self._store.wants_bursts else -1.0,
         )
+        turn_count, appended, pulled, held, fault = (
+            turns.turn_count, turns.appended, turns.pulled, turns.held, turns.fault,
+        )  # fmt: skip
         if turn_count:
             overload.asked()
         began = self._monotonic()
@@ -253,7 +258,7 @@ class FastPath:
                 self._note(results, connection)
             except Exception as error:
                 connection.failed(error)  # a pull of it that was to wait would never be answered
-        for transport, rest in unsent:
+        for transport, rest in turns.unsent:
             try:
                 transport.on_unsent(rest)
             except Exception as error:
@@ -262,7 +267,7 @@ class FastPath:
         if held_s > HELD_LIMIT_S:
             self._turn_held(appended, pulled, held_s)
         self._longest_turn_s = 0.0
-        return turn_count, others, events
+        return turn_count, turns.others, turns.events
 
     def _took(self, elapsed_s: float, requests: int, found: int) -> None:
         if requests:
@@ -319,10 +324,9 @@ class FastPath:
             return pulls
         replies: dict[Peer, list[bytes]] = {}
         for pull, result, reply in answered:
-            authorization, queue_id, next_offset, _, message_count, byte_count, _, _ = result
-            group, topic = authorization.group, authorization.topic
-            self._stats.group_get(group, topic, message_count, byte_count)
-            self._offsets.note_pull(group, topic, queue_id, next_offset)
+            group, topic = result.authorization.group, result.authorization.topic
+            self._stats.group_get(group, topic, result.message_count, result.byte_count)
+            self._offsets.note_pull(group, topic, result.queue_id, result.next_offset)
             replies.setdefault(pull.peer, []).append(reply)
         for peer, frames in replies.items():
             peer.write_now(b"".join(frames))
@@ -352,13 +356,16 @@ class FastPath:
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
         """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""
         found = 0
-        for authorization, queue_id, next_offset, commit, message_count, byte_count, pulls, held in results:
+        for result in results:
+            authorization, queue_id, next_offset = result.authorization, result.queue_id, result.next_offset
             group, topic = authorization.group, authorization.topic
-            if commit is not None and self._role.is_master:
+            if (commit := result.commit_offset) is not None and self._role.is_master:
                 self._offsets.commit_by_client(group, topic, queue_id, commit, peer.address)
-            if held is None:
-                found += pulls
-                self._stats.group_get(group, topic, message_count, byte_count, pulls)
+            if (held := result.held) is None:
+                found += result.pull_count
+                self._stats.group_get(
+                    group, topic, result.message_count, result.byte_count, result.pull_count
+                )
                 self._offsets.note_pull(group, topic, queue_id, next_offset)
             else:
                 self._stats.get_miss()
@@ -452,7 +459,11 @@ class _ClosedBackend:
         takes_sends: bool,
         takes_pulls: bool,
     ) -> BurstResult:
-        return b"", position, False, b"", (), (), None
+        result = NothingServed()
+        result.replies = result.held_replies = b""
+        result.used, result.is_slow, result.fault = position, False, None
+        result.appended = result.pulled = ()
+        return result
 
     def forget_topics(self) -> None:
         """It knows none."""

@@ -70,19 +70,20 @@ def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answe
     data = b"".join([pull.frame for pull in pulls])
     position = served = 0
     while served < len(pulls):
-        replies, position, is_slow, _, _, results, fault = burst(data, position)
-        if fault is not None:
-            raise fault
+        result = burst(data, position)
+        if result.fault is not None:
+            raise result.fault
+        replies, position, results = result.replies, result.used, result.pulled
         reply_at = 0
-        for pull, result in zip(pulls[served:], results, strict=False):
-            if result[-1] is None:
+        for pull, found in zip(pulls[served:], results, strict=False):
+            if found.held is None:
                 reply_end = reply_at + 4 + int.from_bytes(replies[reply_at : reply_at + 4], "big")
-                answered.append((pull, result, replies[reply_at:reply_end]))
+                answered.append((pull, found, replies[reply_at:reply_end]))
                 reply_at = reply_end
             else:
                 others.append(pull)
         served += len(results)
-        if is_slow:
+        if result.is_slow:
             others.append(pulls[served])
             position += len(pulls[served].frame)
             served += 1

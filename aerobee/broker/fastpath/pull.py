@@ -16,7 +16,8 @@ import struct
 from typing import Any
 
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request, number
-from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings, PullResult
+from aerobee.broker.fastpath.results import PullResult
+from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings, HeldFrame
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.pull.held_pulls import HOLD_MS_MAX
 from aerobee.remoting.codes import RequestCode
@@ -94,7 +95,7 @@ class Pulls:
         if self._supports_long_poll and flags & SUSPEND and has_filter and offset == high > 0:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
             held = (request.frame, hold_ms)
-            return b"", (authorization, queue_id, offset, commit, 0, 0, 1, held)
+            return b"", _result(authorization, queue_id, offset, commit, 0, 0, held)
         if not low <= offset < high or store.warmer.is_cold(queue, offset):
             raise ValueError
         takes_all = authorization.tag_codes is None and authorization.accept is None
@@ -108,7 +109,7 @@ class Pulls:
                 raise ValueError
             body, count, next_offset = read.body, read.count, read.next_offset
             suggested = authorization.slow_broker_id if read.suggest_slave else authorization.broker_id
-        result = (authorization, queue_id, next_offset, commit, count, len(body), 1, None)
+        result = _result(authorization, queue_id, next_offset, commit, count, len(body), None)
         return _reply(request, authorization, suggested, next_offset, low, high, body), result
 
     def _authorization(self, code: int, ext: dict[str, Any], flags: int) -> Authorization:
@@ -140,6 +141,22 @@ class Pulls:
             self._authorizations.clear()
         self._authorizations[key] = authorization
         return authorization
+
+
+def _result(
+    authorization: Authorization,
+    queue_id: int,
+    next_offset: int,
+    commit_offset: int | None,
+    message_count: int,
+    byte_count: int,
+    held: HeldFrame | None,
+) -> PullResult:
+    result = PullResult()
+    result.authorization, result.queue_id, result.next_offset = authorization, queue_id, next_offset
+    result.commit_offset, result.message_count, result.byte_count = commit_offset, message_count, byte_count
+    result.pull_count, result.held = 1, held
+    return result
 
 
 def _reply(

@@ -28,10 +28,10 @@ from aerobee.broker.fastpath.later import Later
 from aerobee.broker.fastpath.permits import FENCE
 from aerobee.broker.fastpath.pull import Pulls
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request
+from aerobee.broker.fastpath.results import BurstResult
 from aerobee.broker.fastpath.seam import (
     Appended,
     BackendSettings,
-    BurstResult,
     LaterSettings,
     PullResult,
     TransactionSettings,
@@ -198,7 +198,10 @@ class PythonBackend:
         finally:
             if shared.at_end:
                 self._tell_end()
-        return frames, used, is_slow, held_frames, appended, pulled, fault
+        result = BurstResult()
+        result.replies, result.used, result.is_slow, result.held_replies = frames, used, is_slow, held_frames
+        result.appended, result.pulled, result.fault = appended, pulled, fault
+        return result
 
     def _tell_end(self) -> None:
         at_end, self._shared.at_end = self._shared.at_end, []

@@ -1,18 +1,16 @@
-"""Names for what backends hand out (seam.py): for those who read a result, not for each burst.
-
-`PullFields._make(result).next_offset` is a field of seam.PullResult.
-"""
+"""What the Python backend hands out: the classes behind the protocols of seam.py, whose docstrings say what the fields are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from aerobee.broker.fastpath.seam import Appended, Authorization, HeldFrame, PullResult
+from aerobee.broker.fastpath.seam import Appended, Authorization, HeldFrame
+from aerobee.broker.fastpath.seam import PullResult as AnyPullResult
 
 
 class AppendedFields(NamedTuple):
-    """Of seam.Appended."""
+    """Names for seam.Appended, for those who read one: `AppendedFields._make(appended).topic`."""
 
     topic: str
     message_count: int
@@ -20,8 +18,12 @@ class AppendedFields(NamedTuple):
     request_count: int
 
 
-class PullFields(NamedTuple):
-    """Of seam.PullResult."""
+class PullResult:
+    """seam.PullResult. Made without arguments, its fields are set: a constructor that takes them costs twice as much."""
+
+    __slots__ = (
+        "authorization", "byte_count", "commit_offset", "held", "message_count", "next_offset", "pull_count", "queue_id",
+    )  # fmt: skip
 
     authorization: Authorization
     queue_id: int
@@ -33,15 +35,17 @@ class PullFields(NamedTuple):
     held: HeldFrame | None
 
 
-class BurstFields(NamedTuple):
-    """Of seam.BurstResult."""
+class BurstResult:
+    """seam.BurstResult. Made as PullResult."""
+
+    __slots__ = ("appended", "fault", "held_replies", "is_slow", "pulled", "replies", "used")
 
     replies: bytes
     used: int
     is_slow: bool
     held_replies: bytes
     appended: Sequence[Appended]
-    pulled: Sequence[PullResult]
+    pulled: Sequence[AnyPullResult]
     fault: BaseException | None
 
 

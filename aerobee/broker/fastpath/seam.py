@@ -17,7 +17,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 12
+FAST_PATH_VERSION = 13
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -43,29 +43,83 @@ class Authorization:
     program: Program | None = None
 
 
-# What comes with each burst is plain tuples, in the order of the fields of results.py, which names them: who takes them
-# unpacks them at once, and neither backend makes more than it must. One more object with fields cost a send 3 %.
-
 # What a burst has stored of one topic: topic, messages, bytes of their records, requests.
 Appended = tuple[str, int, int, int]
 
 # The frame of a pull that waits for the next message of its queue, and for how many ms it may be held.
 HeldFrame = tuple[bytes, int]
 
-# What one pull has found, for the shell to note, or several of one consumer after another; or, with the last one, that it
-# waits and has no reply yet: authorization, queue id, next offset, offset to be committed, messages, bytes of their
-# records, pulls, held frame.
-PullResult = tuple[Authorization, int, int, int | None, int, int, int, HeldFrame | None]
 
-# What became of a burst:
-#   replies   encoded frames to be sent now
-#   used      position of the first byte that was not served
-#   is slow   whether a whole frame stands there that is for the handlers
-#   held      encoded frames to be sent when the log is durable up to its present end
-#   appended  by topic
-#   pulled    in the order of the pulls
-#   fault     what failed after a frame's bytes were written: it counts as used, has no reply, and nobody may serve it again
-BurstResult = tuple[bytes, int, bool, bytes, Sequence[Appended], Sequence[PullResult], BaseException | None]
+class PullResult(Protocol):
+    """What one pull has found, for the shell to note, or several of one consumer after another; or that it waits.
+
+    results.py has the classes of this and what follows; the native backend has its own. In both the fields are plain members,
+    which costs less than properties.
+    """
+
+    @property
+    def authorization(self) -> Authorization: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def commit_offset(self) -> int | None:
+        """What the consumer asks to be committed."""
+        ...
+
+    @property
+    def message_count(self) -> int: ...
+    @property
+    def byte_count(self) -> int:
+        """Of the messages' records."""
+        ...
+
+    @property
+    def pull_count(self) -> int: ...
+    @property
+    def held(self) -> HeldFrame | None:
+        """The pull waits, and has no reply yet."""
+        ...
+
+
+class BurstResult(Protocol):
+    """What became of a burst."""
+
+    @property
+    def replies(self) -> bytes:
+        """Encoded frames to be sent now."""
+        ...
+
+    @property
+    def used(self) -> int:
+        """Position of the first byte that was not served."""
+        ...
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a whole frame stands there that is for the handlers."""
+        ...
+
+    @property
+    def held_replies(self) -> bytes:
+        """Encoded frames to be sent when the log is durable up to its present end."""
+        ...
+
+    @property
+    def appended(self) -> Sequence[Appended]:
+        """By topic."""
+        ...
+
+    @property
+    def pulled(self) -> Sequence[PullResult]:
+        """In the order of the pulls."""
+        ...
+
+    @property
+    def fault(self) -> BaseException | None:
+        """What failed after a frame's bytes were written: it counts as used, has no reply, and nobody may serve it again."""
+        ...
 
 
 class LaterHooks(Protocol):

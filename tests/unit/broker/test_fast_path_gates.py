@@ -12,8 +12,7 @@ import pytest
 from aerobee.broker.ack import Replicated
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.fastpath.results import BurstFields
-from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
+from aerobee.broker.fastpath.seam import BurstResult, LaterSettings, TransactionSettings
 from aerobee.broker.role import Role
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.errors import StoreFull
@@ -223,9 +222,9 @@ def test_settings_that_change_are_obeyed_by_the_next_burst(tmp_path: Path) -> No
 def test_a_backend_appends_nothing_while_its_broker_is_fenced(pulling: Pulling) -> None:
     backend = pulling.fast_path._backend
 
-    def burst() -> BurstFields:
+    def burst() -> BurstResult:
         host, now_ms = bytes((127, 0, 0, 1, 0, 0, 0, 9)), pulling.clock.now_ms()
-        return BurstFields._make(backend.burst(send_frame(), 0, host, now_ms, True, True))
+        return backend.burst(send_frame(), 0, host, now_ms, True, True)
 
     pulling.role.change(Role.FENCED, "another master has taken over")
     fenced = burst()
