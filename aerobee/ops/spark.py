@@ -45,6 +45,13 @@ MoveOrdered = Annotated[
 Horizon = Annotated[
     float, typer.Option("--horizon", min=0, metavar="DAYS", help="Plan for the load in so many days.")
 ]
+Page = Annotated[
+    str,
+    typer.Option("--page", metavar="FILE", help="An HTML page with a heat map and a chart of each group."),
+]
+PageHours = Annotated[
+    float, typer.Option("--page-hours", min=0.01, help="How much of the history the page shows.")
+]
 Alerts = Annotated[str, typer.Option("--alerts", help="Topic for a message about each queue that is not OK.")]
 
 
@@ -57,12 +64,15 @@ def lag(
     rounds: Rounds = 1,
     every: Every = 30.0,
     window: WindowS = 120.0,
+    page: Page = "",
+    page_hours: PageHours = 6.0,
     alerts: Alerts = "",
 ) -> None:
     """Sample all groups into a history, and show the worst: state, lag, oldest unread message, rates, time to drain."""
     arguments = ["--nameservers", nameserver, "--history", history, "--format", history_format]
     arguments += [word for each in option or [] for word in ("--option", each)]
     arguments += ["--rounds", str(rounds), "--every", str(every), "--window", str(window), "--alerts", alerts]
+    arguments += ["--page", page, "--page-hours", str(page_hours)]
     raise typer.Exit(_job("lag_job").main(arguments))
 
 

@@ -320,10 +320,30 @@ class Applier:
             case Kind.PUBLISH:
                 await admin.put_order(topic, step.order)
             case Kind.UNPUBLISH:
+                await self._wait_for_routes(step)
                 await admin.delete_order(topic)
             case Kind.REMOVE:
                 return await self._remove(step, change, settings)
         return True
+
+    async def _wait_for_routes(self, step: Step) -> None:
+        """Return when every nameserver knows what brokers have: RocketMQ's tell it after they have answered.
+
+        Without its order configuration a topic would be seen in part otherwise.
+        """
+        deadline = self._clock.monotonic() + self._config.drain_s
+        while True:
+            states = (await self._admin.states(step.topic, self._masters))[0]
+            has = {name: state.write for name, state in states.items() if state.write}
+            if all(each == has for each in await self._admin.routed_writes(step.topic)):
+                return
+            if self._clock.monotonic() > deadline:
+                raise DrainTimeout(
+                    f"{step.topic} has other queues to write in a nameserver's route than at its brokers, {order_text(has) or 'none'}, "
+                    f"after {self._config.drain_s:.0f} s: look at the brokers' registration, and apply again, or revert"
+                )
+            self._watch("wait", step, "for routes that say what brokers have")
+            await self._clock.sleep(self._config.poll_s)
 
     async def _turn(self) -> None:
         """Wait until the next change is due."""

@@ -26,7 +26,7 @@ from aerobee.placement.arrivals import ArrivalCalls
 from aerobee.placement.model import Load
 from aerobee.placement.steps import ABSENT, State
 from aerobee.remoting import fastjson
-from aerobee.remoting.body.route import MASTER_ID
+from aerobee.remoting.body.route import MASTER_ID, TopicRouteData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE, SINGLE_TAG
 from aerobee.remoting.codes import RequestCode
@@ -202,6 +202,21 @@ class PlacementAdmin(ArrivalCalls):
     async def delete_order(self, topic: str) -> None:
         """Take it from every nameserver."""
         await self.kv_delete(ORDER_NAMESPACE, topic)
+
+    async def routed_writes(self, topic: str) -> list[dict[str, int]]:
+        """Of each nameserver, how many queues its route has to write at each broker that has some."""
+        found: list[dict[str, int]] = []
+        for address in self._session.nameservers.addresses:
+            try:
+                answer = await self._call(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            except TopicNotExist:
+                found.append({})
+                continue
+            queues = TopicRouteData.decode(answer.body).queue_datas
+            found.append(
+                {each.broker_name: each.write_queue_nums for each in queues if each.perm & PERM_WRITE}
+            )
+        return found
 
     async def nameservers_without_order(self) -> list[str]:
         """Nameservers whose routes do not carry order configurations."""

@@ -73,13 +73,18 @@ class ClusterView:
             finally:
                 thread.stop()
 
-    def queues(self) -> tuple[MessageQueue, ...]:
+    def queues(self, known: Collection[str] | None = ()) -> tuple[MessageQueue, ...]:
         """The queues that the options name, as the nameserver has them now, sorted.
 
         Queues of a broker that is not registered are not among them. Raises UsageError when a subscribed topic does not
-        exist, or an assigned queue, where its topic has brokers.
+        exist, or an assigned queue, where its topic has brokers. Topics among `known` were there before, and may have no
+        broker now; None: all topics may.
         """
-        return self._run(self._queues)
+
+        async def ask(admin: QueueAdmin) -> tuple[MessageQueue, ...]:
+            return await self._queues(admin, known)
+
+        return self._run(ask)
 
     def bounds(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
         """What each queue holds now. Raises TransportError when a broker gives no answer after all retries."""
@@ -155,22 +160,23 @@ class ClusterView:
 
         return self._run(all_of)
 
-    async def _queues(self, admin: QueueAdmin) -> tuple[MessageQueue, ...]:
+    async def _queues(self, admin: QueueAdmin, known: Collection[str] | None) -> tuple[MessageQueue, ...]:
         options = self._options
         topics: Iterable[str] = options.topics
         if options.queues:
             topics = dict.fromkeys(queue.topic for queue in options.queues)
         elif options.pattern:
             wanted = re.compile(options.pattern)
-            known = await admin.topics()
             hidden = set(await admin.system_topics())
-            topics = [topic for topic in known if wanted.fullmatch(topic) and topic not in hidden]
+            topics = [
+                topic for topic in await admin.topics() if wanted.fullmatch(topic) and topic not in hidden
+            ]
         found: list[MessageQueue] = []
         for topic in topics:
             try:
                 found.extend(subscribe_queues(await admin.topic_route(topic)))
             except TopicNotExist as error:
-                if not options.pattern:
+                if not options.pattern and known is not None and topic not in known:
                     raise UsageError(
                         f"topic {topic} does not exist at {options.nameservers}: create it, or correct the option "
                         f"{'assign' if options.queues else 'subscribe'}"

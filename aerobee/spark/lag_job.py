@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,8 @@ from aerobee.client.config import ClientConfig
 from aerobee.errors import ConfigError
 from aerobee.message import MessageQueue
 from aerobee.monitoring.lag_state import SEVERITY, WINDOW_MS
-from aerobee.spark.lag_rows import LAG_FIELDS, as_row, evaluate
+from aerobee.spark.lag_page import COLUMNS, GROUPS_MAX, Span, page
+from aerobee.spark.lag_rows import LAG_FIELDS, MS_PER_HOUR, as_row, evaluate
 from aerobee.spark.lag_sampler import sample_cluster
 from aerobee.spark.registration import register
 
@@ -38,7 +40,7 @@ log = logging.getLogger(__name__)
 SAMPLE_SCHEMA = (
     "at_ms bigint, cluster string, `group` string, topic string, broker string, queue_id int, committed bigint, "
     "min_offset bigint, max_offset bigint, filtered_lag bigint, oldest_ms bigint, retention_ms bigint, "
-    "is_attended boolean, subscriptions_differ boolean, error string"
+    "is_attended boolean, subscriptions_differ boolean, error string, lock_held_ms bigint"
 )
 LAG_SCHEMA = (
     "at_ms bigint, cluster string, `group` string, topic string, broker string, queue_id int, kind string, state string, "
@@ -174,6 +176,43 @@ def report(result: Any, console: Console) -> None:
     console.print(table)
 
 
+def write_page(result: Any, history: Any, path: str, now_ms: int, *, hours: float) -> None:
+    """The worst groups and their lag over the last hours as an HTML page. Raises ConfigError when it cannot be written.
+
+    Of the history at most GROUPS_MAX x COLUMNS numbers come to the driver.
+    """
+    groups = groups_of(result)
+    rank = F.array_position(F.array(*(F.lit(state.value) for state in SEVERITY)), F.col("state"))
+    rows = [row.asDict() for row in groups.orderBy(rank, F.desc("lag")).limit(GROUPS_MAX).toLocalIterator()]
+    count = groups.count()
+    rows += [{"group": "", "state": "", "reason": ""}] * (count - len(rows))  # counted, not shown
+    span = Span(now_ms - round(hours * MS_PER_HOUR), now_ms)
+    lags: dict[str, dict[int, int]] = {}
+    for point in _lags_over(history, span, [row["group"] for row in rows[:GROUPS_MAX]]).toLocalIterator():
+        lags.setdefault(point["group"], {})[point["column"]] = point["lag"]
+    try:
+        Path(path).write_text(page(rows, lags, span), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--page {path} cannot be written: {error.strerror}") from error
+
+
+def _lags_over(history: Any, span: Span, groups: list[str]) -> Any:
+    """The largest lag of each group in each column of a page; dead letters are nobody's lag, and what is not known adds nothing."""
+    waiting = F.greatest(F.lit(0), F.col("max_offset") - F.greatest(F.col("committed"), F.col("min_offset")))
+    known = history.where(
+        (F.col("at_ms") > span.begin_ms)
+        & (F.col("at_ms") <= span.end_ms)
+        & F.col("group").isin(groups)
+        & F.col("committed").isNotNull()
+        & (F.col("error") == "")
+    )
+    looks = known.dropDuplicates(["at_ms", *KEYS]).groupBy("group", "at_ms").agg(F.sum(waiting).alias("lag"))
+    column = F.least(
+        F.lit(COLUMNS - 1), F.floor((F.col("at_ms") - F.lit(span.begin_ms)) / F.lit(span.column_ms))
+    ).cast("int")
+    return looks.groupBy("group", column.alias("column")).agg(F.max("lag").alias("lag"))
+
+
 def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:.0f}"
 
@@ -197,6 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except AnalysisException as error:
             raise ConfigError(f"there is no history yet, and nothing to sample: {error}") from error
         report(result, console)
+        if args.page:
+            write_page(result, history.read(spark), args.page, at_ms, hours=args.page_hours)
         if args.alerts:
             send_alerts(result, args.nameservers, args.alerts)
         result.unpersist()
@@ -217,6 +258,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two looks")
     parser.add_argument(
         "--window", type=float, default=WINDOW_MS / 1000, help="seconds of history that a state is judged by"
+    )
+    parser.add_argument("--page", default="", help="an HTML page with a heat map and a chart of each group")
+    parser.add_argument(
+        "--page-hours", type=float, default=6.0, help="how much of the history the page shows"
     )
     parser.add_argument("--alerts", default="", help="topic for a message about each queue that is not OK")
     return parser

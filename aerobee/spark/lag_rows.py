@@ -15,7 +15,16 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.monitoring.lag_state import WINDOW_MS, LagState, Sample, Window, drain_s, extended, judge
+from aerobee.monitoring.lag_state import (
+    BLOCKED_AFTER_MS,
+    WINDOW_MS,
+    LagState,
+    Sample,
+    Window,
+    drain_s,
+    extended,
+    judge,
+)
 
 TOPIC, RETRY, DEAD = "topic", "retry", "dead"
 MS_PER_HOUR = 3_600_000
@@ -26,7 +35,8 @@ class LagSample:
     """One look. Offsets count messages, times are ms since the epoch.
 
     `oldest_ms`: store time of the first message that the group has not consumed. `filtered_lag`: how many of the lag the group's
-    filter takes. `retention_ms`: for how long its broker keeps messages. None: not known, or nothing waits.
+    filter takes. `retention_ms`: for how long its broker keeps messages. `lock_held_ms`: for how long the same member has had the ordered
+    queue for itself; RocketMQ's brokers do not tell. None: not known, or nothing waits.
     """
 
     at_ms: int
@@ -44,6 +54,7 @@ class LagSample:
     is_attended: bool | None = None
     subscriptions_differ: bool = False
     error: str = ""
+    lock_held_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +113,13 @@ def evaluate(history: Iterable[Mapping[str, Any]], *, window_ms: int = WINDOW_MS
     window = _window(samples, window_ms)
     if said["kind"] == DEAD:
         return _dead(now, said)
-    verdict = judge(window, window_ms=window_ms, subscriptions_differ=now.subscriptions_differ)
+    verdict = judge(
+        window,
+        window_ms=window_ms,
+        lock_held_ms=now.lock_held_ms,
+        blocked_after_ms=min(BLOCKED_AFTER_MS, window_ms),
+        subscriptions_differ=now.subscriptions_differ,
+    )
     said |= {"state": verdict.state.value, "reason": verdict.reason}
     if now.committed is None:
         return QueueLag(**said)

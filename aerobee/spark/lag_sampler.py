@@ -146,7 +146,8 @@ class ClusterSampler(Admin):
         except AerobeeError:
             return []  # its brokers are among the errors: _unseen() speaks for its queues
         bounds = await self._bounds({each.queue.topic for each in progress})
-        looks = (self._one(group, each, bounds, attended, differ) for each in progress)
+        held_ms = await self._held_ms(group) if attended else {}
+        looks = (self._one(group, each, bounds, held_ms, attended, differ) for each in progress)
         return [*await asyncio.gather(*looks), *await self._dead(group)]
 
     async def _bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
@@ -159,11 +160,26 @@ class ClusterSampler(Admin):
                 self._errors.setdefault("", str(error))
         return found
 
+    async def _held_ms(self, group: str) -> dict[MessageQueue, int]:
+        """For how long its queues have been locked by the same member; {} of brokers that do not tell."""
+        try:
+            locks = await self.queue_locks(group)
+        except AerobeeError as error:
+            self._errors.setdefault("", str(error))
+            return {}
+        # A lock that ran out is nobody's, though nobody has asked for it since.
+        return {
+            lock.queue: max(0, self._at_ms - lock.since_ms)
+            for lock in locks or ()
+            if lock.age_ms <= lock.lease_ms
+        }
+
     async def _one(
         self,
         group: str,
         progress: QueueProgress,
         bounds: dict[MessageQueue, tuple[int, int]],
+        held_ms: dict[MessageQueue, int],
         attended: bool,
         differ: bool,
     ) -> LagSample:
@@ -194,6 +210,7 @@ class ClusterSampler(Admin):
             retention_ms=self._retention_ms.get(queue.broker_name),
             is_attended=attended,
             subscriptions_differ=differ,
+            lock_held_ms=held_ms.get(queue),
         )
 
     async def _store_time(self, queue: MessageQueue, offset: int) -> int | None:

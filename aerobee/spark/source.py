@@ -239,7 +239,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the query is to end: what is stored from now on is not read."""
         view = self._cluster()
-        self._last = {queue: has.end for queue, has in view.bounds(view.queues()).items()}
+        # What a checkpoint knows may be gone by now; of a new query initialOffset() looks whether it is there.
+        self._last = {queue: has.end for queue, has in view.bounds(view.queues(None)).items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch; the same ones when it is planned again. Raises DataLost."""
@@ -291,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, start: Offsets) -> Offsets:
         """Where each queue ends now, or where it stays. Raises DataLost for what is gone."""
         options, view = self._options, self._cluster()
-        queues = view.queues()
+        queues = view.queues({queue.topic for queue in start})
         self._bounds = bounds = view.bounds(queues)
         found = losses(start, bounds)
         missing = [queue for queue in start if queue not in bounds]

@@ -24,7 +24,8 @@ from tests.integration.placement.test_apply import (
     plan_of,
     settled,
 )
-from tests.interop.rocketmq import Broker, NameServer
+from tests.interop.rocketmq import Broker, NameServer, routed_brokers
+from tests.waiting import wait_until
 
 # RocketMQ's brokers tell nameservers of a changed topic at once; the consumers here ask for their route ten times a second.
 CONFIG = ApplyConfig(changes_per_minute=1e6, routes_s=1.0, grace_s=0.5, poll_s=0.1, drain_s=120.0)
@@ -57,7 +58,12 @@ class AtRocketMQ(LocalCluster):
     ) -> None:
         async with Admin(self._address) as admin:
             for index in brokers or range(len(self._servers)):
-                await admin.create_topic(name, queue_count=queues, broker=self._servers[index].address)
+                broker = self._servers[index]
+                await admin.create_topic(name, queue_count=queues, broker=broker.address)
+                # It tells its nameserver after it has answered.
+                await wait_until(
+                    lambda broker=broker: broker.broker_name in routed_brokers(self._address, name)
+                )
 
 
 @pytest.fixture(params=["true", "false"], ids=["deleted", "kept without permissions"])
@@ -68,7 +74,10 @@ async def cluster(
         "rocketmq", tmp_path, orderMessageEnable="true", deleteTopicWithBrokerRegistration=request.param
     )
     brokers = [
-        Broker("rocketmq", tmp_path / name, nameserver.address, brokerName=name)
+        # Without it a change of one topic is registered as all that a broker has, and nameservers that forget forget the others.
+        Broker(
+            "rocketmq", tmp_path / name, nameserver.address, brokerName=name, enableSingleTopicRegister="true"
+        )
         for name in ("broker-a", "broker-b")
     ]
     try:

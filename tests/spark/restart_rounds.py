@@ -95,6 +95,7 @@ def drive(nameservers: str, directory: Path, *, to_the_end: bool) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
@@ -145,19 +146,22 @@ class Driver:
 
     def wait_until_it_works(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._works.exists() and self._process.poll() is None:
+        while not self._works.exists() and self.is_alive():
             if time.monotonic() > deadline:
                 raise AssertionError("the driver did not start")
             time.sleep(0.05)
 
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        """Without taking its end: until kill() has ended its group, nobody else can get its number."""
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def wait(self) -> int:
-        try:
-            return self._process.wait(END_TIMEOUT_S)
-        finally:
-            self.kill()
+        """Until it ends by itself; returns its code, that of SIGKILL when it took too long."""
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while self.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self.kill()
+        return self._process.returncode
 
     def kill(self) -> None:
         """The JVM, its Python workers, the Python driver: all of the group at once."""
@@ -224,8 +228,8 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
     broker = {"dedupWindowMillis": "7200000"}
     with tempfile.TemporaryDirectory() as place, ThreadedCluster(brokers=2, broker_config=broker) as cluster:
         directory = Path(place)
-        cluster.create_topic("numbers", 2)
-        cluster.create_topic("copies", 2)
+        cluster.create_topic("numbers", 1)
+        cluster.create_topic("copies", 1)
         ended = threading.Event()
         sent = 0
 

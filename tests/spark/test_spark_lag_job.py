@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from aerobee.message import Message, MessageQueue
-from aerobee.spark.lag_job import History, evaluation, groups_of, look, report, send_alerts
+from aerobee.spark.lag_job import History, evaluation, groups_of, look, report, send_alerts, write_page
 from aerobee.testing.threaded_cluster import ThreadedCluster
 
 
@@ -47,6 +47,10 @@ def test_lag_is_what_it_is_and_unknown_when_nobody_answers(spark: Any, tmp_path:
         send_alerts(result, own.nameserver_address, "alerts")
         alerts = spark.read.format("rocketmq").options(nameservers=own.nameserver_address, subscribe="alerts")
         assert [(row.key, row.tags) for row in alerts.load().collect()] == [("billing", "UNKNOWN")]
+        page = tmp_path / "lag.html"
+        write_page(result, history.read(spark), str(page), at_ms, hours=1)
+        text = page.read_text()
+        assert "<title>billing: 10</title>" in text, "the first look, when both brokers answered"
         screen = io.StringIO()
         report(result, Console(file=screen, width=200))
         assert "billing" in screen.getvalue()
@@ -57,7 +61,7 @@ def test_the_plan_joins_nothing_and_reads_the_last_windows_only(spark: Any, tmp_
     sample = {
         "at_ms": 1000, "cluster": "c", "group": "g", "topic": "t", "broker": "b", "queue_id": 0, "committed": 1,
         "min_offset": 0, "max_offset": 2, "filtered_lag": None, "oldest_ms": None, "retention_ms": None,
-        "is_attended": True, "subscriptions_differ": False, "error": "",
+        "is_attended": True, "subscriptions_differ": False, "error": "", "lock_held_ms": None,
     }  # fmt: skip
     history.append(spark, [sample])
     frame = groups_of(evaluation(history.read(spark), 500_000))

@@ -88,6 +88,9 @@ def test_pushed_conditions_give_what_spark_would(spark: Any, cluster: ThreadedCl
         assert values(read(spark, cluster, orders).where(condition)) == expected, condition
     plan = read(spark, cluster, orders).where("broker = 'broker-a'")
     assert plan.rdd.getNumPartitions() == 2, "the other broker's queues are not read"
+    off = read(spark, cluster, orders, pushFilters="false").where("broker = 'broker-a'")
+    assert off.rdd.getNumPartitions() == 4, "Spark keeps the condition to itself"
+    assert values(off) == values(plan)
 
 
 def test_offsets_and_times_bound_a_batch(spark: Any, cluster: ThreadedCluster, orders: str):
@@ -102,6 +105,8 @@ def test_offsets_and_times_bound_a_batch(spark: Any, cluster: ThreadedCluster, o
     assert read(spark, cluster, orders, endingTimestamp=0).count() == 0
     by_queue = json.dumps({"orders": dict.fromkeys(queues, 0)})
     assert read(spark, cluster, orders, startingOffsetsByTimestamp=by_queue).count() == COUNT
+    ends = json.dumps({"orders": {**dict.fromkeys(queues, 0), "broker-a:0": 2**42}})
+    assert read(spark, cluster, orders, endingOffsetsByTimestamp=ends).count() == COUNT // 4
     with pytest.raises(Exception, match="no message was stored at or after"):
         read(spark, cluster, orders, startingTimestamp=2**42).count()
     late = read(spark, cluster, orders, startingTimestamp=2**42, startingOffsetsByTimestampStrategy="latest")

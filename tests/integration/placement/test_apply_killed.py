@@ -74,7 +74,7 @@ async def test_killed_after_each_line_of_its_journal_it_goes_on_and_goes_back(tm
                 while not await run_and_kill(action, plan, cluster.nameserver_address, 1 + kills * STRIDE):
                     kills += 1
                     assert kills < RUNS_MAX, "it never came through"
-                assert kills >= (15 if STRIDE == 1 else 2)
+                assert kills >= (8 if STRIDE == 1 else 2)
                 for topic, states in wanted.items():
                     assert await counts(admin, topic) == states
                 assert await admin.order_entry("keys") is None
