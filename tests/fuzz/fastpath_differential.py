@@ -1,7 +1,7 @@
 """A differential fuzz of the fast path: both backends get the same bursts and must give the same answers and the same bytes,
 and so must, in two stores of three, the ordinary handlers, which get each frame that the backends serve.
 
-    python tests/fuzz/fastpath_differential.py [--bursts 1000000] [--seed 1] [--first-store 0]
+    python tests/fuzz/fastpath_differential.py [--bursts 1000000] [--seed 1] [--first-store 0] [--sockets]
 
 Bursts are made of captured frames (tests/data/wire), of frames made here with numbers, escapes and properties of every
 kind, and of both mutated, cut and put behind one another. After each burst the results are compared, the log's end and
@@ -35,6 +35,7 @@ from aerobee.message import decode_properties, encode_properties, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.frame import decode_frame
 from tests.fuzz.fastpath_bursts import later_or_half, long_poll, one_burst
+from tests.fuzz.fastpath_sockets import SocketTwin
 from tests.fuzz.fastpath_worlds import LEFT_TO_HANDLERS, HandlerTwin, Twin
 
 CHECK_EVERY = 500
@@ -43,6 +44,7 @@ SENDS = (10, 310, 320)
 NUMBERS_OF_PULLS = ("subVersion", "suspendTimeoutMillis", "commitOffset")
 PLAIN_NUMBER = re.compile(r"-?[0-9]{1,18}\Z", re.ASCII)
 BURSTS_PER_STORE = 4_000
+SOCKET_STORES = 6  # one of so many stores also comes through native sockets
 LONG_POLL_SHARE = 0.2  # of the bursts begin with one
 KINDS_SHARE = 0.3  # of the bursts begin with messages for later or of transactions
 HOSTS = (("10.0.0.1", 43_664), ("::1", 5_000))
@@ -58,6 +60,7 @@ def compare(
     position: int,
     rng: random.Random,
     handlers: HandlerTwin | None = None,
+    sockets: SocketTwin | None = None,
 ) -> None:
     """Feed one burst to its end, over frames that are left to the handlers. Raises Disagreement."""
     host_port = rng.choice(HOSTS)
@@ -81,6 +84,8 @@ def compare(
         used, slow = results[0][1:3]
         if handlers is not None:
             compare_handlers(handlers, list(cut_frames(data[position:used])), host_port, results[0])
+        if sockets is not None:
+            compare_sockets(sockets, data, position, born_host, gates, results[0])
         if results[0][6] is not None:
             return  # the connection ends
         if not slow:
@@ -92,6 +97,36 @@ def compare(
         position = used + 4 + length
         if position >= len(data):
             return
+
+
+def compare_sockets(
+    sockets: SocketTwin,
+    data: bytes,
+    position: int,
+    born_host: bytes,
+    gates: tuple[bool, bool],
+    result: tuple[Any, ...],
+) -> None:
+    """Give native sockets what the backends have served, and the frame that they left to the handlers. Raises Disagreement."""
+    replies, used, slow, held, appended, _, fault, _, _, end, written = result
+    assert fault is None, "nobody fails where sockets are compared"
+    left = next(cut_frames(data[used:]), b"") if slow else b""
+    if len(left) < 8:
+        left = b""  # less than the words of a frame is kept until more comes
+    if used == position and not left:
+        return
+    expected = {
+        "replies": replies, "rest": left, "held": held, "appended": appended, "end": end, "written": written,
+    }  # fmt: skip
+    found = sockets.serve(data[position:used] + left, born_host, gates)
+    if found != expected:
+        differing = [
+            f"{name}: {expected[name]!r:.3000} and {found[name]!r:.3000}"
+            for name in found
+            if found[name] != expected[name]
+        ]
+        ways = f"linger {sockets.linger_s} s, {sockets.turn_count_max} turns"
+        raise Disagreement(f"one burst and turns of sockets ({ways}): {'; '.join(differing)}")
 
 
 def cut_frames(data: bytes) -> Iterator[bytes]:
@@ -176,7 +211,12 @@ def check_everything(twins: Sequence[Twin]) -> None:
 
 
 def run(
-    count: int, seed: int, note: Callable[[str], None] = lambda text: None, *, first_store: int = 0
+    count: int,
+    seed: int,
+    note: Callable[[str], None] = lambda text: None,
+    *,
+    first_store: int = 0,
+    socket_stores: int = SOCKET_STORES,
 ) -> int:
     """Compare `count` bursts; return how many bytes each log took. Raises Disagreement with the seed and the burst."""
     stored, done, store_number = 0, 0, first_store
@@ -192,11 +232,18 @@ def run(
         twins = [Twin(directory / name, name, **settings) for name in (PYTHON, NATIVE)]
         # Without the service of transactions handlers cannot end one: two stores of three are without ends.
         handlers = HandlerTwin(directory / "handlers", **settings) if store_number % 3 else None
-        everybody = twins if handlers is None else [*twins, handlers]
+        # One store of some also comes through native sockets: nobody fails there and nobody waits, for when they are told differs.
+        has_sockets = sys.platform == "linux" and store_number % socket_stores == socket_stores // 2
+        sockets = SocketTwin(directory / "sockets", rng, **settings) if has_sockets else None
+        others = [each for each in (handlers, sockets) if each is not None]
+        everybody = [*twins, *others]
+        if sockets is not None:
+            for twin in everybody:
+                twin.live.replace(long_polling_enable=False)
         try:
             for number in range(min(BURSTS_PER_STORE, count - done)):
                 data = one_burst(rng)
-                if rng.random() < LONG_POLL_SHARE and twins[0].store.queues:
+                if sockets is None and rng.random() < LONG_POLL_SHARE and twins[0].store.queues:
                     data = long_poll(rng, twins[0].store) + data
                 if rng.random() < KINDS_SHARE:
                     data = (
@@ -209,16 +256,18 @@ def run(
                         + data
                     )
                 if rng.random() < 0.02:
-                    _change_settings(everybody, rng)
+                    _change_settings(everybody, rng, has_sockets=has_sockets)
+                if sockets is not None and rng.random() < 0.1:
+                    sockets.change()
                 position = rng.choice((0, 0, 0, 3))
                 if handlers is not None and not suits_handlers(data, 0):
                     continue
                 try:
-                    compare(twins, bytes(position) + data, position, rng, handlers)
+                    compare(twins, bytes(position) + data, position, rng, handlers, sockets)
                     if number % CHECK_EVERY == CHECK_EVERY - 1:
                         check_everything(twins)
-                        if handlers is not None:
-                            check_everything([twins[0], handlers])
+                        for other in others:
+                            check_everything([twins[0], other])
                         _change_something(everybody, rng)
                 except Exception as error:
                     raise Disagreement(
@@ -226,8 +275,8 @@ def run(
                     ) from error
                 done += 1
             check_everything(twins)
-            if handlers is not None:
-                check_everything([twins[0], handlers])
+            for other in others:
+                check_everything([twins[0], other])
             stored += twins[0].store.log.end
         finally:
             for twin in everybody:
@@ -259,19 +308,19 @@ def _change_something(twins: Sequence[Twin], rng: random.Random) -> None:
             twin.store.flush_queues_now()
 
 
-def _change_settings(twins: Sequence[Twin], rng: random.Random) -> None:
+def _change_settings(twins: Sequence[Twin], rng: random.Random, *, has_sockets: bool) -> None:
     """What is set at run time, and whether those who are told fail."""
     kind, size, region = (
         rng.randrange(4),
         rng.choice((50, 900, 1 << 22, 1 << 22)),
         rng.choice(("r1", 'r"é', "DefaultRegion")),
     )
-    fails = rng.random() < 0.5
+    fails = rng.random() < 0.5 and not has_sockets
     for twin in twins:
         if kind == 0:
             twin.store.reconfigure(dataclasses.replace(twin.store.config, max_message_size=size))
         elif kind == 1:
-            twin.live.replace(region_id=region, long_polling_enable=size > 50)
+            twin.live.replace(region_id=region, long_polling_enable=size > 50 and not has_sockets)
         elif kind == 2:
             twin.limits = None if size == 50 else (1_000, 259_200_000)
         else:
@@ -285,11 +334,16 @@ def main() -> None:
     parser.add_argument("--bursts", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--first-store", type=int, default=0, help="where an earlier run ended")
+    parser.add_argument("--sockets", action="store_true", help="every store also through native sockets")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)  # listeners that fail, offsets that go back, names that are not legal
     print(f"seed {options.seed}")
     stored = run(
-        options.bursts, options.seed, lambda text: print(text, flush=True), first_store=options.first_store
+        options.bursts,
+        options.seed,
+        lambda text: print(text, flush=True),
+        first_store=options.first_store,
+        socket_stores=1 if options.sockets else SOCKET_STORES,
     )
     print(f"backends and handlers agree on {options.bursts:,} bursts, {stored:,} bytes of log")
 

@@ -147,7 +147,8 @@ class Twin(Sending):
         self._decided("rolled back", transaction)
 
     def _decided(self, what: str, transaction: Transaction) -> None:
-        self._open = {key: each for key, each in self._open.items() if each is not transaction}
+        for key in [key for key, each in self._open.items() if each is transaction]:
+            del self._open[key]  # of the one table: a burst that looked it up goes on with it
         self._tell(what, transaction.queue_offset)
 
     def burst_done(self) -> None:

@@ -82,11 +82,22 @@ async def test_one_cluster_for_the_session_serves_async_tests(
     aerobee_cluster_session: ThreadedCluster,
 ) -> None:
     aerobee_cluster_session.create_topic("shared")
-    dial(aerobee_cluster_session.broker_addresses[0])
+    assert_serves(aerobee_cluster_session)
 
 
 def test_one_cluster_for_the_session_serves_other_tests(aerobee_cluster_session: ThreadedCluster) -> None:
-    dial(aerobee_cluster_session.nameserver_address)
+    assert_serves(aerobee_cluster_session)
+
+
+SESSION_CLUSTERS: set[str] = set()
+
+
+def assert_serves(cluster: ThreadedCluster) -> None:
+    """It answers, and is the one that other tests of the session had."""
+    dial(cluster.nameserver_address)
+    dial(cluster.broker_addresses[0])
+    SESSION_CLUSTERS.add(cluster.nameserver_address)
+    assert len(SESSION_CLUSTERS) == 1, SESSION_CLUSTERS
 
 
 @pytest.mark.parametrize("way", ["stop_broker", "kill_broker"])

@@ -10,9 +10,11 @@ from functools import partial
 
 import pytest
 
+from aerobee.store.message_store import MessageStore
 from tests.simulation.consumer_world import World, run
 from tests.simulation.test_ordered_consumption import OrderWorld
 from tests.simulation.test_redelivery import RedeliveryWorld
+from tests.simulation.timer_world import crashes
 
 
 @pytest.mark.parametrize("kind", [OrderWorld, RedeliveryWorld])
@@ -27,3 +29,19 @@ def test_broker_and_members_are_freed_when_they_have_stopped(kind: Callable[[int
     del world
     gc.collect()
     assert disk() is None
+
+
+def test_stores_of_a_broker_that_delivers_later_are_freed() -> None:
+    def stores() -> set[int]:
+        gc.collect()
+        return {id(each) for each in gc.get_objects() if isinstance(each, MessageStore)}
+
+    logging.disable(logging.CRITICAL)
+    try:
+        crashes(1)
+        before = stores()
+        for seed in range(2, 8):
+            crashes(seed)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert len(stores()) <= len(before)

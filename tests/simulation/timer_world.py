@@ -103,11 +103,18 @@ class World:
         self.timers: Timers
         self.schedule: Schedule
         self.writer: MessageWriter
+        self._deliveries: Deliveries | None = None
 
     # --- life
 
+    def let_go(self) -> None:
+        """The broker is dead: its native backend, which garbage collection does not see into, holds it no longer."""
+        if self._deliveries is not None:
+            self._deliveries.close()
+
     def start(self, down_s: float) -> None:
         """Open everything after some time without a broker."""
+        self.let_go()
         self.clock = ManualClock(self.clock.now_ms() + round(down_s * 1000))
         self.store = MessageStore(
             self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=lambda: HOST
@@ -120,7 +127,7 @@ class World:
         self.writer = MessageWriter(self.store)
         self.held = HeldPulls(clock=self.clock, call_soon=lambda work: None)
         self.store.on_arrival(self.held.on_appended)
-        deliveries = Deliveries(
+        deliveries = self._deliveries = Deliveries(
             store=self.store,
             topics=topics,
             stats=stats,
@@ -331,6 +338,13 @@ class World:
 def crashes(seed: int) -> None:
     """Stops of every kind, between and inside any of the broker's calls of the disk."""
     world = World(seed)
+    try:
+        _live(world)
+    finally:
+        world.let_go()
+
+
+def _live(world: World) -> None:
     rng = world.rng
     for _ in range(LIVES):
         kind = rng.choice(("clean", "kill", "power", "cut"))

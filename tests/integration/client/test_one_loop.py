@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PullConsumer, PushConsumer
+from aerobee.client.received import ReceivedMessage
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import Message
 from aerobee.testing import LocalCluster, ThreadedCluster
@@ -85,14 +86,18 @@ async def test_subscriptions_and_handler_need_no_names() -> None:
     async with LocalCluster() as cluster:
         async with cluster.producer() as producer:
             await producer.send(Message("orders", b"x"))
-        arrived = asyncio.get_running_loop().create_future()
+        arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
         async with PushConsumer(
-            cluster.nameserver_address, "G", ["orders"], lambda message: arrived_in(arrived), config=config
+            cluster.nameserver_address,
+            "G",
+            ["orders"],
+            lambda message: arrived_in(arrived, message),
+            config=config,
         ):
             async with asyncio.timeout(60):
-                await arrived
+                assert await arrived == b"x"
 
 
-def arrived_in(future: asyncio.Future[None]) -> None:
-    future.get_loop().call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+def arrived_in(future: asyncio.Future[bytes], message: ReceivedMessage) -> None:
+    future.get_loop().call_soon_threadsafe(lambda: future.done() or future.set_result(message.body))

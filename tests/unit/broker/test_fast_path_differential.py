@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, choose_backend
 from aerobee.errors import ConfigError
-from tests.fuzz import fastpath_differential, fastpath_worlds
+from tests.fuzz import fastpath_differential, fastpath_sockets, fastpath_worlds
 from tests.fuzz.fastpath_differential import Disagreement, run
 
 BURSTS = int(os.environ.get("AEROBEE_FAST_PATH_BURSTS", "1500"))
@@ -27,7 +29,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("store", [0, 1], ids=["with-transactions", "with-handlers"])
+@pytest.mark.parametrize("store", [0, 1, 3], ids=["with-transactions", "with-handlers", "with-sockets"])
 def test_backends_and_handlers_agree_on_random_bursts(store: int) -> None:
     assert run(BURSTS, seed=int(os.environ.get("AEROBEE_FAST_PATH_SEED", "20")), first_store=store) > 0
 
@@ -53,3 +55,22 @@ def test_what_the_handlers_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fastpath_worlds, "is_half", lambda message: False)
     with pytest.raises(Disagreement, match=r"store 1, burst \d+: the fast path and the handlers: "):
         run(2_000, seed=1, first_store=1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="native sockets are there on Linux alone")
+def test_what_turns_of_sockets_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns that end when a run has lingered are told of, and a record whose time is another is seen."""
+    made: list[fastpath_sockets.SocketTwin] = []
+    begin = fastpath_sockets.SocketTwin.__init__
+
+    def begun(twin: fastpath_sockets.SocketTwin, *arguments: Any, **settings: Any) -> None:
+        begin(twin, *arguments, **settings)
+        made.append(twin)
+
+    monkeypatch.setattr(fastpath_sockets.SocketTwin, "__init__", begun)
+    run(300, seed=1, socket_stores=1)
+    assert made[0].run_count > made[0].lingered_count > 10
+    next_turn = fastpath_sockets._Exchange._next_turn
+    monkeypatch.setattr(fastpath_sockets._Exchange, "_next_turn", lambda exchange: next_turn(exchange) + 1)
+    with pytest.raises(Disagreement, match=r"store 0, burst \d+: one burst and turns of sockets .*written: "):
+        run(300, seed=1, socket_stores=1)

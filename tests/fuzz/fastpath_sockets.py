@@ -1,0 +1,150 @@
+"""Native sockets in the differential fuzz: what one burst brings comes here in pieces, over turns and runs of `Sockets.run`.
+
+How long a run lingers, and how many turns it takes, are settings that change. Whatever they are, the replies, the bytes
+of the log and what is noted are those of the burst that came whole.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+from aerobee.broker.fastpath.choice import NATIVE
+from tests.fuzz.fastpath_worlds import Twin
+
+PIECE_BYTES_MAX = 100_000  # what a socket takes at once
+TICKS_MAX = 7  # bytes of a frame's beginning, which are kept: each makes a turn and nothing else
+DATA = 0  # kind of an event: bytes that the transport has to serve
+LINGERS_S = (-1.0, -1.0, 0.0, 0.0002, 0.002)
+TURN_COUNTS = (1, 2, 1 << 30)
+
+
+class SocketTwin(Twin):
+    """The parts around a native backend that is given bytes by native sockets."""
+
+    def __init__(self, path: Path, rng: random.Random, **store_settings: Any) -> None:
+        import aerobee_native
+
+        super().__init__(path, NATIVE, **store_settings)
+        self.rng = rng
+        self.sockets = aerobee_native.Sockets()
+        self.linger_s, self.turn_count_max = -1.0, 1 << 30
+        self.run_count = self.lingered_count = 0
+
+    def change(self) -> None:
+        """Go on with another way to end a run."""
+        self.linger_s, self.turn_count_max = self.rng.choice(LINGERS_S), self.rng.choice(TURN_COUNTS)
+
+    def serve(self, data: bytes, born_host: bytes, gates: tuple[bool, bool]) -> dict[str, Any]:
+        """Serve whole frames through sockets; returns what is to be compared."""
+        return _Exchange(self, _cut(data, self.rng), born_host, gates).run()
+
+
+class _Exchange:
+    """The pieces of one burst on their way. Turns come from two connections by turns: one brings the pieces, another one single bytes."""
+
+    def __init__(
+        self, twin: SocketTwin, pieces: list[bytes], born_host: bytes, gates: tuple[bool, bool]
+    ) -> None:
+        self._twin = twin
+        self._pieces = collections.deque(pieces)
+        self._gates = gates
+        self._ready: list[int] = []
+        self._peer, self._token = self._connect(born_host)
+        self._ticker, self._ticker_token = self._connect(born_host)
+        self._is_tick = False  # what the next turn begins with
+        self._replies = bytearray()
+        self._rest = b""
+        self._held = b""
+        self._appended: dict[str, list[int]] = {}
+
+    def _connect(self, born_host: bytes) -> tuple[socket.socket, int]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        token = self._twin.sockets.add(ours.detach(), self)
+        self._twin.sockets.serve(token, self._twin.connection, born_host)
+        return theirs, token
+
+    def run(self) -> dict[str, Any]:
+        twin = self._twin
+        self._peer.sendall(self._pieces.popleft())
+        try:
+            while not self._ready:
+                self._turns()
+        finally:
+            for token in (self._token, self._ticker_token):
+                twin.sockets.remove(token)
+            self._peer.close()
+            self._ticker.close()
+        start, twin.seen_end = twin.seen_end, twin.store.log.end
+        return {
+            "replies": bytes(self._replies),
+            "rest": self._rest,
+            "held": self._held,
+            "appended": sorted((topic, *counts) for topic, counts in self._appended.items()),
+            "end": twin.seen_end,
+            "written": b"" if start == twin.seen_end else twin.appended(start),
+        }
+
+    def _next_turn(self) -> int:
+        """The time; asked at each turn's beginning, when it is known which connections it reads."""
+        if self._is_tick:
+            self._peer.sendall(self._pieces.popleft())
+        elif self._pieces:
+            self._ticker.sendall(b"\0")
+        else:
+            self._ready.append(1)  # this turn reads the last piece, and Python has something to do behind it
+        self._is_tick = not self._is_tick
+        return self._twin.clock.now_ms()
+
+    def _turns(self) -> None:
+        twin = self._twin
+        turns = twin.sockets.run(
+            twin.fast_path._direct_backend,  # type: ignore[arg-type]
+            60.0,
+            turn_count_max=twin.turn_count_max,
+            takes_sends=self._gates[0],
+            takes_pulls=self._gates[1],
+            now_ms=self._next_turn,
+            loop_ready=self._ready,
+            loop_timers=None,
+            linger_s=twin.linger_s,
+        )
+        assert turns.fault is None, turns.fault
+        twin.run_count += 1
+        twin.lingered_count += bool(self._pieces)
+        if turns.appended:
+            twin.fast_path._count(turns.appended)
+        for connection, results in turns.pulled:
+            twin.fast_path._note(results, connection)
+        for topic, *counts in turns.appended:
+            before = self._appended.get(topic, [0, 0, 0])
+            self._appended[topic] = [sum(pair) for pair in zip(before, counts, strict=True)]
+        self._held += b"".join(frames for _, frames in turns.held)
+        for _, kind, what in turns.events:
+            assert kind == DATA, what
+            self._rest += what
+        twin.run_soon()
+        while True:
+            try:
+                self._replies += self._peer.recv(1 << 20)
+            except BlockingIOError:
+                break
+        for _, what in turns.unsent:
+            assert isinstance(what, bytes), what
+            self._replies += what
+
+
+def _cut(data: bytes, rng: random.Random) -> list[bytes]:
+    """Cut bytes anywhere."""
+    cuts = (
+        {rng.randrange(1, len(data)) for _ in range(rng.choice((0, 0, 1, 2, 4)))} if len(data) > 1 else set()
+    )
+    for start in range(PIECE_BYTES_MAX, len(data), PIECE_BYTES_MAX):
+        cuts.add(start)
+    ends = [*sorted(cuts), len(data)]
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
