@@ -236,9 +236,10 @@ async def test_what_is_due_leaves_for_another_broker_and_comes_once(cluster: Clu
 
 
 def acting_of(broker: Broker) -> ActingMaster:
-    acting = broker._serving.acting
-    assert acting is not None
-    return acting
+    switch = broker._serving.acting
+    assert switch is not None
+    assert switch._acting is not None
+    return switch._acting
 
 
 async def test_a_living_master_that_a_nameserver_forgot_has_no_second_one(
@@ -261,14 +262,27 @@ async def test_a_living_master_that_a_nameserver_forgot_has_no_second_one(
         "brokerName": "broker-a", "brokerAddr": master.address, "brokerId": "0",
         "clusterName": master._serving.parts.identity.cluster,
     }  # fmt: skip
-    reply = await cluster.client.invoke(
-        cluster.nameserver.address, RemotingCommand(104, fields), timeout_s=10
-    )
-    assert reply.code == 0
-    await wait_until(lambda: groups[-5:] == [1] * 5, "the slave is told that it is alone", timeout_s=60)
+
+    async def is_alone() -> bool:
+        """The master registers again each 30 s."""
+        reply = await cluster.client.invoke(
+            cluster.nameserver.address, RemotingCommand(104, fields), timeout_s=10
+        )
+        assert reply.code == 0
+        return groups[-5:] == [1] * 5
+
+    async def is_acting_while_alone() -> bool:
+        return await is_alone() and slave.role.role is Role.ACTING
+
+    await wait_until(is_alone, "the slave is told that it is alone", timeout_s=60)
     assert roles == []
     await cluster.ask(master, send_request("t", b"more"))
     await same(master, slave)
+    hears = acting_of(slave)._hears_master
+    acting_of(slave)._hears_master = lambda: False
+    await wait_until(is_acting_while_alone, "the link is down for a moment", timeout_s=60)
+    acting_of(slave)._hears_master = hears
+    await wait_until(lambda: slave.role.role is Role.SLAVE, "it gives the role back", timeout_s=60)
     await master.kill()
     await wait_until(lambda: slave.role.role is Role.ACTING, "now it is", timeout_s=60)
 

@@ -2,7 +2,8 @@
 
     slave     the group has no broker 0, this one has the smallest id, and no
               log of a master comes in                                         -> acting
-    acting    broker 0 is in the group, or says itself that it is back (906)   -> slave
+    acting    broker 0 is in the group, or says itself that it is back (906),
+              or its log comes in                                              -> slave
     master    at its start it tells each slave that it is back, and takes over what an acting one has delivered
 
 What peers say (905, 906) makes it ask its nameservers and no more: whom a slave follows is what they, or haMasterAddress, say.
@@ -140,18 +141,19 @@ class ActingMaster:
         smallest = min(group, default=MASTER_ID)
         if smallest != MASTER_ID and self._clock.monotonic() < self._master_due_s:
             return  # its master said that it comes, and is not registered yet
-        if self._role.role is Role.SLAVE and self._hears_master():
-            return  # it lives: that nameservers do not know it is no reason for two to do one's work
-        if smallest == self._identity.broker_id and self._role.role is Role.SLAVE:
+        # A master whose log comes in lives: that nameservers do not know it is no reason for two to do one's work.
+        hears_master = self._hears_master()
+        is_smallest = smallest == self._identity.broker_id
+        if is_smallest and not hears_master and self._role.role is Role.SLAVE:
             self._role.change(
                 Role.ACTING,
                 f"the group {self._identity.name} has no master, and this is its smallest broker id",
             )
             self._register()
-        elif smallest != self._identity.broker_id and self._role.role is Role.ACTING:
+        elif (hears_master or not is_smallest) and self._role.role is Role.ACTING:
+            is_back = hears_master or smallest == MASTER_ID
             self._role.change(
-                Role.SLAVE,
-                "its master is back" if smallest == MASTER_ID else f"broker {smallest} acts as master",
+                Role.SLAVE, "its master is back" if is_back else f"broker {smallest} acts as master"
             )
 
     # --- what it does
