@@ -19,6 +19,11 @@ def command_of(path: str) -> Any:
     return found
 
 
+def assert_told(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(line.split()) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_every_name_leads_to_a_command_of_ours_and_hides_none() -> None:
     for name, own in COMMANDS.items():
         assert command_of(own) is not None
@@ -29,8 +34,7 @@ def test_every_name_leads_to_a_command_of_ours_and_hides_none() -> None:
 def test_a_command_of_another_tool_is_translated(
     name: str, own: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_cli([name, "x"]) == 2
-    assert f"`aerobee {own}` does it" in capsys.readouterr().err
+    assert_told(f"{name} x", f"`aerobee {own}` does it", capsys)
 
 
 def test_every_option_that_is_named_exists_somewhere() -> None:
@@ -58,8 +62,7 @@ def test_every_option_that_is_named_exists_somewhere() -> None:
 def test_an_option_of_another_tool_is_translated_where_ours_exists(
     line: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_cli(line.split()) == 2
-    assert said in capsys.readouterr().err
+    assert_told(line, said, capsys)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +81,7 @@ def test_an_option_of_another_tool_is_translated_where_ours_exists(
 def test_another_word_for_a_command_of_a_group_is_understood(
     line: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_cli(line.split()) == 2
-    assert said in capsys.readouterr().err
+    assert_told(line, said, capsys)
 
 
 @pytest.mark.parametrize(
@@ -95,5 +97,4 @@ def test_another_word_for_a_command_of_a_group_is_understood(
 def test_mistakes_are_told_in_words_of_people(
     line: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_cli(line.split()) == 2
-    assert said in capsys.readouterr().err
+    assert_told(line, said, capsys)
