@@ -421,7 +421,12 @@ class Connection(asyncio.Protocol):
                 decoder.buffer, decoder.position = data, used
                 self._serve(is_looked_at=True)
             elif self._out:
-                self._flush()
+                if len(self._out) == 1 and self.is_open and not self._write_paused:
+                    # As _flush(), without its call: nearly all bursts leave one piece, and no TLS is here.
+                    self._out_bytes = 0
+                    self._transport.write(self._out.pop())  # type: ignore[union-attr]
+                else:
+                    self._flush()
             return
         if not self._first_byte_seen:
             self._first_byte_seen = True

@@ -176,12 +176,17 @@ class IndexFile:
 
     def put_run(self, entries: Sequence[tuple[int, int]], store_timestamp: int) -> None:
         """put() for each (hash, physical offset), and write_header()."""
-        rest = iter(entries)
+        rest = entries
         if self.count == 1:
-            self.put(*next(rest), store_timestamp)  # the file's first entry sets its beginning
+            self.put(*entries[0], store_timestamp)  # the file's first entry sets its beginning
+            rest = entries[1:]
         seconds = 0
         if self.begin_timestamp > 0:
-            seconds = min(max((store_timestamp - self.begin_timestamp) // 1000, 0), 0x7FFFFFFF)
+            seconds = (store_timestamp - self.begin_timestamp) // 1000
+            if (
+                not 0 <= seconds <= 0x7FFFFFFF
+            ):  # two calls less than min() and max(), and this is paid once a burst
+                seconds = 0 if seconds < 0 else 0x7FFFFFFF
         buffer, slot_count, number, chains = self.buffer, self.slot_count, self.count, 0
         at = self.entries_at + number * INDEX_ENTRY_BYTES
         read, write_entry, write_slot = _INT.unpack_from, INDEX_ENTRY.pack_into, _INT.pack_into

@@ -55,6 +55,7 @@ from aerobee.store.stored_message import AppendResult, StoredMessage
 _SIZE = struct.Struct(">I")
 _ENTRY_START = struct.Struct(">qi")  # of a queue entry: physical offset, size
 _TEXT_SIZE = struct.Struct(">H")
+_TEXT_SIZES = [_TEXT_SIZE.pack(size) for size in range(4096)]  # of the usual ones, without a call
 _OFFSETS = struct.Struct(">qq")  # queue offset, physical offset
 _OFFSETS_AT = 20
 _HEAD = struct.Struct(">I16xqq")  # size, queue offset, physical offset: what is checked of a written record
@@ -242,27 +243,20 @@ class LogAppender:
     def end_burst(self, now_ms: int) -> None:
         """After the last append of a burst: write its index entries."""
         self.last_store_timestamp = now_ms
-        # The newest record stands where and with the size that was told, or a file was begun behind it; and its entry says so.
-        assert self._is_newest_told()
+        if __debug__:
+            # The newest record stands where and with the size that was told, or a file was begun behind it; and its entry says
+            # so: read again where they were written. Without a call of its own, for this is paid with each burst.
+            log, queue = self.log, self._last_queue
+            if queue is not None and log.end != log.base:
+                offset = self.last_record_offset
+                size = log.end - offset
+                assert _newest_entry(queue) == (offset, size)
+                assert _SIZE.unpack_from(log.buffer, offset - log.base) == (size,)
         entries = self._index_entries
         if entries:
             self._index_entries = []
             if self.index.is_enabled:
                 self.index.files[-1].put_run(entries, now_ms)
-
-    def _is_newest_told(self) -> bool:
-        """Whether the newest record and its queue entry say where it is and what size it has: read where they were written."""
-        log, queue = self.log, self._last_queue
-        if queue is None or log.end == log.base:
-            return True
-        offset, size = _ENTRY_START.unpack_from(
-            queue.tail_buffer, (queue.max_offset - 1 - queue.tail_base) * ENTRY_BYTES
-        )
-        return (
-            offset == self.last_record_offset
-            and offset + size == log.end
-            and _SIZE.unpack_from(log.buffer, offset - log.base) == (size,)
-        )
 
     def append_parts(
         self,
@@ -308,7 +302,7 @@ class LogAppender:
                 ),
                 body,
                 topic_field,
-                _TEXT_SIZE.pack(properties_size),
+                _TEXT_SIZES[properties_size] if properties_size < 4096 else _TEXT_SIZE.pack(properties_size),
                 properties,
             )
         )  # fmt: skip

@@ -61,7 +61,13 @@ NOT_IN_A_PLAIN_BROKER = (
     "zipfile",
 )
 # `aerobee up` has a NameServer, too, which may show its health, asks it once who has registered, and prints in colour.
-OF_UP_ALONE = ("aerobee.client", "aerobee.monitoring", "aerobee.nameserver", "rich")
+OF_UP_ALONE = (
+    "aerobee.client",
+    "aerobee.ha.quorum.config",
+    "aerobee.monitoring",
+    "aerobee.nameserver",
+    "rich",
+)
 NOT_IN_UP = (
     "aerobee.client.admin",
     "aerobee.client.consumer",

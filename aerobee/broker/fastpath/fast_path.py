@@ -183,18 +183,18 @@ class FastPath:
                 self._ack.hold(connection, self._store.log.end, result.held_replies)
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
-            if self._backend_times:
-                pass
-            elif EXACT_S <= elapsed_s < STEPPED_S:  # counted as Latency.add() does, without its call
-                step = int(elapsed_s * STEPS_A_S)
-                if requests:
-                    self._put_steps[step] += requests
-                if found:
-                    self._get_steps[step] += found
+            if EXACT_S <= elapsed_s < STEPPED_S:
+                if not self._backend_times:  # counted as Latency.add() does, without its call
+                    step = int(elapsed_s * STEPS_A_S)
+                    if requests:
+                        self._put_steps[step] += requests
+                    if found:
+                        self._get_steps[step] += found
             else:
-                self._took(elapsed_s, requests, found)
-            if elapsed_s > HELD_LIMIT_S:
-                self._watch.note_burst(data, position, connection.address, elapsed_s)
+                if not self._backend_times:
+                    self._took(elapsed_s, requests, found)
+                if elapsed_s > HELD_LIMIT_S:
+                    self._watch.note_burst(data, position, connection.address, elapsed_s)
         if result.replies:
             connection.write(result.replies)
         if result.fault is not None:
