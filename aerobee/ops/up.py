@@ -56,6 +56,16 @@ BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
 PORT_MAX = 65_535
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+# Which option says what `up` gives each of its brokers.
+UP_SAYS = {
+    "listenPort": "--port",
+    "bindAddress": "--host",
+    "brokerIP1": "--advertise",
+    "namesrvAddr": "--nameserver-port",
+    "storePathRootDir": "--data",
+    "enableControllerMode": "--replicas",
+    "controllerAddr": "--controller-port",
+}
 HEALTHY_WITHIN_S = 30.0  # recovery of a store after a crash takes part of it
 POLL_S = 0.05
 # Certificates given by --set hold for the NameServer, too. tls.server.mode is the brokers' only: they register in plain.
@@ -242,6 +252,7 @@ def make_plan(
             )
         if advertise is not None or local == host:
             own["brokerIP1"] = advertise or host
+        _refuse_what_up_decides(assignments, own)
         # --set and the environment win over these.
         extra = WANTED | (EPHEMERAL if ephemeral else {}) | (REPLICATED if controllers else {})
         set_elsewhere = environment_settings(environ, BROKER_KINDS)
@@ -272,6 +283,18 @@ def make_plan(
         data,
         controllers,
     )
+
+
+def _refuse_what_up_decides(assignments: Sequence[str], own: Mapping[str, str]) -> None:
+    """Raise UsageError for a key of --set that would have no effect, for `up` gives it to each broker by itself."""
+    for key in own:
+        if _assigns(assignments, key):
+            say = UP_SAYS.get(key)
+            raise UsageError(
+                f"--set {key}: `aerobee up` decides it for its brokers"
+                + (f", {say} says it" if say else "")
+                + "; `aerobee broker` takes any"
+            )
 
 
 def controller_flags(

@@ -1,6 +1,6 @@
 """RocketMQ's proxy 5.5.0 in front of a broker, and the official gRPC clients, Java and Python, behind it.
 
-The clients' programs (java-grpc/GrpcScenarios.java, grpc/scenarios.py) run all scenarios once; each test looks at
+The clients' programs (java-grpc/GrpcScenarios.java, grpc/scenarios.py) run all scenarios; each test looks at
 one outcome. Run at RocketMQ's broker as well (AEROBEE_INTEROP_TARGET=both) the same outcomes are expected.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -43,7 +44,7 @@ OWN = {
         "big": "[3145728|true]",
         "priority": "[p3|3, p3|3, p2|2, p1|1, p0|0, p0|0]",
         "nowhere": "NotFoundException",
-        "wrongtype": "?",
+        "wrongtype": "IllegalArgumentException",
     },
     "python": {
         "simple": "[" + ", ".join(f"m{i}|tag{i}|key{i}|{{p: v{i}}}|1" for i in range(6)) + "] then 0",
@@ -52,10 +53,10 @@ OWN = {
         "delay": "[later|true]",
         "big": "[3072000|true]",
         "priority": "[p3|3, p2|2, p1|1, p0|0]",
-        "nowhere": "NotFoundException",
-        "wrongtype": "?",
+        "wrongtype": "IllegalArgumentException",
     },
 }
+REFERENCE_TRIES = 2
 CASES = [(language, name) for language, own in OWN.items() for name in {**EXPECTED, **own}]
 
 
@@ -68,6 +69,8 @@ def proxied(
     cluster = Cluster(
         kind, root, enablePropertyFilter="true", recallMessageEnable="true", transactionCheckInterval="3000",
         transactionTimeOut="5000", mappedFileSizeCommitLog=str(32 << 20),
+        # RocketMQ compares the 37 MB of its timer wheel byte by byte with each of these flushes.
+        timerFlushIntervalMs="10000",
     )  # fmt: skip
     proxy = Proxy(root / "proxy", cluster.namesrv)
     try:
@@ -79,23 +82,57 @@ def proxied(
         cluster.stop()
 
 
+@dataclass(slots=True)
+class Outcomes:
+    """What each scenario of each language ended with, and in which topic."""
+
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    topics: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def found(self, language: str, scenario: str) -> str:
+        """The outcome; Python writes lists with quotation marks, and True."""
+        text = self.texts[language].get(scenario, "no outcome")
+        return text.replace("'", "").replace('"', "").replace("True", "true")
+
+    def wrong(self, language: str) -> list[str]:
+        return [name for name, text in expected(language).items() if self.found(language, name) != text]
+
+
+def expected(language: str) -> dict[str, str]:
+    return {**EXPECTED, **OWN[language]}
+
+
 @pytest.fixture(scope="module")
 def outcomes(
-    proxied: tuple[Cluster, Proxy], driver: Driver, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, str]]:
-    """{language: {scenario: outcome}}."""
+    kind: str, proxied: tuple[Cluster, Proxy], driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> Outcomes:
+    """Every scenario once. What RocketMQ's own broker does not do on a busy machine is done again there, alone, once.
+
+    The proxy gives its calls to a broker two seconds, and the Python client neither repeats what failed nor goes on with a queue
+    whose receive failed. At RocketMQ's broker, a JVM beside two others, that happens when the machine does other work: all outcomes
+    were as expected at a load of 5 on two cores, 5 to 9 of Python's were not at a load of 8 to 19, with ProxyTimeoutException among
+    them. Ours were as expected in the same runs, and get no second chance.
+    """
     cluster, proxy = proxied
-    found = {}
-    for language, own in OWN.items():
-        prefix = f"grpc_{language}"
-        for name in {**EXPECTED, **own}:
-            if name != "nowhere":
-                make_topic(driver, cluster, f"{prefix}_{name}", TYPES.get(name, "NORMAL"))
-        # All other groups come to be when they are used.
-        make_group(driver, cluster, f"G{prefix}_fifo", "-o", "true")
-        make_group(driver, cluster, f"G{prefix}_deadletter", "-r", "1")
-        found[language] = grpc_scenarios(language, proxy, prefix, tmp_path_factory.mktemp(language))
-    return found
+    all_found = Outcomes()
+    for language in OWN:
+        again = list(expected(language))
+        for number in range(1 if kind == "aerobee" else REFERENCE_TRIES):
+            prefix = f"grpc_{language}{number or ''}"
+            for name in again:
+                all_found.topics[language, name] = f"{prefix}_{name}"
+                if name != "nowhere":
+                    make_topic(driver, cluster, f"{prefix}_{name}", TYPES.get(name, "NORMAL"))
+            # All other groups come to be when they are used.
+            make_group(driver, cluster, f"G{prefix}_fifo", "-o", "true")
+            make_group(driver, cluster, f"G{prefix}_deadletter", "-r", "1")
+            texts = grpc_scenarios(language, proxy, prefix, tmp_path_factory.mktemp(language), *again)
+            all_found.texts.setdefault(language, {}).update(texts)
+            again = all_found.wrong(language)
+            if not again:
+                break
+            print(f"{kind}, {language}, run {number}: {[(name, texts.get(name)) for name in again]}")
+    return all_found
 
 
 def make_topic(driver: Driver, cluster: Cluster, topic: str, message_type: str) -> None:
@@ -112,21 +149,16 @@ def make_group(driver: Driver, cluster: Cluster, group: str, *options: str) -> N
 
 
 @pytest.mark.parametrize(("language", "scenario"), CASES)
-def test_a_grpc_client_through_the_proxy(
-    outcomes: dict[str, dict[str, str]], language: str, scenario: str
-) -> None:
-    expected = {**EXPECTED, **OWN[language]}[scenario]
-    found = outcomes[language].get(scenario, "no outcome")
-    # Python writes lists with quotation marks and True.
-    assert found.replace("'", "").replace('"', "").replace("True", "true") == expected
+def test_a_grpc_client_through_the_proxy(outcomes: Outcomes, language: str, scenario: str) -> None:
+    assert outcomes.found(language, scenario) == expected(language)[scenario]
 
 
 @pytest.mark.parametrize("language", OWN)
 def test_what_failed_too_often_is_a_dead_letter(
-    proxied: tuple[Cluster, Proxy], outcomes: dict[str, dict[str, str]], language: str
+    proxied: tuple[Cluster, Proxy], outcomes: Outcomes, language: str
 ) -> None:
     cluster, _ = proxied
-    assert outcomes[language]["deadletter"]
-    topic = f"%DLQ%Ggrpc_{language}_deadletter"
+    assert outcomes.found(language, "deadletter") != "no outcome"
+    topic = f"%DLQ%G{outcomes.topics[language, 'deadletter']}"
     header, body = call(cluster.broker.address, 30, {"topic": topic, "queueId": "0"})
-    assert (header["extFields"]["offset"], body) == ("1", b""), json.dumps(outcomes)
+    assert (header["extFields"]["offset"], body) == ("1", b""), json.dumps(outcomes.texts)

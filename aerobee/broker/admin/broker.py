@@ -43,7 +43,7 @@ RESTART_KEYS = frozenset(
         "advertisedListeners", "bindAddress", "brokerClusterName", "brokerTopicEnable", "clusterTopicEnable",
         "enableCalcFilterBitMap", "enablePopBufferMerge", "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter",
         "msgTraceTopicName", "traceTopicEnable", "transactionOpBatchInterval", "transactionOpMsgMaxSize", "brokerIP1", "brokerIP2", "brokerId",
-        "brokerName", "brokerRole", "enableVipListener", "listenPort",
+        "brokerName", "brokerRole", "defaultTopicQueueNums", "enableVipListener", "listenPort",
         "listeners", "metricsExporterType", "metricsPromExporterHost", "metricsPromExporterPort", "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
         "frameReceiveTimeoutMillis", "tlsHandshakeTimeoutMillis",
     }

@@ -244,13 +244,20 @@ def half(producer: Any, topic: str, body: str) -> Any:
 
 
 def run_transaction(topic: str) -> str:
+    """One that nobody decided, then one of each decision.
+
+    In this order: RocketMQ's check of half messages burns a core for up to a minute while one that is undecided lies behind
+    decided ones (TransactionalMessageServiceImpl.check goes round without a pause then).
+    """
     checker = Checker()
     with producing(topic, checker) as producer, simple(topic) as consumer:
-        for body in ("commit", "rollback", "checked"):
+        patiently(lambda: half(producer, topic, "checked"))
+        found = receive(consumer, 1, text)
+        for body in ("rollback", "commit"):
             transaction = patiently(lambda body=body: half(producer, topic, body))
-            if body != "checked":
-                patiently(getattr(transaction, body))
-        return f"{sorted(receive(consumer, 2, text))} checked {'checked' in checker.checked}"
+            patiently(getattr(transaction, body))
+        found += receive(consumer, 1, text)
+        return f"{found} checked {'checked' in checker.checked}"
 
 
 def run_big(topic: str) -> str:
@@ -294,26 +301,14 @@ def run_invisible(topic: str) -> str:
         return str(found)
 
 
-def refused(topic: str, **fields: Any) -> str:
-    """What a send that cannot be ends with; the time-outs of a busy machine are no answer."""
-    with Started(lambda: Producer(configuration(), None, None)) as producer:
-        for attempt in range(20):
-            try:
-                producer.send_once(message(topic, "x", **fields))
-                return "sent"
-            except Exception as error:
-                if attempt == 19 or "imeout" not in repr(error):
-                    return type(error).__name__
-                time.sleep(1)
-    raise AssertionError("not reached")
-
-
-def run_nowhere(topic: str) -> str:
-    return refused(topic)
-
-
 def run_wrongtype(topic: str) -> str:
-    return refused(topic, message_group="a group in a topic of normal messages")
+    """What a message for the wrong kind of topic ends with."""
+    with producing(topic) as producer:
+        try:
+            producer.send_once(message(topic, "x", message_group="a group in a topic of normal messages"))
+        except Exception as error:
+            return type(error).__name__
+    return "sent"
 
 
 def run_deadletter(topic: str) -> str:

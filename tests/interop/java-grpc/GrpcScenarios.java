@@ -208,17 +208,20 @@ public class GrpcScenarios {
                      return text(view).equals("rollback") ? TransactionResolution.ROLLBACK : TransactionResolution.COMMIT;
                  }).build();
              SimpleConsumer consumer = simpleConsumer(topic, FilterExpression.SUB_ALL)) {
-            for (String body : new String[] {"commit", "rollback", "checked"}) {
+            // The undecided one first: RocketMQ's check of half messages burns a core for up to a minute while one that is
+            // undecided lies behind decided ones (TransactionalMessageServiceImpl.check goes round without a pause then).
+            producer.send(message(topic, "checked").build(), producer.beginTransaction());
+            List<String> found = new ArrayList<>(receive(consumer, 1, view -> true, GrpcScenarios::text));
+            for (String body : new String[] {"rollback", "commit"}) {
                 Transaction transaction = producer.beginTransaction();
                 producer.send(message(topic, body).build(), transaction);
                 if (body.equals("commit")) {
                     transaction.commit();
-                } else if (body.equals("rollback")) {
+                } else {
                     transaction.rollback();
                 }
             }
-            List<String> found = receive(consumer, 2, view -> true, GrpcScenarios::text);
-            Collections.sort(found);
+            found.addAll(receive(consumer, 1, view -> true, GrpcScenarios::text));
             return found + " checked " + checked.contains("checked");
         }
     }

@@ -133,6 +133,15 @@ def test_every_command_of_the_table_exists_in_its_module() -> None:
         (["--nameserver-port", "10921", "--brokers", "2"], "port 10921 is both"),
         (["--port", "64999", "--brokers", "64"], "leaves no room"),
         (["--set", "nope=1"], "`aerobee broker -p` prints every key"),
+        (
+            ["--set", "bindAddress=0.0.0.0"],
+            "--set bindAddress: `aerobee up` decides it for its brokers, --host says it",
+        ),
+        (["--set", "brokerIP1=10.0.0.1"], "--advertise says it"),
+        (
+            ["--set", "brokerName=mine"],
+            "--set brokerName: `aerobee up` decides it for its brokers; `aerobee broker`",
+        ),
     ],
 )
 def test_up_refuses_what_cannot_be_before_anything_starts(

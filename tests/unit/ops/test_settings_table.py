@@ -69,7 +69,9 @@ LIVE: dict[str, frozenset[str]] = {
     "nameserver": frozenset(fields_by_key(NameServerConfig)) - START_ONLY_KEYS - set(WITHOUT_EFFECT_KEYS),
 }
 # What runs once, when a part is made.
-MAKING = ("__init__", "__post_init__", "_make_h", "open_")
+MAKING = ("__init__", "__post_init__", "_make_h", "open_", "create_system_topics", "first_role", "start_")
+# What has fields of the same names and is no configuration.
+REQUESTS = ("header", "request", "wish")
 
 
 @functools.cache
@@ -98,9 +100,16 @@ def read_by(node: ast.AST) -> set[str]:
 
 
 def read_in(function: ast.AST) -> set[str]:
-    return {each.attr for each in ast.walk(function) if isinstance(each, ast.Attribute)} | {
-        str(each.value) for each in ast.walk(function) if isinstance(each, ast.Constant)
-    }
+    """Attributes of what is no request, and texts, but for the names of fields that are written (keys of a dict)."""
+    found: set[str] = set()
+    fields = {id(key) for each in ast.walk(function) if isinstance(each, ast.Dict) for key in each.keys}
+    for each in ast.walk(function):
+        if isinstance(each, ast.Attribute):
+            if not (isinstance(each.value, ast.Name) and each.value.id in REQUESTS):
+                found.add(each.attr)
+        elif isinstance(each, ast.Constant) and id(each) not in fields:
+            found.add(str(each.value))
+    return found
 
 
 @pytest.mark.parametrize("name", CONFIGS)
