@@ -2,7 +2,7 @@
 
 Checked at each call of a handler: every message before this one was handled or became a dead letter, and no other handler
 works on this queue, in whichever member. At the end: all messages are handled, offsets are committed.
-AEROBEE_SEEDS sets how many seeds run (10,000 take about eight minutes), AEROBEE_SEED the first one.
+AEROBEE_SEEDS sets how many seeds run (10,000 take a quarter of an hour of one core), AEROBEE_SEED the first one.
 """
 
 from __future__ import annotations

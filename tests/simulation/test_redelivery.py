@@ -3,7 +3,7 @@
 Checked at each commit: no offset passes a message that was neither handled nor taken back by the broker. At each call of a
 handler: the n-th try follows a failed one before it, and there are no more than allowed. At the end: each message was
 handled, or lies with the dead letters after as many failures as are allowed; offsets are committed.
-AEROBEE_SEEDS sets how many seeds run (10,000 take about ten minutes), AEROBEE_SEED the first one.
+AEROBEE_SEEDS sets how many seeds run (10,000 take a quarter of an hour of one core), AEROBEE_SEED the first one.
 """
 
 from __future__ import annotations
