@@ -153,9 +153,9 @@ def main() -> None:
     found = Figures()
     with contextlib.ExitStack() as stack:
         masters = [
-            stack.enter_context(servers.aerobee(name="alone")),
-            stack.enter_context(servers.aerobee(name="async")),
-            stack.enter_context(servers.aerobee(name="sync", extra=SYNC)),
+            stack.enter_context(servers.aerobee(name="alone", extra=servers.PATIENT)),
+            stack.enter_context(servers.aerobee(name="async", extra=servers.PATIENT)),
+            stack.enter_context(servers.aerobee(name="sync", extra={**SYNC, **servers.PATIENT})),
         ]
         if options.rocketmq:
             for name, extra in (("rocketmq", {}), ("rocketmq-sync", SYNC)):
