@@ -175,8 +175,9 @@ impl Transactions {
         }
         let turn = self.turn(shared, burst)?;
         let (half_topic, half_queue) = turn.half.filter(|_| turn.takes_halves).ok_or(Stop::Slow)?;
-        let (topic, queue) = shared.find(burst.writing.py, topic, queue)?;
+        // Before the queue is looked up: a message that is refused opens none.
         let unique_key = pairs.unique_key.filter(|key| is_alphanumeric(key)).ok_or(Stop::Slow)?;
+        let (topic, queue) = shared.find(burst.writing.py, topic, queue)?;
         shared.set_unique_key(unique_key);
         hashes.clear();
         let tag_code = shared.hash(half_topic, &pairs, hashes);

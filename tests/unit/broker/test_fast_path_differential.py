@@ -6,14 +6,17 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aerobee.broker.fastpath.choice import NATIVE, choose_backend
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.errors import ConfigError
+from aerobee.message import encode_properties, pack_host
 from tests.fuzz import fastpath_differential, fastpath_sockets, fastpath_worlds
 from tests.fuzz.fastpath_differential import Disagreement, run
+from tests.unit.broker.sending import send_frame
 
 BURSTS = int(os.environ.get("AEROBEE_FAST_PATH_BURSTS", "1500"))
 
@@ -74,3 +77,16 @@ def test_what_turns_of_sockets_do_otherwise_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(fastpath_sockets._Exchange, "_next_turn", lambda exchange: next_turn(exchange) + 1)
     with pytest.raises(Disagreement, match=r"store 0, burst \d+: one burst and turns of sockets .*written: "):
         run(300, seed=1, socket_stores=1)
+
+
+@pytest.mark.parametrize("name", [PYTHON, NATIVE])
+def test_a_half_message_without_a_key_opens_no_queue(name: str, tmp_path: Path) -> None:
+    twin = fastpath_worlds.Twin(tmp_path, name)
+    try:
+        half = {"TRAN_MSG": "true", "PGROUP": "PG", "WAIT": "true"}
+        for number, key in enumerate(({}, {"UNIQ_KEY": "K-1"}, {"UNIQ_KEY": "K1"})):
+            frame = send_frame("TopicNormal", f="4", properties=encode_properties({**half, **key}))
+            used = twin.burst(frame, 0, pack_host("10.0.0.1", 1))[1]
+            assert (used > 0) == (("TopicNormal", 1) in twin.store.queues) == (number == 2)
+    finally:
+        twin.close()
