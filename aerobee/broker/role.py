@@ -52,14 +52,19 @@ class RoleState:
         # Whether consumers may pull here, slaveReadEnable aside.
         self.serves_reads = role is not Role.FENCED
 
-    def change(self, role: Role, reason: str, *, epoch: int | None = None) -> None:
-        """Take another role; who listens is told after it has changed. Raises ValueError for an epoch that goes back."""
+    def change(
+        self, role: Role, reason: str, *, epoch: int | None = None, is_provisional: bool = False
+    ) -> None:
+        """Take another role; who listens is told after it has changed. Raises ValueError for an epoch that goes back.
+
+        `is_provisional`: nobody has said it yet, as for RoleState().
+        """
         if epoch is not None and epoch < self.epoch:
             raise ValueError(f"the epoch went from {self.epoch} back to {epoch}")
         if epoch is not None:
             self.epoch = epoch
         level = logging.INFO if self._is_provisional else logging.WARNING
-        self._is_provisional = False
+        self._is_provisional = self._is_provisional and is_provisional
         if role is self.role:
             self.reason = reason
             return

@@ -125,7 +125,9 @@ class Replication:
                     self._tasks.append(
                         asyncio.create_task(self.metadata.run(master.broker), name="ha-metadata")
                     )
-        self._role.change(Role.SLAVE, reason, epoch=max(epoch, self._role.epoch))
+        self._role.change(
+            Role.SLAVE, reason, epoch=max(epoch, self._role.epoch), is_provisional=master is None
+        )
 
     def state(self) -> ReplicationState:
         """For admin requests and `aerobee doctor`."""

@@ -67,6 +67,7 @@ def test_a_change_is_warned_of_unless_nobody_had_said_the_role_before(
 ) -> None:
     caplog.set_level(logging.INFO, "aerobee.broker.role")
     state = RoleState(Role.SLAVE, "nobody has said", is_provisional=True)
+    state.change(Role.SLAVE, "there is no master yet", is_provisional=True)
     state.change(Role.MASTER, "the controllers made it so", epoch=1)
     state.change(Role.FENCED, "its lease ran out", epoch=1)
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
