@@ -66,11 +66,12 @@ UP_SAYS = {
     "enableControllerMode": "--replicas",
     "controllerAddr": "--controller-port",
 }
-HEALTHY_WITHIN_S = 30.0  # recovery of a store after a crash takes part of it
+HEALTHY_WITHIN_S = 180.0  # recovery of a store after a crash takes part of it, on a machine that may be busy
 POLL_S = 0.05
 # Certificates given by --set hold for the NameServer, too. tls.server.mode is the brokers' only: they register in plain.
 NAMESERVER_TOO = ("tls.server.keyP", "tls.server.certPath")
 NOTE_AFTER_S = 3.0
+NOTE_AGAIN_S = 15.0
 # A throw-away cluster needs no gigabyte files; one on disk keeps RocketMQ's sizes, so that either product opens it.
 EPHEMERAL = {
     "mappedFileSizeCommitLog": "67108864",
@@ -480,7 +481,7 @@ async def _wait_until_healthy(
                     f"{address}: {why}" for address, why in broker.registration.failures.items()
                 )
             if time.monotonic() > note_at:
-                note_at = deadline + 1
+                note_at += NOTE_AGAIN_S
                 out.note(f"waiting: {missing}")
             if time.monotonic() > deadline:
                 raise UnhealthyError(

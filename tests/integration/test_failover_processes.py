@@ -97,7 +97,7 @@ async def up(tmp_path: Path) -> AsyncIterator[Up]:
             line = await process.stdout.readline()
         assert line, (tmp_path / "up.log").read_text()
         ready = json.loads(line)
-        assert ready["event"] == "ready", ready
+        assert ready.get("event") == "ready", ready
         # Who becomes what at a first start is nothing to warn of.
         said = (tmp_path / "up.log").read_text()
         assert "is now master" not in said, said

@@ -288,7 +288,7 @@ async def test_a_member_that_falls_silent_stops_before_another_one_takes_its_que
             await wait_until(lambda: members(cluster) == 1)
             await cluster.advance_clock(5.0, step_s=0.5)
             await wait_until(lambda: log.count() == 8)
-            assert len(second.owned) == 5
+            await wait_until(lambda: len(second.owned) == 5)
         assert sorted(ended) == [0, 1, 2, 3]
     log.check()
 

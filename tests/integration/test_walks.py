@@ -43,6 +43,7 @@ CODECS = frozenset(
         "store/record_layout.py", "store/stored_message.py", "broker/fastpath/request.py",
     }
 )  # fmt: skip
+WATCHES = frozenset({"remoting/loop_watch.py"})  # called when a step took long, which may happen to any
 UNIQUE_KEY = "7F00000160D9E3927C4D698557712B98"  # in the request, in the record and in the reply
 FILES_MAX = {
     "send": 12,
@@ -68,7 +69,7 @@ class Walk:
         if not any(_is_message(frame.f_locals[name]) for name in names if name in frame.f_locals):
             return
         file = code.co_filename[len(f"{ROOT}/") :]
-        if file in CODECS:
+        if file in CODECS or file in WATCHES:
             return
         if file not in self.files:
             self.files.append(file)
