@@ -591,14 +591,19 @@ class LogAppender:
             while offset > queue.min_offset:
                 entry = queue.entry(offset - 1)
                 if entry is not None:
-                    if entry[0] + entry[1] <= bound:
+                    if self._end_of(entry) <= bound:
                         break
                     last = last or entry
                 offset -= 1
             queue.readable_max = offset
             if last is not None:
-                unseen.append((last[0] + last[1], queue, queue.max_offset, last[2]))
+                unseen.append((self._end_of(last), queue, queue.max_offset, last[2]))
         self._unseen = deque(sorted(unseen, key=lambda each: each[0]))
+
+    def _end_of(self, entry: tuple[int, int, int]) -> int:
+        """Where the record of an entry ends. None ends behind the log: an entry that says so is damaged, and mended when it is
+        read, for which it is to be seen."""
+        return min(entry[0] + entry[1], self.log.end)
 
     def show_safe(self, bound: int) -> None:
         """Where records are held: those that end at or before `bound` may be seen. Never raises."""
