@@ -101,7 +101,8 @@ def check_handler(handler: object, what: str = "handler", arguments: tuple[str, 
         # A call of one runs none of its lines: every message would count as handled.
         raise UsageError(f"{what} has a yield in it: it is a function that handles its message and returns")
     try:
-        signature = inspect.signature(handler)
+        # What a decorator wraps may take more: the wrapper is what is called.
+        signature = inspect.signature(handler, follow_wrapped=False)
     except (TypeError, ValueError):  # some that are written in C tell nothing of their arguments
         return
     try:

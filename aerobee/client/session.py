@@ -102,10 +102,16 @@ class Session:
         if self.is_open:
             raise UsageError("this client is started already; use one object for each `async with`")
         if self._loop is not None:
-            raise UsageError("this client was closed, it does not open again: make a new one")
+            raise UsageError(
+                "this client was closed, or its start failed: it does not open again, make a new one"
+            )
         self._loop = asyncio.get_running_loop()
         if not self.client_ip:
-            self.client_ip = await local_ip(self.nameservers.addresses)
+            try:
+                self.client_ip = await local_ip(self.nameservers.addresses)
+            except BaseException:
+                self._loop = None  # nothing was opened: a start that was cut off may be tried again
+                raise
         instance = self.config.instance or f"{os.getpid()}#{self.random.getrandbits(48)}"
         parts = [self.client_ip, instance, *filter(None, (self.config.unit_name, self._id_suffix))]
         self.client_id = "@".join(parts)

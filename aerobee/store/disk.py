@@ -223,17 +223,18 @@ def _take_rights(descriptor: int, model: os.stat_result) -> None:
     """Give an open file the owner, the group and the mode of another. Nobody may read it then who may not read that one.
 
     Who is not root can give nothing away: the owner stays this process's then, and a group that it is not in loses its rights
-    to what all others have.
+    to what all others have. The same where an id is none of this user namespace's (EINVAL), as in a container, or the file
+    system has no owners.
     """
     mode = stat.S_IMODE(model.st_mode)
     own = os.fstat(descriptor)
     if own.st_uid != model.st_uid:
-        with contextlib.suppress(PermissionError):
+        with contextlib.suppress(OSError):
             os.fchown(descriptor, model.st_uid, -1)
     if own.st_gid != model.st_gid:
         try:
             os.fchown(descriptor, -1, model.st_gid)
-        except PermissionError:
+        except OSError:
             mode = (mode & ~0o070) | (mode & 0o007) << 3
     os.fchmod(descriptor, mode)
 

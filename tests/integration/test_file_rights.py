@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -114,11 +115,14 @@ def test_the_owner_stays(tmp_path: Path) -> None:
     assert (found.st_uid, found.st_gid, mode(path)) == (1234, 2345, 0o600)
 
 
-def test_a_group_that_cannot_be_given_has_no_more_than_all_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
+def test_a_group_that_cannot_be_given_has_no_more_than_all_others(tmp_path: Path, error: int) -> None:
+    """Not by this user; not in this user namespace, as a container's; not on this file system."""
     path = hidden(tmp_path / "file", "old")
     path.chmod(0o664)
     known = path.stat()
-    other = os.stat_result((*known[:5], known.st_gid + 1, *known[6:]))
-    with mock.patch("os.stat", return_value=other), mock.patch("os.fchown", side_effect=PermissionError):
+    other = os.stat_result((*known[:4], known.st_uid + 1, known.st_gid + 1, *known[6:]))
+    refusal = OSError(error, os.strerror(error))
+    with mock.patch("os.stat", return_value=other), mock.patch("os.fchown", side_effect=refusal):
         RealDisk().replace_file(str(path), b"new")
     assert mode(path) == 0o644

@@ -66,7 +66,7 @@ class ActingDeliveries:
         waiting = await self._all()
         if waiting:
             log.warning("%d messages wait here for their time; they go to other brokers", len(waiting))
-        leaving: dict[asyncio.Task[bool], Waits] = {}
+        leaving: dict[asyncio.Task[bool | None], Waits] = {}
         try:
             while (waiting or leaving) and not self._is_over:
                 self._send_due(waiting, leaving)
@@ -80,14 +80,14 @@ class ActingDeliveries:
                 task.cancel()
             await asyncio.gather(*leaving, return_exceptions=True)
 
-    def _send_due(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool], Waits]) -> None:
+    def _send_due(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool | None], Waits]) -> None:
         """Let go what is due, as far as there is room."""
         now = self._clock.now_ms()
         while waiting and len(leaving) < AT_ONCE_MAX and waiting[0].due_ms <= now:
             waits = heapq.heappop(waiting)
             leaving[asyncio.create_task(self._send(waits), name="acting-send")] = waits
 
-    async def _pause(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool], Waits]) -> None:
+    async def _pause(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool | None], Waits]) -> None:
         """Until a send ended, or the next message is due and there is room for it."""
         pause_s = LOOK_S
         if waiting and len(leaving) < AT_ONCE_MAX:
@@ -97,13 +97,13 @@ class ActingDeliveries:
             return
         await asyncio.wait(leaving, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
 
-    def _note(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool], Waits]) -> None:
+    def _note(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool | None], Waits]) -> None:
         """Take down which messages have left; what nobody took is tried again a moment later, and holds nothing else up."""
         ended = [(task, waits) for task, waits in leaving.items() if task.done()]
         done = [waits for task, waits in ended if task.result()]
         for task, waits in ended:
             del leaving[task]
-            if not task.result():
+            if task.result() is False:
                 due_ms = self._clock.now_ms() + round(ERROR_PAUSE_S * 1000)
                 heapq.heappush(waiting, waits._replace(due_ms=due_ms))
         if not done:
@@ -155,11 +155,15 @@ class ActingDeliveries:
                 firsts.append(entry[0] if isinstance(entry, tuple) else self._store.log.min_offset)
         return max(self._store.log.min_offset, min(firsts))
 
-    async def _send(self, waits: Waits) -> bool:
+    async def _send(self, waits: Waits) -> bool | None:
+        """Whether another broker took it. None: it cannot leave from here, and the master, whose record may be whole, delivers it."""
         message = leaving(self._store, waits, self._inner_group)
         if message is None:
-            log.error("the message at %d can be delivered nowhere and is skipped", waits.physical_offset)
-            return True
+            log.error(
+                "the message at %d cannot be read or sent here: it waits for the master",
+                waits.physical_offset,
+            )
+            return None
         try:
             await self._bridge.send(message)
         except AerobeeError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PullConsumer, PushConsumer
+from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PullConsumer, PushConsumer, session
 from aerobee.client.received import ReceivedMessage
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import Message
@@ -72,6 +72,26 @@ async def test_a_client_that_was_closed_stays_closed(address: str) -> None:
     with pytest.raises(UsageError, match="make a new one"):
         await producer.start()
     with pytest.raises(UsageError, match="make a new one"):
+        await producer.send(Message("orders", b"x"))
+
+
+async def test_a_start_that_was_cut_off_before_anything_was_open_is_tried_again(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server's name was looked up for too long."""
+
+    async def never(addresses: object) -> str:
+        return await asyncio.get_running_loop().create_future()
+
+    producer = Producer(address, "PG")
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "local_ip", never)
+        starting = asyncio.create_task(producer.start())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    async with producer:
         await producer.send(Message("orders", b"x"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -38,6 +38,16 @@ def takes_none() -> None: ...
 def takes_two(message: object, context: object) -> None: ...
 
 
+def with_a_context(handler: Callable[[object, object], object]) -> Callable[[object], object]:
+    """A decorator as programs have them: it gives one argument more."""
+
+    @wraps(handler)
+    def call(message: object) -> object:
+        return handler(message, 1)
+
+    return call
+
+
 def is_taken(check: Callable[[Any], object], value: object) -> bool:
     try:
         check(value)
@@ -47,7 +57,16 @@ def is_taken(check: Callable[[Any], object], value: object) -> bool:
 
 
 @pytest.mark.parametrize(
-    "handler", [None, takes_one, partial(takes_two, context=1), print, [].append, lambda *a: a]
+    "handler",
+    [
+        None,
+        takes_one,
+        partial(takes_two, context=1),
+        with_a_context(takes_two),
+        print,
+        [].append,
+        lambda *a: a,
+    ],
 )
 def test_what_can_be_called_with_a_message_is_a_handler(handler: object) -> None:
     assert is_taken(check_handler, handler)
