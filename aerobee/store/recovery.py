@@ -437,6 +437,12 @@ class Recovery:
             if entry is None or not self._is_record_of(key, record.queue_offset, entry[0]):
                 self._queues.rewrite(record, properties)
                 outcome = "mended"
+            elif entry[0] < record.physical_offset and len(report.notes) < _NOTES_MAX:
+                report.notes.append(
+                    f"the record at {self._scanner.place(record.physical_offset)} says that it is message "
+                    f"{record.queue_offset} of queue {record.queue_id} of {record.topic}, which the record at {entry[0]} is: "
+                    "it is left out of its queue"
+                )
         if outcome in ("added", "began"):
             report.queue_entries_added += 1
         if outcome == "began" and self._dispatch_from > self._log.min_offset and not self._checks_all:
