@@ -124,6 +124,9 @@ class Applier:
 
     async def _run(self, back: bool) -> int:
         await self._check(back)
+        if self._journal.was_cut_off():
+            # Its last request may be on its way to a broker, or at one that is slow: it shall not come behind what is done here.
+            await self._clock.sleep(self._config.routes_s)
         direction = BACK if back else FORWARD
         self._journal.note(
             "begin",
@@ -220,6 +223,11 @@ class Applier:
         states, settings, _ = await self._admin.states(change.topic, self._masters)
         if settings is None:
             raise PlanOutgrown(f"topic {change.topic} is not there any more")
+        self._check_states(change, states, settings, begun=begun)
+
+    def _check_states(
+        self, change: TopicChange, states: Mapping[str, State], settings: Settings, *, begun: bool = True
+    ) -> None:
         passed = self._passed(change)
         for name, state in states.items():
             allowed = passed.get(name, {ABSENT})
@@ -232,7 +240,6 @@ class Applier:
                     f"topic {change.topic} has {state.read} queues to read and {state.write} to write at {name}, the plan "
                     f"knows {expected}: somebody changed it since. Make a new plan"
                 )
-
         promises = settings.order or settings.message_type == FIFO
         if promises and not change.keeps_keys:
             raise UsageError(
@@ -265,6 +272,7 @@ class Applier:
                 states, settings, remnants = await self._admin.states(change.topic, self._masters)
                 if settings is None:
                     raise PlanOutgrown(f"topic {change.topic} was deleted meanwhile")
+                self._check_states(change, states, settings)
                 late = await self._come_late(change, states)
                 for name, state in late.items():
                     await self._admin.put_state(change.topic, self._masters[name], state, settings)
@@ -307,6 +315,11 @@ class Applier:
             await self._turn()
         match step.kind:
             case Kind.GROW | Kind.ALLOW | Kind.TAKE:
+                state = (await admin.state_at(topic, self._masters[step.broker]))[0]
+                # Hours may have gone since it was looked at; queues that somebody made meanwhile would go out of sight.
+                self._check_states(change, {step.broker: state}, settings)
+                if state.read > step.state.read:
+                    return False
                 await admin.put_state(topic, self._masters[step.broker], step.state, settings)
             case Kind.SEED:
                 await admin.seed(topic, step.broker, self._masters[step.broker], _ids(step))
@@ -360,19 +373,20 @@ class Applier:
         """
         deadline = self._clock.monotonic() + self._config.drain_s
         since: float | None = None
-        ends: dict[int, int] = {}
+        ends: dict[int, int] | None = None  # at the look before
         # While queues are caught up with nobody writes at all; otherwise those that stay are written.
         expected = State(step.end, 0 if step.kind is Kind.CATCH_UP else step.first)
         while True:
             if await self._count_in(step, change, expected) is None:
                 return False
-            reason = await self._not_drained(step.topic, step.broker, _ids(step))
+            leaves = step.kind is Kind.DRAIN and not step.first
+            reason = await self._not_drained(step.topic, step.broker, _ids(step), leaves=leaves)
             now = self._clock.monotonic()
             found = await self._admin.ends(step.topic, step.broker, _ids(step))
-            is_quiet = not reason and found == ends
+            is_quiet = not reason and ends in (None, found)
             if not is_quiet:
                 since = None
-                ends = found
+            ends = found
             if not reason:
                 if since is None:
                     since = now
@@ -403,9 +417,13 @@ class Applier:
             )
         return count
 
-    async def _not_drained(self, topic: str, broker: str, ids: range) -> str:
-        reason = await self._admin.unread(topic, broker, ids, self._config.ignored_groups)
-        return reason or await self._admin.arrivals(topic, broker, self._masters[broker], ids)
+    async def _not_drained(self, topic: str, broker: str, ids: range, *, leaves: bool) -> str:
+        """`leaves`: the broker keeps nothing of the topic, neither what POP groups get again."""
+        admin, address, ignored = self._admin, self._masters[broker], self._config.ignored_groups
+        reason = await admin.unread(topic, broker, ids, ignored)
+        if not reason and leaves:
+            reason = await admin.waiting_again(topic, broker, address, ignored)
+        return reason or await admin.arrivals(topic, broker, address, ids)
 
     async def _remove(self, step: Step, change: TopicChange, settings: Settings) -> bool:
         """Take the queues out of sight; false when something came into them at the last moment, and they are readable again.
@@ -420,7 +438,7 @@ class Applier:
             return False
         ids = range(step.first, max(step.end, count))
         before = await self._admin.ends(topic, broker, ids)
-        reason = await self._not_drained(topic, broker, ids)
+        reason = await self._not_drained(topic, broker, ids, leaves=step.state == ABSENT)
         if await self._count_in(step, change, expected) is None:
             return False
         if not reason:
@@ -449,7 +467,7 @@ class Applier:
         """Delete what a topic without permissions has left at a broker; false when it has something unread, which can be read again."""
         topic, address = change.topic, self._masters[name]
         count = (await self._admin.state_at(topic, address))[1]
-        reason = await self._not_drained(topic, name, range(count))
+        reason = await self._not_drained(topic, name, range(count), leaves=True)
         state, shown = (await self._admin.state_at(topic, address))[0], State(count, 0)
         if state != ABSENT or (reason and shown not in self._passed(change)[name]):
             raise PlanOutgrown(

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aerobee.client.config import MessageModel
 from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, committed_offset, end_offset
-from aerobee.client.results import TopicInfo
 from aerobee.errors import (
     AerobeeError,
     RemoteError,
@@ -26,23 +25,30 @@ from aerobee.placement.arrivals import ArrivalCalls
 from aerobee.placement.model import Load
 from aerobee.placement.steps import ABSENT, State
 from aerobee.remoting import fastjson
+from aerobee.remoting.body.pop_handle import retry_topic_v1, retry_topic_v2
 from aerobee.remoting.body.route import MASTER_ID, TopicRouteData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
-from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE, SINGLE_TAG
+from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE, SINGLE_TAG, TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import boolean_text
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 SYSTEM_GROUPS = ("CID_RMQ_SYS_", "TOOLS_", "SELF_TEST", "__MONITOR", "CID_ONS")
 CALLS_AT_ONCE = 32
+TYPE_ATTRIBUTE = "message.type"
+UNSPECIFIED = "UNSPECIFIED"  # a message type
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a topic is, beside its queues: the same at each broker."""
+    """What a topic is, beside its queues: the same at each broker. `attributes`, `filter_type` and `flags` are what a broker gets that has
+    nothing of it yet; others keep theirs."""
 
     order: bool
     message_type: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    filter_type: str = SINGLE_TAG
+    flags: int = 0
 
 
 class PlacementAdmin(ArrivalCalls):
@@ -63,47 +69,55 @@ class PlacementAdmin(ArrivalCalls):
         """What each broker has of a topic, what the topic is (None when nobody has it), and who has a remnant without permissions."""
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
 
-        async def ask(name: str) -> tuple[str, TopicInfo | None]:
+        async def ask(name: str) -> tuple[str, TopicConfig | None]:
             async with gate:
-                try:
-                    return name, await self.topic_config_at(topic, masters[name])
-                except TopicNotExist:
-                    return name, None
+                return name, await self._config_at(topic, masters[name])
 
         found = dict(await asyncio.gather(*map(ask, masters)))
-        states = {name: ABSENT if info is None else _state(info) for name, info in found.items()}
-        info = next((info for info in found.values() if info is not None), None)
-        remnants = {name for name, info in found.items() if info is not None and states[name] == ABSENT}
-        return states, None if info is None else Settings(info.order, info.message_type), remnants
+        states = {name: ABSENT if config is None else _state(config) for name, config in found.items()}
+        remnants = {name for name, config in found.items() if config is not None and states[name] == ABSENT}
+        # What a remnant has may be of long ago.
+        known = [found[name] for name in sorted(found, key=lambda name: name in remnants)]
+        config = next((config for config in known if config is not None), None)
+        return states, None if config is None else _settings(config), remnants
 
     async def state_at(self, topic: str, address: str) -> tuple[State, int]:
         """What one broker has of a topic, and how many queue ids exist there, whatever may be done with them; (ABSENT, 0) without it."""
-        try:
-            info = await self.topic_config_at(topic, address)
-        except TopicNotExist:
+        config = await self._config_at(topic, address)
+        if config is None:
             return ABSENT, 0
-        return _state(info), max(info.read_queue_count, info.write_queue_count)
+        return _state(config), max(config.read_queue_nums, config.write_queue_nums)
+
+    async def _config_at(self, topic: str, address: str) -> TopicConfig | None:
+        try:
+            answer = await self._call(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": "true"})
+        except TopicNotExist:
+            return None
+        return TopicConfig.decode(answer.body)
 
     async def put_state(self, topic: str, address: str, state: State, settings: Settings) -> None:
         """Give a broker so many queues of a topic; ABSENT takes every permission and leaves the queues."""
         perm = (PERM_READ if state.read else 0) | (PERM_WRITE if state.write else 0)
-        if state == ABSENT:
-            info = await self.topic_config_at(topic, address)
-            read, write = info.read_queue_count, info.write_queue_count
-        else:
+        own = await self._config_at(topic, address)
+        if state != ABSENT:
             read, write = state.read, state.write or state.read
+        elif own is not None:
+            read, write = own.read_queue_nums, own.write_queue_nums
+        else:
+            return  # it has nothing of it
+        attributes = dict(settings.attributes) if own is None else {}
+        if settings.message_type != UNSPECIFIED:
+            attributes[TYPE_ATTRIBUTE] = settings.message_type
         fields = {
             "topic": topic,
             "defaultTopic": "TBW102",
             "readQueueNums": str(read),
             "writeQueueNums": str(write),
             "perm": str(perm),
-            "topicFilterType": SINGLE_TAG,
-            "topicSysFlag": "0",
+            "topicFilterType": settings.filter_type if own is None else own.topic_filter_type,
+            "topicSysFlag": str(settings.flags if own is None else own.topic_sys_flag),
             "order": boolean_text(settings.order),
-            "attributes": ""
-            if settings.message_type == "UNSPECIFIED"
-            else f"+message.type={settings.message_type}",
+            "attributes": ",".join(f"+{key}={value}" for key, value in sorted(attributes.items())),
             "force": "false",
         }
         await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
@@ -181,10 +195,37 @@ class PlacementAdmin(ArrivalCalls):
                 if end <= max(0, begin):
                     continue
                 committed = await committed_offset(self._session, group, queue)
+                if committed is not None and committed > end:
+                    committed = (
+                        None  # of a topic that was deleted and made again: it has read nothing of this one
+                    )
                 left = end - max(committed or 0, begin)
                 if left > 0:
                     return f"group {group} has {left} messages to read in {broker}:{queue_id}"
             invisible = await self.invisible_in(group, topic, broker, queue_ids)
+            if invisible:
+                return f"group {group} has not acknowledged {invisible} messages of {broker}"
+        return ""
+
+    async def waiting_again(self, topic: str, broker: str, address: str, ignored: frozenset[str]) -> str:
+        """Which POP group has messages of a topic to get again from one broker; "" when none has.
+
+        They wait in a topic of the group and the topic, which is read only where the topic is, and deleted with it.
+        """
+        for group in await self.reading_groups(topic):
+            if group in ignored:
+                continue
+            for retry in (retry_topic_v1(group, topic), retry_topic_v2(group, topic)):
+                for queue_id in range((await self.state_at(retry, address))[1]):
+                    queue = MessageQueue(retry, broker, queue_id)
+                    begin = await begin_offset(self._session, queue)
+                    end = await end_offset(self._session, queue)
+                    left = end - max(await committed_offset(self._session, group, queue) or 0, begin)
+                    if end > max(0, begin) and left > 0:
+                        return f"group {group} gets {left} messages of {broker} again"
+            # Last: what was taken from there while it was looked at is among these.
+            rows = await self.invisible_messages(group, topic)
+            invisible = sum(1 for row in rows or () if row.queue.broker_name == broker)
             if invisible:
                 return f"group {group} has not acknowledged {invisible} messages of {broker}"
         return ""
@@ -250,7 +291,16 @@ class PlacementAdmin(ArrivalCalls):
         return found
 
 
-def _state(info: TopicInfo) -> State:
-    if not info.perm & PERM_READ:
-        return State(0, info.write_queue_count if info.perm & PERM_WRITE else 0)
-    return State(info.read_queue_count, info.write_queue_count if info.perm & PERM_WRITE else 0)
+def _state(config: TopicConfig) -> State:
+    write = config.write_queue_nums if config.perm & PERM_WRITE else 0
+    return State(config.read_queue_nums if config.perm & PERM_READ else 0, write)
+
+
+def _settings(config: TopicConfig) -> Settings:
+    return Settings(
+        order=config.order,
+        message_type=config.attributes.get(TYPE_ATTRIBUTE, UNSPECIFIED),
+        attributes=dict(config.attributes),
+        filter_type=config.topic_filter_type,
+        flags=config.topic_sys_flag,
+    )

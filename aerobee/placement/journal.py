@@ -83,6 +83,11 @@ class Journal:
             )
         return events
 
+    def was_cut_off(self) -> bool:
+        """True when the last run was, or failed: a request of it may still arrive."""
+        events = self.events()
+        return bool(events) and events[-1]["event"] != "end"
+
     def note(self, event: str, **fields: object) -> None:
         """Add an event; it is durable when this returns."""
         line = orjson.dumps({"event": event, **fields}) + b"\n"
