@@ -142,15 +142,16 @@ def parse_plan(text: bytes) -> Plan:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise UsageError(f"the plan is not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("version") != VERSION:
+    version = document.get("version") if isinstance(document, dict) else None
+    if isinstance(version, bool) or version != VERSION:
         raise UsageError(f"this is no plan of version {VERSION}: `aerobee spark placement` makes one")
     try:
         plan = Plan(
             made_at_ms=_whole(document["made_at_ms"]),
-            changes=tuple(_change(each) for each in document["changes"]),
+            changes=tuple(_change(each) for each in _rows(document["changes"])),
             before=_forecast_of(document["before"]),
             after=_forecast_of(document["after"]),
-            warnings=tuple(str(each) for each in document["warnings"]),
+            warnings=tuple(_text(each) for each in _rows(document["warnings"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the plan is damaged: {type(error).__name__}: {error}") from error
@@ -160,7 +161,7 @@ def parse_plan(text: bytes) -> Plan:
 
 
 def _change(fields: dict[str, Any]) -> TopicChange:
-    topic = str(fields["topic"])
+    topic = _text(fields["topic"])
     check_topic_name(topic)
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise UsageError(f"topic {topic} has a group's retries or dead letters: no plan moves it")
@@ -172,7 +173,7 @@ def _change(fields: dict[str, Any]) -> TopicChange:
         before=before,
         after=after,
         keeps_keys=_truth(fields["keeps_keys"]),
-        moved_keys=_number(fields["moved_keys"]),
+        moved_keys=_share(fields["moved_keys"]),
     )
 
 
@@ -186,6 +187,18 @@ def _counts(fields: dict[str, Any], topic: str) -> dict[str, int]:
                 f"the plan gives topic {topic} {count} queues at {name}: 1 to {QUEUES_MAX} are possible"
             )
     return found
+
+
+def _rows(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is no list")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
 
 
 def _truth(value: object) -> bool:
@@ -204,6 +217,13 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{value!r} is no number")
     return float(value)
+
+
+def _share(value: object) -> float:
+    share = _number(value)
+    if not 0 <= share <= 1:
+        raise ValueError(f"{value!r} is no share: 0 to 1")
+    return share
 
 
 def _forecast_of(fields: dict[str, Any]) -> Forecast:

@@ -230,8 +230,9 @@ async def test_taken_back_from_wherever_it_stopped(cluster, tmp_path: Path, afte
                 if left < 0:
                     raise Crash
 
-        with pytest.raises(BaseExceptionGroup):
+        with pytest.raises(BaseExceptionGroup) as crashed:
             await applier(cluster, admin, plan, tmp_path / "journal", watch=crash).run()
+        assert crashed.group_contains(Crash)
         await applier(cluster, admin, plan, tmp_path / "journal").run(back=True)
         assert await counts(admin, "free") == settled(broker_a=4)
         assert await counts(admin, "away") == settled(broker_a=2, broker_b=1)
@@ -476,8 +477,9 @@ async def test_the_last_request_of_a_run_that_was_cut_off_may_arrive_late(cluste
             if event == "done" and "to write" in str(step):
                 raise Crash
 
-        with pytest.raises(BaseExceptionGroup):
+        with pytest.raises(BaseExceptionGroup) as crashed:
             await applier(cluster, admin, plan, tmp_path / "journal", watch=crash).run()
+        assert crashed.group_contains(Crash)
         admin.put_state = put  # type: ignore[method-assign,assignment]
         await applier(cluster, admin, plan, tmp_path / "journal").run(back=True)
         assert not late

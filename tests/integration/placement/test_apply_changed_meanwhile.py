@@ -163,9 +163,7 @@ async def test_messages_that_a_pop_group_gets_again_hold_their_broker(cluster, t
             await cluster.advance_clock(1)
             return not await admin.invisible_messages("poppers", "away")
 
-        async with asyncio.timeout(60):
-            while not await come_again():
-                await asyncio.sleep(0.05)
+        await wait_until(come_again, "what was taken is offered again", timeout_s=60)
         plan = plan_of(cluster, LEAVES)
         with pytest.raises(ExceptionGroup) as failed:
             await applier(cluster, admin, plan, tmp_path / "journal", config=IMPATIENT).run()
@@ -194,17 +192,19 @@ async def test_what_a_run_that_was_cut_off_had_asked_for_is_waited_for(cluster, 
 
         async def put(topic: str, *rest: object) -> None:
             if topic != "keys" or late:
-                return await put_state(topic, *rest)  # type: ignore[arg-type]
-            late.append(asyncio.create_task(at_a_slow_broker(topic, *rest)))
-            await asyncio.shield(late[0])
+                await put_state(topic, *rest)  # type: ignore[arg-type]
+            else:
+                late.append(asyncio.create_task(at_a_slow_broker(topic, *rest)))
+                await asyncio.shield(late[0])
 
         def crash(event: str, step: object, reason: str) -> None:
             if event == "done":
                 raise Crash
 
         admin.put_state = put  # type: ignore[method-assign,assignment]
-        with pytest.raises(BaseExceptionGroup):
+        with pytest.raises(BaseExceptionGroup) as crashed:
             await applier(cluster, admin, plan, tmp_path / "journal", watch=crash).run()
+        assert crashed.group_contains(Crash)
         admin.put_state = put_state  # type: ignore[method-assign]
         clock, sleeps = cluster.clock, []
 
