@@ -310,6 +310,39 @@ def test_a_restore_that_is_cut_off_anywhere_loses_no_message(
     assert served == {False, True}
 
 
+def test_a_restore_that_is_cut_off_anywhere_keeps_what_vouches_for_the_end_of_the_log(
+    base: Base, replica: Path, tmp_path: Path
+) -> None:
+    """A message in the middle was left out by a repair; later the end is damaged, and entries of the same queue lead there."""
+    records = in_order(base)
+    last = [kept for kept in records if kept.physical // FILE_BYTES == records[-1].physical // FILE_BYTES]
+    start = last[len(last) // 2].physical
+    assert any(kept.physical >= start for kept in base.queues["orders", 1])
+    victim = next(
+        kept for kept in base.queues["orders", 1][4:] if kept.physical % FILE_BYTES < FILE_BYTES - 4_000
+    )
+    assert victim.physical < start
+    overwrite(base.root, victim.physical, bytes(40))
+    shutil.rmtree(base.root / "consumequeue" / "orders")  # built again, it has a hole
+    repair(config_of(base))
+    overwrite(base.root, start, bytes(FILE_BYTES - start % FILE_BYTES))
+    changes, is_cut_off = 0, True
+    while is_cut_off:
+        root = tmp_path / f"cut-off-{changes}"
+        shutil.copytree(base.root, root)
+        try:
+            restore(config_of(base, root), records_of_directory(replica), disk=MortalDisk(changes))
+            is_cut_off = False
+        except Killed:
+            pass
+        assert not restore(config_of(base, root), records_of_directory(replica)).refused
+        repair(config_of(base, root))
+        assert everything(dataclasses.replace(base, root=root)) == base.queues, f"after {changes} changes"
+        shutil.rmtree(root)
+        changes += 1 if changes < 16 else 10
+    assert changes > 14
+
+
 def test_what_came_back_is_served_although_another_place_was_refused(base: Base, replica: Path) -> None:
     places = damage(base)
     shutil.rmtree(base.root / "consumequeue" / "orders")  # built again, it has holes

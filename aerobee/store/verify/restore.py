@@ -87,12 +87,19 @@ def restore(config: StoreConfig, record_at: RecordAt, *, disk: Disk | None = Non
             taken += _judge(place, log, claims, record_at, done.refused)
         stale = {(record.topic, record.queue_id) for record, _ in taken if not claims.has_entry(record)}
         ends = {key: table.queues[key].max_offset for key in stale if key in table.queues}
-        # First of all, and durably: a queue whose files are gone is built again at the next start, while one with a hole
+        # Those whose entries are there come first: behind the last whole record, entries are all that vouches for a record, and
+        # they go with the files.
+        with_entry = [each for each in taken if claims.has_entry(each[0])]
+        without = [each for each in taken if not claims.has_entry(each[0])]
+        for record, data in with_entry:
+            _write(log, record.physical_offset, data, config.path(DIRECTORY), disk)
+        # Before the others, and durably: a queue whose files are gone is built again at the next start, while one with a hole
         # would keep it, and the message that came back would never be served.
         for key in ends:
             _remove_files(table.queues[key].path, disk)
-        for record, data in taken:
+        for record, data in without:
             _write(log, record.physical_offset, data, config.path(DIRECTORY), disk)
+        for record, data in taken:
             done.records += 1
             done.bytes += len(data)
             end = max(end, record.physical_offset + record.size)
