@@ -150,7 +150,6 @@ class Message:
         pairs = [*self.properties.items(), *(("KEYS", key) for key in self.keys)]
         if self.tag is not None:
             pairs.append(("TAGS", self.tag))
-            self._check_tag(self.tag)
         for name, value in pairs:
             for text in (name, value):
                 if not isinstance(text, str):
@@ -161,16 +160,6 @@ class Message:
                     raise UsageError(
                         f"property {name!r}={value!r}: names and values are non-empty and without \\x01 and \\x02"
                     )
-
-    @staticmethod
-    def _check_tag(tag: object) -> None:
-        """Refuse a tag that no subscription could name: "a || b" asks for two tags, and blanks around one do not count."""
-        if isinstance(tag, str) and ("||" in tag or tag != tag.strip(" ")):
-            what = "holds ||, which stands between tags" if "||" in tag else "begins or ends with a blank"
-            raise UsageError(
-                f"tag {tag!r} {what} in subscriptions: no consumer could ask for it. A message has one tag; "
-                "for more write properties, which a subscription in SQL92 reads"
-            )
 
     def _check_keys(self) -> None:
         if isinstance(self.keys, str):

@@ -5,8 +5,10 @@ They raise UsageError or ConfigError where Python's own error would come later a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import operator
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
@@ -131,10 +133,15 @@ def check_seconds(value: object, name: str = "timeout_s") -> None:
         raise UsageError(f"{name} is {_a(value)}: it is a number of seconds")
 
 
-def check_whole_number(value: object, name: str, unit: str) -> None:
-    """Raise UsageError for what is no whole number; `unit` says what it counts and how to get it."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{name} is {_a(value)}: it is {unit}")
+def check_whole_number(value: Any, name: str, unit: str) -> int:
+    """The value as an int, also of a number library's. Raises UsageError for what is no whole number.
+
+    `unit` says what it counts and how to get it.
+    """
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    raise UsageError(f"{name} is {_a(value)}: it is {unit}")
 
 
 def check_queue(queue: object) -> None:

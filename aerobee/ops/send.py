@@ -158,6 +158,7 @@ def send(
         raise UsageError("give either TEXT or --file, not both")
     if text is None and (reply_within is not None or dedup_key is not None):
         raise UsageError("--reply-within and --dedup-key are for one message: give TEXT")
+    options.check_tag(tag)
     given = parse_properties(properties or [])
     if dedup_key is not None:
         given[DEDUP_KEY] = dedup_key

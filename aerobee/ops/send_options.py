@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from aerobee.errors import UsageError
 from aerobee.ops.times import above_zero, seconds
 
 Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The body; without it, lines are read.")]
@@ -86,3 +87,13 @@ Timeout = Annotated[
     float,
     typer.Option("--timeout", parser=above_zero, metavar="SPAN", help="Longest that one send may take."),
 ]
+
+
+def check_tag(tag: str | None) -> None:
+    """Refuse a tag that is meant for several: what is typed as "a || b" would be one tag that no subscription can name."""
+    if tag is not None and ("||" in tag or tag != tag.strip(" ")):
+        what = "holds ||, which stands between tags" if "||" in tag else "begins or ends with a blank"
+        raise UsageError(
+            f"--tag {tag!r} {what} in subscriptions: no consumer could ask for it. A message has one tag; "
+            "for more write --property, which a subscription in SQL92 reads"
+        )

@@ -44,7 +44,9 @@ HANDOVER_PART = 100_000  # deliveries in one answer: about a megabyte
 HANDOVER_WAIT_S = 2.0  # for sends under way, in one answer: RocketMQ's masters wait 3 s for it
 HANDOVER_TIMEOUT_S = 5.0  # of one request
 HANDOVER_WHOLE_S = 20.0  # a send under way ends in less: two requests to nameservers and one to a broker
-MASTER_WAIT_S = 10.0  # for a master that said it is back to be known at the nameservers
+# For a master that said it is back to be known at the nameservers. It asks all its slaves before: one may take so long, its last
+# answer and its offsets a request's time each.
+MASTER_WAIT_S = HANDOVER_WHOLE_S + 2 * HANDOVER_TIMEOUT_S + 5.0
 
 
 class ActingMaster:

@@ -368,7 +368,7 @@ class PullConsumer:
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at an offset. One outside of the queue is corrected by the broker at the next pull."""
-        check_whole_number(offset, "offset", OFFSET)
+        offset = check_whole_number(offset, "offset", OFFSET)
         if offset < 0:
             raise UsageError(f"offset {offset} of {queue}: offsets begin with 0")
         self._seek(self._owned(queue), offset)
@@ -394,7 +394,7 @@ class PullConsumer:
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on at the first message stored at or after a time."""
         self._owned(queue)
-        check_whole_number(timestamp_ms, "timestamp_ms", MOMENT)
+        timestamp_ms = check_whole_number(timestamp_ms, "timestamp_ms", MOMENT)
         offset = await offset_for_time(self._session, queue, timestamp_ms)
         self._seek(self._owned(queue), offset)
 
@@ -430,7 +430,7 @@ class PullConsumer:
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the end when there is none."""
         self._session.check_open()
-        check_whole_number(timestamp_ms, "timestamp_ms", MOMENT)
+        timestamp_ms = check_whole_number(timestamp_ms, "timestamp_ms", MOMENT)
         return await offset_for_time(self._session, queue, timestamp_ms)
 
     # commits
@@ -441,9 +441,11 @@ class PullConsumer:
         if offsets is None:
             offsets, self._uncommitted = self._uncommitted, {}
         else:
-            for queue, offset in offsets.items():
-                check_queues((queue,))
-                check_whole_number(offset, f"the offset of {queue}", OFFSET)
+            check_queues(offsets.keys())
+            offsets = {
+                queue: check_whole_number(offset, f"the offset of {queue}", OFFSET)
+                for queue, offset in offsets.items()
+            }
         await self._offsets.save_and_wait(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:

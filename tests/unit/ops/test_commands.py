@@ -51,6 +51,8 @@ def test_group_without_a_command_shows_its_commands(group: str, capsys: pytest.C
         (["send", "t", "x", "--tga", "y"], "--tag"),
         (["send", "bad topic!", "x"], "topic name 'bad topic!'"),
         (["send", "t", "x", "--property", "novalue"], "NAME=VALUE"),
+        (["send", "t", "x", "--tag", "a || b"], "--tag 'a || b' holds ||"),
+        (["send", "t", "x", "--tag", "a "], "--tag 'a ' begins or ends with a blank"),
         (["send", "t", "x", "--file", "f"], "give either TEXT or --file"),
         (["consume", "t", "--from", "whenever"], "--from 'whenever'"),
         (["consume", "t", "--group", "g", "--queue", "broker-a/0"], "without --group"),
