@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from aerobee.words import plural
+
 GROUPS_MAX = 40
 COLUMNS = 96
 CELL_PX, ROW_PX, CHART_PX = 9, 16, 120
@@ -59,15 +61,17 @@ def page(groups: Sequence[Mapping[str, Any]], lags: Lags, span: Span) -> str:
     """The page. `groups`: rows of lag_job.groups_of(), the worst first; what is more than GROUPS_MAX is counted only."""
     shown = list(groups[:GROUPS_MAX])
     begin, end = _moment(span.begin_ms), _moment(span.end_ms)
-    more = f"<p>{len(groups) - len(shown)} more groups are not shown.</p>" if len(groups) > len(shown) else ""
+    title = f"Lag of {plural(len(groups), 'group')}"
+    hidden = len(groups) - len(shown)
+    more = f"<p>Not shown: {plural(hidden, 'more group')}.</p>" if hidden else ""
     charts = "".join(
         f"<h2>{escape(str(row['group']))}</h2>{_chart(lags.get(row['group'], {}), str(row['group']))}"
         for row in shown
     )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Lag of {len(groups)} groups</title><style>{STYLE}</style>"
-        f"<h1>Lag of {len(groups)} groups</h1><p>{begin} to {end}</p>{_table(shown)}{more}"
+        f"<title>{title}</title><style>{STYLE}</style>"
+        f"<h1>{title}</h1><p>{begin} to {end}</p>{_table(shown)}{more}"
         f"<h2>Heat map</h2><p>Messages that wait; empty where nothing is known.</p>{_heat_map(shown, lags)}{charts}</html>"
     )
 

@@ -218,7 +218,8 @@ class QueueRebuild:
         limit = max(end, queue.max_offset + HOLE_MAX) if self._log_damage else end
         if is_first and not end:
             limit = 1 << 62
-        if record.queue_offset < limit and (self._log_damage or is_first or end):
+        # The limit itself is what the first message after the checkpoint had.
+        if record.queue_offset <= limit and (self._log_damage or is_first or end):
             self._fill(record)
         else:
             self._leave_out(record)

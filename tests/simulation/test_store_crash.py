@@ -24,7 +24,7 @@ from tests.simulation.store_world import ROUNDS, SCENARIOS, World, run_seed
 
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
-SEEDS_THAT_FOUND_FAULTS = (9_459, 10_127, 11_710, 20_804, 26_908, 29_434)
+SEEDS_THAT_FOUND_FAULTS = (3_148, 9_459, 10_127, 11_710, 20_804, 26_908, 29_434)
 FLIPPED_OFFSETS = (
     700,
     773,

@@ -58,5 +58,5 @@ def test_names_are_text_and_what_is_not_known_is_no_number():
 
 def test_more_groups_than_fit_are_counted():
     drawn = Elements(page([row(f"g{number}") for number in range(GROUPS_MAX + 3)], {}, SPAN))
-    assert "3 more groups are not shown." in drawn.text
+    assert "Not shown: 3 more groups." in drawn.text
     assert len(drawn.all("svg")) == 1 + GROUPS_MAX
