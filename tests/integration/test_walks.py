@@ -152,7 +152,7 @@ def _pull() -> bytes:
 def _pop() -> bytes:
     ext = {
         "consumerGroup": "group", "topic": "TopicNormal", "queueId": "-1", "maxMsgNums": "32", "invisibleTime": "10000",
-        "pollTime": "0", "bornTime": "1700000000000", "initMode": "0", "expType": "TAG", "exp": "*", "order": "false",
+        "pollTime": "60000", "bornTime": "1700000000000", "initMode": "0", "expType": "TAG", "exp": "*", "order": "false",
         "mark": UNIQUE_KEY,
     }  # fmt: skip
     return encode_frame(RemotingCommand(200050, ext))
