@@ -16,7 +16,7 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
 
 up:
-	@scripts/make-venv fast
+	@scripts/make-venv fast,metrics
 	@scripts/make-native || echo "make-native: the build failed, the Python backend serves" >&2
 	@$(BIN)/python scripts/up $(ARGS)
 

@@ -19,6 +19,9 @@ class ConsoleConfig:
     nameserver: str
     host: str = "127.0.0.1"
     port: int = PORT  # 0: a free one
+    listen_descriptor: int = (
+        -1
+    )  # a listening socket that this process has inherited, instead of host and port
     read_only: bool = False
     users_file: Path | None = None  # without one everybody who reaches it is admin: loopback only
     audit_file: Path | None = None  # JSON lines; without one the log of the process takes them

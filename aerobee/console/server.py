@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import AsyncGenerator
 from importlib import resources
 from typing import Any
@@ -30,7 +31,7 @@ from aerobee.console.snapshot import Snapshot
 from aerobee.console.tail import Tails
 from aerobee.console.users import Role
 from aerobee.console.views import Views, needed
-from aerobee.errors import AerobeeError, UsageError
+from aerobee.errors import AerobeeError, ConfigError, UsageError
 
 log = logging.getLogger(__name__)
 BODY_MAX = 5 * 1024 * 1024
@@ -83,7 +84,7 @@ class ConsoleServer:
             app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_TIMEOUT_S
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.config.host, self.config.port, reuse_address=True)
+        site = self._site(self._runner)
         try:
             await site.start()
         except BaseException:
@@ -96,6 +97,19 @@ class ConsoleServer:
         self.snapshot.start()
         if not is_loopback(self.config.host):
             log.warning("the console at %s speaks plain HTTP: put a proxy with TLS before it", self.address)
+
+    def _site(self, runner: web.AppRunner) -> web.BaseSite:
+        """Where it listens. Raises ConfigError for a descriptor that is no socket of loopback."""
+        number = self.config.listen_descriptor
+        if number < 0:
+            return web.TCPSite(runner, self.config.host, self.config.port, reuse_address=True)
+        try:
+            listener = socket.socket(fileno=number)
+        except OSError as error:
+            raise ConfigError(f"descriptor {number} is no socket to listen at: {error.strerror}") from error
+        if self.config.users_file is None and not is_loopback(str(listener.getsockname()[0])):
+            raise ConfigError(f"descriptor {number} listens beyond loopback: name who may with --users FILE")
+        return web.SockSite(runner, listener)
 
     async def stop(self) -> None:
         """Close the port and the clients. A second call does nothing."""

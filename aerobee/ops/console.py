@@ -13,7 +13,14 @@ from aerobee.ops.failure import ExitCode
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
-from aerobee.ops.serving import LogLevel, force_on_second_signal, set_log_level, start_and_wait
+from aerobee.ops.serving import (
+    LogLevel,
+    WithStdin,
+    force_on_second_signal,
+    set_log_level,
+    start_and_wait,
+    stopping_with_stdin,
+)
 from aerobee.ops.shared_options import client_config
 
 PORT = 8_080
@@ -56,6 +63,8 @@ def console(
     hash_password: Annotated[
         bool, typer.Option("--hash-password", help="Ask for a password, print its hash, and end.")
     ] = False,
+    listen_descriptor: Annotated[int, typer.Option("--listen-descriptor", hidden=True)] = -1,
+    stop_with_stdin: WithStdin = False,
     log_level: LogLevel = "info",
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
@@ -77,12 +86,14 @@ def console(
         "audit_file": audit,
         "host_names": tuple(host_name or ()),
         "user_header": user_header,
+        "listen_descriptor": listen_descriptor,
         **({"proxy_addresses": tuple(proxy)} if proxy else {}),
     }
 
     async def command(stop: Stop) -> int:
         force_on_second_signal(stop, out)
-        await start_and_wait(make_console(settings), stop, out, "console", port)
+        with stopping_with_stdin(stop, stop_with_stdin):
+            await start_and_wait(make_console(settings), stop, out, "console", port)
         return ExitCode.DONE
 
     run(command)

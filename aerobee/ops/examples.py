@@ -9,6 +9,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee up",
         "aerobee up --brokers 3 --data ./cluster",
         "aerobee up --ephemeral --set enableLmq=true",
+        "aerobee up --console 8090",
     ),
     "nameserver": ("aerobee nameserver --port 9876", "aerobee nameserver -c namesrv.conf"),
     "broker": (

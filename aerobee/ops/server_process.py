@@ -1,4 +1,4 @@
-"""A NameServer, broker or controller in a process of its own, below `aerobee up`: started, started again when it dies, drained.
+"""A NameServer, broker, controller or console in a process of its own, below `aerobee up`: started, started again when it dies, drained.
 
 The process ends with its standard input, so that none outlives the one that started it.
 """
@@ -25,15 +25,26 @@ STAYS_UP_S = 60.0  # one that ran so long begins with the shortest pause again
 
 
 class ServerProcess:
-    """One server. `command` is `broker` or `nameserver`, `arguments` what follows it; `name` is what people are told."""
+    """One server. `command` is `broker` or `nameserver`, `arguments` what follows it; `name` is what people are told.
 
-    def __init__(self, name: str, command: str, arguments: Sequence[str], log_level: str) -> None:
+    `inherited`: descriptors that the process takes over.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: str,
+        arguments: Sequence[str],
+        log_level: str,
+        inherited: Sequence[int] = (),
+    ) -> None:
         self.name = name
         self.address = ""
         self.pid = 0
         self._command = command
         self._arguments = tuple(arguments)
         self._log_level = log_level
+        self._inherited = tuple(inherited)
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -57,6 +68,7 @@ class ServerProcess:
             *self._arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            pass_fds=self._inherited,
             start_new_session=True,  # Ctrl-C reaches `up` only, which then drains its brokers in order
         )
         self.pid = self._process.pid
@@ -76,10 +88,10 @@ class ServerProcess:
         while True:
             began = time.monotonic()
             assert self._process is not None
-            code = await self._process.wait()
+            how = await self.died()
             if time.monotonic() - began > STAYS_UP_S:
                 pause_s = PAUSE_S_MIN
-            _tell(out, "died", self, f"{self.name} ended {_how(code)}; it is started again in {pause_s:g} s")
+            _tell(out, "died", self, f"{self.name} ended {how}; it is started again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
             try:
@@ -88,6 +100,11 @@ class ServerProcess:
                 out.note(str(error), style="red")
                 continue
             _tell(out, "back", self, f"{self.name} is back at {self.address}")
+
+    async def died(self) -> str:
+        """Wait until it has ended; returns how, as the end of a sentence."""
+        assert self._process is not None
+        return _how(await self._process.wait())
 
     def ask_to_end(self) -> None:
         """Let it drain; returns at once."""

@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -50,6 +50,7 @@ from aerobee.ops.settings import (
     broker_settings,
     nameserver_settings,
 )
+from aerobee.ops.up_console import UpConsole, open_console
 from aerobee.words import plural
 
 BROKER_PORT_STEP = 10
@@ -126,25 +127,34 @@ BrokerCount = Annotated[
         help="How many; one uses one core. More than one: each is a process, and one that dies is started again.",
     ),
 ]
+ReplicaCount = Annotated[
+    int,
+    typer.Option(
+        "--replicas", min=1, max=REPLICAS_MAX, help="How many brokers of each name, of which one is master."
+    ),
+]
+ControllerPort = Annotated[
+    int,
+    typer.Option(
+        "--controller-port", min=1, max=65_000, help="Port of the first controller, with --replicas."
+    ),
+]
+ConsolePort = Annotated[
+    int | None,
+    typer.Option(
+        "--console",
+        metavar="PORT",
+        min=1,
+        max=65_535,
+        help="Port of the console at 127.0.0.1; 8080, or the next that is free, unless set.",
+    ),
+]
 
 
 def up(
     brokers: BrokerCount = 1,
-    replicas: Annotated[
-        int,
-        typer.Option(
-            "--replicas",
-            min=1,
-            max=REPLICAS_MAX,
-            help="How many brokers of each name, of which one is master.",
-        ),
-    ] = 1,
-    controller_port: Annotated[
-        int,
-        typer.Option(
-            "--controller-port", min=1, max=65_000, help="Port of the first controller, with --replicas."
-        ),
-    ] = 9_878,
+    replicas: ReplicaCount = 1,
+    controller_port: ControllerPort = 9_878,
     port: Annotated[
         int,
         typer.Option("--port", min=1, max=65_000, help="Port of the first broker; the next one has 10 more."),
@@ -171,12 +181,16 @@ def up(
         str,
         typer.Option("--profile", help="development, or production: nothing is created by a typing error."),
     ] = "development",
+    console: ConsolePort = None,
+    no_console: Annotated[bool, typer.Option("--no-console", help="Without the console.")] = False,
     assignments: Assignments = None,
     log_level: LogLevel = "warning",
     as_json: AsJson = False,
 ) -> None:
     """Start a NameServer and brokers here, and stay until Ctrl-C."""
     out = Output(as_json)
+    if no_console and console is not None:
+        raise UsageError("--no-console wants none and --console says where: give one of them")
     if ephemeral and data is not None:
         raise UsageError("--ephemeral keeps nothing and --data names where to keep it: give one of them")
     set_log_level(log_level)
@@ -198,7 +212,8 @@ def up(
         )
         require_ports(plan)
         require_directory(root, "--data")
-        run(lambda stop: _serve(plan, stop, out, log_level, ephemeral), make_loop=broker_loop())
+        page = "" if no_console else open_console(console)
+        run(lambda stop: _serve(plan, stop, out, log_level, ephemeral, page), make_loop=broker_loop())
     finally:
         if ephemeral:
             shutil.rmtree(root, ignore_errors=True)
@@ -370,7 +385,10 @@ def require_ports(plan: Plan) -> None:
         require_free_port(config.bind_address, config.listen_port, config.broker_name, "--port")
 
 
-async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral: bool) -> None:
+async def _serve(
+    plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral: bool, page: UpConsole | str
+) -> None:
+    """`page`: the console, or why there is none; "" when none was wanted."""
     stop.taken = True
     started = time.monotonic()
     is_one = len(plan.brokers) == 1 and not plan.controllers
@@ -393,6 +411,8 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
     def force() -> None:
         for process in processes:
             process.kill()
+        if isinstance(page, UpConsole):
+            page.kill()
         if ephemeral:
             shutil.rmtree(plan.data, ignore_errors=True)
             out.note("ended at once", style="")
@@ -410,10 +430,13 @@ async def _serve(plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral:
         if not stop:
             seconds = time.monotonic() - started
             backend = choose_backend(wanted_backend(os.environ))
-            _say_ready(out, plan, nameserver, addresses, ephemeral, backend, seconds)
-            await _stay(processes, stop, out)
+            _say_ready(out, plan, nameserver, addresses, ephemeral, backend, seconds, page)
+            pages = (page.serve(nameserver, log_level, out),) if isinstance(page, UpConsole) else ()
+            await _stay(stop, *(process.keep_up(out) for process in processes), *pages)
             out.note("draining; Ctrl-C again ends everything at once")
     finally:
+        if isinstance(page, UpConsole):
+            await page.close()
         # Brokers first: they say goodbye to controllers and NameServer.
         for group in (brokers, controllers, nameservers):
             for process in group:
@@ -490,9 +513,9 @@ async def _wait_until_healthy(
             await asyncio.sleep(POLL_S)
 
 
-async def _stay(processes: Sequence[ServerProcess], stop: Stop, out: Output) -> None:
+async def _stay(stop: Stop, *keepers: Coroutine[object, object, None]) -> None:
     """Until the signal. A process that dies is started again; the others go on meanwhile."""
-    await stop.or_done(asyncio.gather(stop.wait(), *(process.keep_up(out) for process in processes)))
+    await stop.or_done(asyncio.gather(stop.wait(), *keepers))
 
 
 def _say_ready(
@@ -503,6 +526,7 @@ def _say_ready(
     ephemeral: bool,
     backend: BackendChoice,
     seconds: float,
+    page: UpConsole | str,
 ) -> None:
     store = plan.brokers[0].store
     ack = ack_sentence(store.flush_disk_type.value, store.broker_role.value)
@@ -519,6 +543,7 @@ def _say_ready(
                 "fast_path": backend.name,
                 "lane": backend.name,
                 "seconds": round(seconds, 3),
+                "console": page.url if isinstance(page, UpConsole) else None,
             },
             "",
         )
@@ -531,6 +556,10 @@ def _say_ready(
     out.say(f"  {'data':<{width}}  {'kept until it stops' if ephemeral else plan.data}")
     out.say(f"  {'ack':<{width}}  {ack}")
     out.say(f"  {'fast path':<{width}}  {backend.name} ({backend.why})")
+    if isinstance(page, UpConsole):
+        out.say(f"  {'console':<{width}}  {page.url}" + (f" ({page.notice})" if page.notice else ""))
+    elif page:
+        out.say(f"  {'console':<{width}}  {page}")
     out.say("")
     out.say("In another terminal:", style="bold")
     if nameserver != "127.0.0.1:9876":
