@@ -157,10 +157,10 @@ class PlacementAdmin(ArrivalCalls):
                     continue
                 begin = await begin_offset(self._session, queue)
                 try:
-                    await commit_offset(self._session, group, queue, max(0, begin), oneway=False)
+                    await commit_offset(self._session, group, queue, max(0, begin))
                 except SubscriptionGroupNotExist:
                     await self._copy_group(group, address)
-                    await commit_offset(self._session, group, queue, max(0, begin), oneway=False)
+                    await commit_offset(self._session, group, queue, max(0, begin))
 
     async def _copy_group(self, group: str, address: str) -> None:
         config: SubscriptionGroupConfig | None = None

@@ -44,7 +44,7 @@ class QueueAdmin(Admin):
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Set a group's offset."""
-        await commit_offset(self._session, group, queue, offset, oneway=False)
+        await commit_offset(self._session, group, queue, offset)
 
 
 class ClusterView:

@@ -65,7 +65,7 @@ def a_lock_is_given_to_whoever_asks() -> Mutation:
 def queues_are_unlocked_before_their_handler_has_ended() -> Mutation:
     async def release(self: Any, queue: Any) -> None:
         pull = self._pulls[queue]
-        pull.halt()
+        await pull.halt()
         await self.locking.give_back([queue])
         await self.consumption.finish(queue)
         pull.stop()

@@ -132,7 +132,7 @@ class DeadLetterCalls(AdminCalls):
 
     async def mark_redriven(self, queue: MessageQueue, offset: int) -> None:
         """Remember that the letters before `offset` were sent again."""
-        await commit_offset(self._session, TOOLS_GROUP, queue, offset, oneway=False)
+        await commit_offset(self._session, TOOLS_GROUP, queue, offset)
 
     async def _redriven_up_to(self, queue: MessageQueue) -> int:
         return await committed_offset(self._session, TOOLS_GROUP, queue) or 0

@@ -322,7 +322,7 @@ class GroupCalls(AdminCalls):
                 target = await end_offset(self._session, queue)
             else:
                 target = await offset_for_time(self._session, queue, time_ms)
-            await commit_offset(self._session, group, queue, target, oneway=False)
+            await commit_offset(self._session, group, queue, target)
             found[queue] = target
         return found
 

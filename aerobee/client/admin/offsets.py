@@ -182,7 +182,7 @@ class OffsetCalls(AdminCalls):
         try:
             answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         except ConsumerNotOnline:
-            await commit_offset(self._session, group, queue, move.after, oneway=False)
+            await commit_offset(self._session, group, queue, move.after)
             return
         moved = ResetOffsetBody.decode(answer.body).offset_table
         if moved.get(queue) != move.after:

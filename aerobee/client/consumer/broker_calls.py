@@ -66,15 +66,9 @@ def commit_command(group: str, queue: MessageQueue, offset: int) -> RemotingComm
     return RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET.value, fields)
 
 
-async def commit_offset(
-    session: Session, group: str, queue: MessageQueue, offset: int, *, oneway: bool
-) -> None:
-    """Set the group's offset. One-way: returns when the bytes are on their way."""
-    command = commit_command(group, queue, offset)
-    if oneway:
-        await session.invoke_oneway(await session.queue_address(queue), command)
-    else:
-        await session.invoke_queue(queue, command)
+async def commit_offset(session: Session, group: str, queue: MessageQueue, offset: int) -> None:
+    """Set the group's offset; the broker has it on return."""
+    await session.invoke_queue(queue, commit_command(group, queue, offset))
 
 
 async def group_members(session: Session, group: str, address: str) -> list[str]:

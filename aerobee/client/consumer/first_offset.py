@@ -74,6 +74,6 @@ async def begin_at_end(session: Session, group: str, queues: Iterable[MessageQue
 
     async def begin(queue: MessageQueue) -> None:
         if await committed_offset(session, group, queue) is None:
-            await commit_offset(session, group, queue, await end_offset(session, queue), oneway=False)
+            await commit_offset(session, group, queue, await end_offset(session, queue))
 
     await asyncio.gather(*(begin(queue) for queue in queues if not queue.topic.startswith(RETRY_PREFIX)))

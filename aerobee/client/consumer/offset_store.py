@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -32,72 +33,73 @@ class OffsetStore(Protocol):
         ...
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write offsets. Failures are logged: the next round writes them again."""
-        ...
-
-    async def hand_over(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """The same for queues whose next owner may begin as soon as this returns: each broker has said that it has them."""
+        """Write offsets; the next owner of a queue may begin as soon as this returns. Failures are logged: the next
+        round writes them again."""
         ...
 
 
 class RemoteOffsets:
     """Offsets at the broker of each queue.
 
-    A RocketMQ broker that gets the first offsets of a group and topic in several threads at once keeps those of one
+    A RocketMQ broker works on requests in several threads, so of two offsets on their way at once the older may be
+    applied last. So one write at a time is on its way to a broker, and each is answered before the next one leaves
+    (RocketMQ's clients send theirs one-way; their next owner of a queue may repeat some messages).
+
+    Such a broker that gets the first offsets of a group and topic in several threads at once keeps those of one
     thread only (ConsumerOffsetManager.commitOffset looks a table up and puts a new one). So the first offset for a
-    broker and topic is written alone and waited for.
+    broker and topic is written alone.
     """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
         self._known: set[tuple[str, str]] = set()  # broker name and topic that have an offset of this group
-        self._first = asyncio.Lock()
+        self._in_turn: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
 
     async def load(self, queue: MessageQueue) -> int | None:
         return await committed_offset(self._session, self._group, queue)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await self._save_all(offsets, oneway=True)
-
-    async def hand_over(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """One-way commits, as RocketMQ's clients send here too, may be applied after the next owner has asked."""
-        await self._save_all(offsets, oneway=False)
-
-    async def _save_all(self, offsets: Mapping[MessageQueue, int], *, oneway: bool) -> None:
-        waiting = dict(offsets)
-        async with self._first:
-            for queue in self._strangers(offsets):
-                await self._save_one(queue, waiting.pop(queue), oneway=False)
-        await asyncio.gather(*(self._save_one(*entry, oneway=oneway) for entry in waiting.items()))
-
-    async def save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write offsets and wait until each broker has them. Raises AerobeeError of the first that refuses."""
-        waiting = dict(offsets)
-        async with self._first:
-            for queue in self._strangers(offsets):
-                await self._commit(queue, waiting.pop(queue), oneway=False)
-        await asyncio.gather(*(self._commit(*entry, oneway=False) for entry in waiting.items()))
-
-    def _strangers(self, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
-        """One queue for each broker and topic that has no offset yet, as far as we know."""
-        first: dict[tuple[str, str], MessageQueue] = {}
-        for queue in offsets:
-            first.setdefault((queue.broker_name, queue.topic), queue)
-        return [queue for place, queue in first.items() if place not in self._known]
-
-    async def _save_one(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
-        try:
-            await self._commit(queue, offset, oneway=oneway)
-        except AerobeeError as error:
+        for queue, error in await self._write(offsets):
             self._session.peers.trouble(
-                log, error, "offset %d of %s is not committed: %s", offset, queue, error
+                log, error, "offset %d of %s is not committed: %s", offsets[queue], queue, error
             )
 
-    async def _commit(self, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
-        await commit_offset(self._session, self._group, queue, offset, oneway=oneway)
-        if not oneway:
-            self._known.add((queue.broker_name, queue.topic))
+    async def save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write offsets. Raises AerobeeError of the first that a broker does not take; the others are written."""
+        for _, error in await self._write(offsets):
+            raise error
+
+    async def _write(self, offsets: Mapping[MessageQueue, int]) -> list[tuple[MessageQueue, AerobeeError]]:
+        """Write offsets, at all brokers at once; returns the queues that failed."""
+        of_broker: defaultdict[str, dict[MessageQueue, int]] = defaultdict(dict)
+        for queue, offset in offsets.items():
+            of_broker[queue.broker_name][queue] = offset
+        failures = await asyncio.gather(*(self._write_to(*entry) for entry in of_broker.items()))
+        return [failure for of_one in failures for failure in of_one]
+
+    async def _write_to(
+        self, broker_name: str, offsets: dict[MessageQueue, int]
+    ) -> list[tuple[MessageQueue, AerobeeError]]:
+        failures: list[tuple[MessageQueue, AerobeeError]] = []
+
+        async def commit(queue: MessageQueue) -> None:
+            try:
+                await commit_offset(self._session, self._group, queue, offsets[queue])
+                self._known.add((broker_name, queue.topic))
+            except AerobeeError as error:
+                failures.append((queue, error))
+
+        async with self._in_turn[broker_name]:
+            first: dict[str, MessageQueue] = {}  # one of each topic that has no offset yet, as far as we know
+            for queue in offsets:
+                if (broker_name, queue.topic) not in self._known:
+                    first.setdefault(queue.topic, queue)
+            for queue in first.values():
+                await commit(queue)
+            alone = set(first.values())
+            await asyncio.gather(*(commit(queue) for queue in offsets if queue not in alone))
+        return failures
 
 
 class LocalOffsets:
@@ -117,9 +119,6 @@ class LocalOffsets:
             self._write(table)
         except OSError as error:
             log.warning("offsets are not written to %s: %s", self._path, error)
-
-    async def hand_over(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await self.save(offsets)
 
     def _table(self) -> dict[MessageQueue, int]:
         if self._offsets is None:

@@ -13,6 +13,7 @@ else is given the lock.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 
@@ -118,7 +119,7 @@ class OrderedOwnership:
 
     async def _release(self, queue: MessageQueue) -> None:
         pull = self._pulls[queue]
-        pull.halt()
+        await pull.halt()
         await self.consumption.finish(queue)
         if self._pulls.get(queue) is not pull:
             return  # lost while its handler ended
@@ -143,6 +144,7 @@ class OrderedOwnership:
 
     async def close(self) -> None:
         """Commit and unlock every queue. The consumption has stopped."""
+        await asyncio.gather(*(pull.halt() for pull in self._pulls.values()))
         offsets = {queue: pull.process.commit_offset for queue, pull in self._pulls.items()}
         try:
             await self._save(offsets)

@@ -146,7 +146,7 @@ class PullConsumer:
             return
         try:
             if self.config.auto_commit:
-                await self._offsets.hand_over(dict(self._uncommitted))
+                await self._offsets.save(dict(self._uncommitted))
         finally:
             for pull in self._pulls.values():
                 pull.stop()
@@ -260,7 +260,7 @@ class PullConsumer:
             for queue in lost:
                 self._release(queue)
             if self.config.auto_commit:
-                await self._offsets.hand_over(offsets)
+                await self._offsets.save(offsets)
         complete = True
         begun: dict[MessageQueue, int] = {}
         for queue in sorted(wanted - owned):
@@ -322,7 +322,7 @@ class PullConsumer:
         if not self._subscriptions and not self._assigned_by_hand:
             raise UsageError("nothing is read yet: call subscribe('topic'), or assign() with queues")
         if self.config.auto_commit:
-            await self._auto_commit()
+            self._auto_commit()
         check_seconds(timeout_s)
         deadline = self._clock.monotonic() + timeout_s
         while not (messages := self._take_ready()):
@@ -353,12 +353,13 @@ class PullConsumer:
             pull.room_made()
         return messages
 
-    async def _auto_commit(self) -> None:
+    def _auto_commit(self) -> None:
+        """Commit in the background: a broker that is gone keeps no poll() waiting."""
         now = self._clock.monotonic()
         if self._uncommitted and now - self._committed_at >= self.config.auto_commit_s:
             self._committed_at = now
             offsets, self._uncommitted = self._uncommitted, {}
-            await self._offsets.save(offsets)
+            self._session.tasks.spawn(self._offsets.save(offsets), "consumer-auto-commit")
 
     # positions
 

@@ -310,7 +310,8 @@ class PushConsumer:
             if self._ordering is not None:
                 await self._ordering.close()
             else:
-                await self._offsets.hand_over(self._offsets_of(self._pulls))
+                await asyncio.gather(*(pull.halt() for pull in self._pulls.values()))
+                await self._offsets.save(self._offsets_of(self._pulls))
         finally:
             for pull in self._pulls.values():
                 pull.stop()
@@ -432,10 +433,12 @@ class PushConsumer:
         return complete and None not in starts
 
     async def _give_up(self, queues: set[MessageQueue]) -> None:
-        for queue in queues:
-            self._pulls[queue].stop()
-        offsets = {queue: self._pulls.pop(queue).process.commit_offset for queue in queues}
-        await self._offsets.hand_over(offsets)
+        lost = {queue: self._pulls[queue] for queue in queues}
+        await asyncio.gather(*(pull.halt() for pull in lost.values()))
+        for queue, pull in lost.items():
+            pull.stop()
+            self._pulls.pop(queue, None)
+        await self._offsets.save(self._offsets_of(lost))
 
     async def _start_offsets(self, queues: Sequence[MessageQueue]) -> list[int | None]:
         """Where to begin in each queue; None where that cannot be known now: the next round tries again.
@@ -485,10 +488,12 @@ class PushConsumer:
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on at these offsets in queues that this member owns; what is cached of them is forgotten."""
-        mine = {queue: offset for queue, offset in offsets.items() if queue in self._pulls}
+        pulls = {queue: self._pulls[queue] for queue in offsets if queue in self._pulls}
+        await asyncio.gather(*(pull.halt() for pull in pulls.values()))
+        mine = {queue: offsets[queue] for queue, pull in pulls.items() if self._pulls.get(queue) is pull}
         for queue, offset in mine.items():
             log.warning("group %s: %s is reset to offset %d", self.group, queue, offset)
-            self._pulls[queue].restart(offset)
+            pulls[queue].restart(offset)
         await self._offsets.save(mine)
 
 

@@ -30,6 +30,7 @@ FLAG_SUBSCRIPTION = 4
 FLAG_LITE = 16
 
 FLOW_CONTROL_PAUSE_S = 0.02
+ANSWER_WAIT_S = 3.0  # for a pull that carries an offset, before a newer one is committed
 SPAN_UNBOUNDED = 1 << 62
 
 Deliver = Callable[["QueuePull", list[ReceivedMessage]], None]
@@ -84,6 +85,13 @@ class QueuePull:
         self._broker_id = MASTER_ID
         self._paused = False
         self._failing = False
+        self._has_more = (
+            False  # the broker's last answer knew messages behind it: the next pull is answered at once
+        )
+        self._carrying: asyncio.Future[None] | None = (
+            None  # done when the pull with an offset that grows is answered
+        )
+        self._ending = False
         self.room: asyncio.Future[None] | None = None  # set while room_made() would have somebody to wake
         self._task: asyncio.Task[None] | None = None
 
@@ -98,8 +106,12 @@ class QueuePull:
         if self._task is not None:
             self._task.cancel()
 
-    def halt(self) -> None:
-        """Pull no more; what is cached still counts."""
+    async def halt(self) -> None:
+        """Pull no more; what is cached still counts. On return what a pull carried is at the broker, or 3 s have
+        passed: an offset that is committed now is not followed by an older one."""
+        self._ending = True
+        if self._carrying is not None:
+            await asyncio.wait((self._carrying,), timeout=ANSWER_WAIT_S)
         if self._task is not None:
             self._task.cancel()
 
@@ -107,6 +119,7 @@ class QueuePull:
         """Forget what is cached and go on at `next_offset`."""
         self.stop()
         self.process = ProcessQueue(next_offset)
+        self._has_more = self._ending = False
         self.start()
 
     @property
@@ -127,10 +140,14 @@ class QueuePull:
 
     def _must_wait(self) -> bool:
         settings = self._settings
-        return self._paused or self.process.is_full(
-            count_max=settings.cached_count_max,
-            bytes_max=settings.cached_bytes_max,
-            span_max=settings.span_max,
+        return (
+            self._paused
+            or self._ending
+            or self.process.is_full(
+                count_max=settings.cached_count_max,
+                bytes_max=settings.cached_bytes_max,
+                span_max=settings.span_max,
+            )
         )
 
     async def _run(self) -> None:
@@ -182,13 +199,17 @@ class QueuePull:
         """One pull; returns how long to wait before the next one."""
         address, is_master = self._address()
         process = self.process
-        answer = await self._session.remoting.invoke(
-            address, self._request(is_master), timeout_s=self._settings.timeout_s
-        )
+        request = self._request(is_master)
+        carrying = self._carrying
+        try:
+            answer = await self._session.remoting.invoke(address, request, timeout_s=self._settings.timeout_s)
+        finally:
+            if carrying is not None:
+                carrying.set_result(None)
         if self._session.peers.lost:
             self._session.peers.answered(address)
-        if process is not self.process:
-            return 0.0  # restarted meanwhile
+        if process is not self.process or self._ending:
+            return 0.0  # restarted, or given up, meanwhile
         self.last_pull_ms = self._session.clock.now_ms()
         code = answer.code
         if code == ResponseCode.SUCCESS:
@@ -225,12 +246,13 @@ class QueuePull:
 
     def _request(self, is_master: bool) -> RemotingCommand:
         settings, queue, process = self._settings, self.queue, self.process
+        self._carrying = None
         subscription = self._subscription()
         flags = FLAG_SUSPEND
         commit_offset = 0
         if settings.commits and is_master:
             commit_offset = process.commit_offset
-            if commit_offset > 0:
+            if commit_offset > 0 and self._may_carry(commit_offset):
                 flags |= FLAG_COMMIT
         fields = {
             "consumerGroup": self._group,
@@ -255,6 +277,19 @@ class QueuePull:
         code = RequestCode.LITE_PULL_MESSAGE if settings.lite else RequestCode.PULL_MESSAGE
         return RemotingCommand(code.value, fields)
 
+    def _may_carry(self, commit_offset: int) -> bool:
+        """Whether a pull may carry the offset to be committed.
+
+        RocketMQ's brokers commit it in one of the threads that serve pulls, before they answer or hold the pull, so
+        that it may be applied after an UPDATE_CONSUMER_OFFSET that left later. Hence only an offset that stays the
+        same while this pull is unanswered, or one whose answer comes at once: halt() waits for that.
+        """
+        if commit_offset == self.process.next_offset:
+            return True
+        if self._has_more:
+            self._carrying = asyncio.get_running_loop().create_future()
+        return self._has_more
+
     def _found(self, answer: RemotingCommand) -> None:
         process = self.process
         messages = self._session.codec.decode_messages(answer.body, self.queue)
@@ -272,6 +307,7 @@ class QueuePull:
             )
             wanted = [message for message in wanted if subscription.wants(message.tag)]
         process.pulled_up_to(answer.integer("nextBeginOffset"))
+        self._has_more = answer.integer("maxOffset", 0) > process.next_offset
         self._broker_id = answer.integer("suggestWhichBrokerId", MASTER_ID)
         if wanted:
             self._deliver(self, wanted)

@@ -1,4 +1,4 @@
-"""Offsets at the broker: the first of a topic goes alone, so that a RocketMQ broker does not lose the others."""
+"""Offsets at the broker: one write at a time, so that no broker's threads put an older offset over a newer one."""
 
 from __future__ import annotations
 
@@ -18,43 +18,73 @@ SESSION: Any = SimpleNamespace(peers=LostPeers(monotonic=float, name_of=str))  #
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]
 
 
-@pytest.fixture
-def commits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """What is written, in order: ("wait" or "oneway", queue id); a waited one is noted when it is answered."""
-    written: list[tuple[str, int]] = []
+class Commits:
+    """What leaves for brokers, and what they have answered: (queue id, offset). Negative offsets are refused."""
 
-    async def commit(session: object, group: str, queue: MessageQueue, offset: int, *, oneway: bool) -> None:
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+        self.answered: list[tuple[int, int]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def commit(self, session: object, group: str, queue: MessageQueue, offset: int) -> None:
         if offset < 0:
             raise RequestTimeout("no answer")
-        if not oneway:
-            await asyncio.sleep(0)
-        written.append(("oneway" if oneway else "wait", queue.queue_id))
+        self.sent.append((queue.queue_id, offset))
+        await asyncio.sleep(0)
+        if queue.broker_name == "broker-a":
+            await self.may_answer.wait()
+        self.answered.append((queue.queue_id, offset))
 
-    monkeypatch.setattr(offset_store, "commit_offset", commit)
-    return written
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
+    world = Commits()
+    monkeypatch.setattr(offset_store, "commit_offset", world.commit)
+    return world
 
 
-async def test_the_first_offset_of_a_topic_is_answered_before_the_others_leave(
-    commits: list[tuple[str, int]],
-) -> None:
+async def test_the_first_offset_of_a_topic_is_answered_before_the_others_leave(commits: Commits) -> None:
     offsets = RemoteOffsets(SESSION, "group")
-    await asyncio.gather(offsets.save({QUEUES[0]: 1, QUEUES[1]: 1}), offsets.save({QUEUES[2]: 1}))
-    assert commits[0] == ("wait", 0)
-    assert sorted(commits[1:]) == [("oneway", 1), ("oneway", 2)]
+    commits.may_answer.clear()
+    saves = asyncio.gather(offsets.save({QUEUES[0]: 1, QUEUES[1]: 1}), offsets.save({QUEUES[2]: 1}))
+    await asyncio.sleep(0.01)
+    assert commits.sent == [(0, 1)]
+    commits.may_answer.set()
+    await saves
+    assert sorted(commits.answered) == [(0, 1), (1, 1), (2, 1)]
 
 
-async def test_a_first_offset_that_failed_is_tried_alone_again(commits: list[tuple[str, int]]) -> None:
+async def test_a_first_offset_that_failed_is_tried_alone_again(commits: Commits) -> None:
     offsets = RemoteOffsets(SESSION, "group")
     await offsets.save({QUEUES[0]: -1})
-    await offsets.save({QUEUES[0]: 5, QUEUES[1]: 5})
-    assert commits == [("wait", 0), ("oneway", 1)]
+    commits.may_answer.clear()
+    save = asyncio.create_task(offsets.save({QUEUES[0]: 5, QUEUES[1]: 5}))
+    await asyncio.sleep(0.01)
+    assert commits.sent == [(0, 5)]
+    commits.may_answer.set()
+    await save
+    assert commits.answered == [(0, 5), (1, 5)]
 
 
-async def test_queues_are_handed_over_when_the_broker_has_their_offsets(
-    commits: list[tuple[str, int]],
-) -> None:
+async def test_an_offset_leaves_when_the_one_before_it_is_answered(commits: Commits) -> None:
+    """A RocketMQ broker has applied the last one then, whichever of its threads is slow."""
     offsets = RemoteOffsets(SESSION, "group")
     await offsets.save({QUEUES[0]: 1})
-    await offsets.hand_over(dict.fromkeys(QUEUES, 2) | {MessageQueue("T", "broker-a", 9): -1})
-    assert commits[0] == ("wait", 0)
-    assert sorted(commits[1:]) == [("wait", 0), ("wait", 1), ("wait", 2)]
+    commits.may_answer.clear()
+    older = asyncio.create_task(offsets.save(dict.fromkeys(QUEUES, 2)))
+    newer = asyncio.create_task(offsets.save({QUEUES[0]: 3}))
+    other = MessageQueue("T", "broker-b", 7)
+    await offsets.save({other: 9})  # another broker's offsets wait for nobody
+    assert (0, 3) not in commits.sent
+    assert (7, 9) in commits.answered
+    commits.may_answer.set()
+    await asyncio.gather(older, newer)
+    assert commits.answered.index((0, 2)) < commits.answered.index((0, 3))
+
+
+async def test_one_offset_that_is_refused_keeps_no_other_back(commits: Commits) -> None:
+    offsets = RemoteOffsets(SESSION, "group")
+    with pytest.raises(RequestTimeout):
+        await offsets.save_and_wait({QUEUES[0]: 1, QUEUES[1]: -1, QUEUES[2]: 1})
+    assert commits.answered == [(0, 1), (2, 1)]
