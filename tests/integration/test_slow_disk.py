@@ -157,6 +157,7 @@ async def test_no_more_sends_wait_for_a_topic_than_the_broker_holds(
 
 async def test_sends_to_a_new_topic_keep_their_order(world: World) -> None:
     replies = await asyncio.gather(*(world.send("fresh", str(number).encode()) for number in range(200)))
+    assert {(reply.code, reply.remark) for reply in replies} == {(0, None)}
     assert [int(reply.ext["queueOffset"]) for reply in replies if reply.ext] == list(range(200))
 
 
