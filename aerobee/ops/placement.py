@@ -19,9 +19,10 @@ from aerobee.ops.run import Stop, run
 from aerobee.ops.shared_options import client_config
 from aerobee.ops.terminal import visible
 from aerobee.ops.times import above_zero
-from aerobee.placement.apply import Applier, ApplyConfig, measured_imbalance
+from aerobee.placement.apply import Applier, ApplyConfig
 from aerobee.placement.cluster import PlacementAdmin
 from aerobee.placement.journal import Journal
+from aerobee.placement.measure import measured_imbalance
 from aerobee.placement.plan import Plan, parse_plan
 from aerobee.placement.steps import Step
 from aerobee.words import plural
@@ -210,6 +211,11 @@ def _carry_out(
             before = (
                 await measured_imbalance(admin, clock=clock, seconds=measure) if measure and left else None
             )
+            if left and journal.was_cut_off():
+                out.note(
+                    f"the last run was cut off: its last request may still be under way, going on in {config.routes_s:g} s",
+                    style="yellow",
+                )
             with seen.bar(len(left)):
                 try:
                     done = await applier.run(back=back)

@@ -16,9 +16,7 @@ from typing import Any
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.placement.cluster import PlacementAdmin, Settings
-from aerobee.placement.goals import imbalances_of
 from aerobee.placement.journal import Journal
-from aerobee.placement.model import Broker, Load, Model
 from aerobee.placement.plan import Plan, TopicChange
 from aerobee.placement.steps import (
     ABSENT,
@@ -31,6 +29,7 @@ from aerobee.placement.steps import (
     steps_for,
     trajectory,
 )
+from aerobee.words import plural
 
 FORWARD, BACK = "apply", "revert"
 FIFO = "FIFO"  # a message type of topics
@@ -51,8 +50,9 @@ class ApplyConfig:
     """How fast, and how careful.
 
     `parallel`: topics at a time. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has asked for its
-    route again (RocketMQ's clients ask each 30 s), and what it was sending by the old one has arrived or failed. `grace_s`: how long a queue that is read to its end stays readable, for readers
-    whose offsets brokers do not know. `drain_s`: longest wait for one drain. `ignored_groups`: nobody waits for them.
+    route again (RocketMQ's clients ask each 30 s), and what it was sending by the old one has arrived or failed. `grace_s`: how long
+    a queue that is read to its end stays readable, for readers whose offsets brokers do not know. `drain_s`: longest wait for one
+    drain. `ignored_groups`: nobody waits for them.
     """
 
     parallel: int = 4
@@ -150,7 +150,7 @@ class Applier:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(carried_out(change)) for change in self._changes(back)]
         if failures:
-            raise ExceptionGroup(f"{len(failures)} topics are not where they shall be", failures)
+            raise ExceptionGroup(f"not where it shall be: {plural(len(failures), 'topic')}", failures)
         self._journal.note("end", at_ms=self._clock.now_ms(), direction=direction)
         return sum(task.result() for task in running)
 
@@ -482,31 +482,6 @@ class Applier:
 
     def _passed(self, change: TopicChange) -> dict[str, set[State]]:
         return trajectory(change.before, change.after, keeps_keys=change.keeps_keys)
-
-
-async def measured_imbalance(
-    admin: PlacementAdmin, *, clock: Clock, seconds: float
-) -> dict[str, float] | None:
-    """Imbalance of bytes written and of messages handed out over some seconds; None when nothing was written.
-
-    Over all brokers that have a master, taken as equal. What a broker writes for itself counts.
-    """
-    masters = await admin.master_addresses()
-    first = await admin.counters(masters)
-    await clock.sleep(seconds)
-    second = await admin.counters(masters)
-    names = sorted(set(first) & set(second))
-    if not names:
-        return None
-    gained = {
-        name: Load(*(max(0.0, now - was) for was, now in zip(first[name], second[name], strict=True)))
-        for name in names
-    }
-    if not sum(load.bytes_in for load in gained.values()):
-        return None
-    model = Model(brokers=tuple(Broker(name=name) for name in names), topics=())
-    found = imbalances_of(model, gained)
-    return {"bytes_in": found["bytes_in"], "messages_out": found["bytes_out"]}
 
 
 def _brokers_of(change: TopicChange) -> set[str]:

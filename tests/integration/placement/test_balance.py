@@ -9,11 +9,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from aerobee.clock import SystemClock
-from aerobee.placement.apply import Applier, measured_imbalance
+from aerobee.placement.apply import Applier
 from aerobee.placement.goals import imbalance, imbalances
 from aerobee.placement.journal import Journal
 from aerobee.placement.load_rows import model_of, rates_between
 from aerobee.placement.load_sampler import LoadSampler
+from aerobee.placement.measure import measured_imbalance
 from aerobee.placement.model import allocation_of
 from aerobee.placement.plan import make_plan, parse_plan
 from aerobee.testing.local_cluster import LocalCluster
