@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit simulated integrated native simulation interop spark wheel chart console compose kubernetes bench bench-kinds bench-quick clean
+.PHONY: help up test check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark wheel chart console compose kubernetes bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -24,7 +24,7 @@ up:
 test: style types native
 	@scripts/setup-prometheus || echo "setup-prometheus: the tests of rules and dashboards are skipped" >&2
 	scripts/setup-interop
-	@scripts/test-lanes unit='simulated survival wheel chart' integration='integrated' interop='interop'
+	@scripts/test-lanes unit='simulated survival wheel chart interop-groups' integration='integrated interop-stores' interop='interop-clients'
 
 check: style types unit
 
@@ -69,6 +69,20 @@ interop:
 	@scripts/make-venv dev
 	scripts/setup-interop
 	$(PYTEST) -q tests/interop
+
+# The same in three parts that start clusters of their own, so that no lane of `make test` is much longer than another. They
+# need what scripts/setup-interop makes.
+GROUPS := $(addprefix tests/interop/,test_controller_groups.py test_replication.py test_proxy.py)
+STORES := tests/interop/test_store_exchange.py
+
+interop-groups: native
+	$(PYTEST) -q $(GROUPS)
+
+interop-stores: native
+	$(PYTEST) -q $(STORES)
+
+interop-clients: native
+	$(PYTEST) -q tests/interop $(addprefix --ignore=,$(GROUPS) $(STORES))
 
 # The source and the sink in a Spark of this machine. pyspark is a download of 450 MB, so this is not part of `make test`: it has
 # an environment of its own, .venv-spark, for a job of its own. Needs Java 17.
