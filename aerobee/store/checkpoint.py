@@ -204,8 +204,8 @@ class CheckpointFile:
                 error,
             )
 
-    def keep_bounds(self, queue_bounds: bytes, queues_flushed: int) -> None:
-        """Write the same with other queue bounds. When the disk refuses, the older ones stay.
+    def with_bounds(self, queue_bounds: bytes, queues_flushed: int) -> Checkpoint:
+        """The same with other queue bounds.
 
         Where only RocketMQ's fields are known, `queues_flushed` is what the queues are trusted up to; of the log nothing is
         said to be durable.
@@ -213,7 +213,7 @@ class CheckpointFile:
         checkpoint = replace(self.current, queue_bounds=queue_bounds)
         if not checkpoint.has_bounds:
             checkpoint = replace(checkpoint, log_flushed=0, queues_flushed=queues_flushed)
-        self.write(checkpoint)
+        return checkpoint
 
     def must_write(self, checkpoint: Checkpoint) -> None:
         """As write(), but raises OSError when the disk refuses."""

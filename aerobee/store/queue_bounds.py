@@ -91,13 +91,13 @@ def decode_queue_bounds(data: bytes) -> QueueBounds | None:
     return QueueBounds(log_min, log_end, index_end, boot, (sizes[0], sizes[1], sizes[2], sizes[3]), queues)
 
 
-def with_found(bounds: QueueBounds, found: Mapping[Key, QueueBound]) -> QueueBounds:
-    """The same, with queues that were found since, or went on."""
+def with_found(bounds: QueueBounds, found: Mapping[Key, QueueBound], log_end: int = 0) -> QueueBounds:
+    """The same, with queues that were found since, or went on, up to the record that ends at `log_end`."""
     queues = dict(bounds.queues)
     for key, bound in found.items():
         known = queues.get(key, bound)
         queues[key] = known._replace(max_offset=max(known.max_offset, bound.max_offset))
-    return replace(bounds, queues=queues)
+    return replace(bounds, queues=queues, log_end=max(bounds.log_end, log_end))
 
 
 def written_sizes(data: bytes) -> tuple[int, int, int, int]:

@@ -93,7 +93,8 @@ class QueueRebuild:
         bounds = self._bounds
         if bounds is None:
             return
-        self._log_damage += log_end < bounds.log_end  # what was there then is gone: its offsets stay used
+        # What was there then is gone, or whatever came until retention took the rest: its offsets stay used.
+        self._log_damage += log_end < bounds.log_end or log_min > bounds.log_end
         for key, bound in bounds.queues.items():
             found = self._queues.queues.get(key)
             if found is None:
@@ -215,7 +216,7 @@ class QueueRebuild:
         queue = self._queues.any(record.topic, record.queue_id)
         end = self._end_of((record.topic, record.queue_id))
         is_first = queue.max_offset == queue.min_offset
-        limit = max(end, queue.max_offset + HOLE_MAX) if self._log_damage else end
+        limit = max(end, queue.max_offset) + HOLE_MAX if self._log_damage else end
         if is_first and not end:
             limit = 1 << 62
         # The limit itself is what the first message after the checkpoint had.
@@ -256,7 +257,8 @@ class QueueRebuild:
             if queue.max_offset == queue.min_offset:
                 queue.start_at(end)
             elif self._log_damage and end - queue.max_offset <= HOLE_MAX:
-                queue.pad_to(end, log_end)
+                # They count as entries of the last record: the next start does not cut them as it does what is behind the log.
+                queue.pad_to(end, max(0, log_end - 1))
         self._note(
             f"queue {key[0]} {key[1]} had lost entries ({self._why[key]}) and was built again from the log, from offset "
             f"{self._from[key]} on: it holds the messages {queue.min_offset} to {queue.max_offset - 1}, in "

@@ -92,11 +92,11 @@ class Recovery:
         disk: Disk,
         was_clean: bool,
         before_rebuild: Callable[[], None],
-        keep_bounds: Callable[[bytes, int], None],
+        keep_bounds: Callable[[bytes, int, bool], None],
     ) -> None:
         """`before_rebuild` makes it durable that queues and index are not to be trusted, before any of them goes;
         `keep_bounds` puts other queue bounds into the checkpoint, and the log offset up to which queues may be trusted
-        where that knows of none."""
+        where that knows of none; its last argument says whether it must, and raises OSError."""
         self._keep_bounds = keep_bounds
         self._disk = disk
         self._before_rebuild = before_rebuild
@@ -109,6 +109,7 @@ class Recovery:
         self._dispatch_from = 0
         self._index_lost = False
         self._found: dict[tuple[str, int], QueueBound] = {}  # the queues, as this start found them
+        self._found_end = 0  # where the last record ends that they point to and whose offset stays used
         self._durable = checkpoint.log_flushed  # the log is known to have reached this far
         self._cuts = False  # damaged bytes at the log's end go
         self.report = RecoveryReport(was_clean=was_clean)
@@ -122,13 +123,21 @@ class Recovery:
         except (StoreError, OSError):
             # Entries may have been cut already: the next start is to know that their offsets were used.
             self._rebuild.forget_suspects()
-            if self._found and (
-                self._bounds is not None or (self._log.segments and not self.report.was_clean)
-            ):
-                bounds = self._bounds or QueueBounds(self._log.min_offset)
-                trusted = 0 if self._checks_all else self._dispatch_from
-                self._keep_bounds(with_found(bounds, self._found).encode(), trusted)
+            self._keep_found(must=False)
             raise
+
+    def _keep_found(self, *, must: bool) -> None:
+        """Let the checkpoint say that the queues went on as far as this start found them."""
+        if not self._found or (self._bounds is None and (not self._log.segments or self.report.was_clean)):
+            return
+        bounds = self._bounds or QueueBounds(self._log.min_offset)
+        if must and all(
+            key in bounds.queues and found.max_offset <= bounds.queues[key].max_offset
+            for key, found in self._found.items()
+        ):
+            return
+        trusted = 0 if self._checks_all else self._dispatch_from
+        self._keep_bounds(with_found(bounds, self._found, self._found_end).encode(), trusted, must)
 
     def _run(self) -> RecoveryReport:
         report, log = self.report, self._log
@@ -147,6 +156,9 @@ class Recovery:
         self._judge_lost_beginning()
         dispatch_from = self._dispatch_from = self._dispatch_start()
         start = report.scanned_from = self._scan_start(dispatch_from)
+        if self._config.truncate_corrupt_log:
+            # Their offsets were used. Nothing else will say so once the entries are cut: before that, it is on the disk.
+            self._keep_found(must=True)
         if not report.was_clean:
             report.queue_entries_cut += self._queues.cut_records_from(dispatch_from, self._judge_rejected)
             self._cut_index(dispatch_from)
@@ -197,6 +209,8 @@ class Recovery:
             if entry is None or not 0 <= entry[0] < limit or entry[1] < RECORD_BYTES_MIN:
                 continue
             self._found[topic, queue_id] = QueueBound(queue.is_batch, queue.first_position, queue.max_offset)
+            if self._config.truncate_corrupt_log:
+                self._found_end = max(self._found_end, entry[0] + entry[1])
             if not kept or entry[0] < self._checkpoint.log_flushed:
                 continue
             if self._scanner.alone(entry[0]).record is not None:

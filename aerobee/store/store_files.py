@@ -67,7 +67,7 @@ class StoreFiles:
             disk=self._disk,
             was_clean=was_clean,
             before_rebuild=self._distrust_queues,
-            keep_bounds=self.checkpoints.keep_bounds,
+            keep_bounds=self._keep_bounds,
         ).run()
         report.notes[:0] = notes
         write_abort_file(self._disk, self._root, os.getpid())
@@ -85,6 +85,12 @@ class StoreFiles:
         """Recovery is about to delete queues or index files: should it not get to its end, the next one starts over."""
         write_abort_file(self._disk, self._root, os.getpid())
         self.checkpoints.must_write(without_queues(self.checkpoints.current, self.log.min_offset))
+
+    def _keep_bounds(self, queue_bounds: bytes, queues_flushed: int, must: bool) -> None:
+        """Let the checkpoint say other bounds of the queues. Raises OSError when it `must`; else the older ones stay."""
+        checkpoints = self.checkpoints
+        checkpoint = checkpoints.with_bounds(queue_bounds, queues_flushed)
+        (checkpoints.must_write if must else checkpoints.write)(checkpoint)
 
     def cut(self, start: int) -> LogCut:
         """Cut the log's end off from `start` on, a record's begin, with what points into it; log_cut.py keeps it."""
