@@ -31,6 +31,9 @@ _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "'": "'"}
 _WORDS = {"true": True, "false": False, "null": None}
 _DUMP_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
+_LINE_BEGIN = re.compile(
+    rb'^( +)(?:("(?:[^"\\]|\\.)*"): )?', re.MULTILINE
+)  # of orjson's lines: two blanks a level, a key
 
 
 def loads(data: bytes | bytearray | memoryview, dialect_bytes_max: int = TEXT_BYTES_MAX) -> Any:
@@ -91,7 +94,17 @@ def dumps(value: Any) -> bytes:
 
 def dumps_pretty(value: Any) -> bytes:
     """Write with line breaks and tabs, as RocketMQ's configuration files are written."""
-    return _dumps_indented(value, "\n").encode()
+    try:
+        text = orjson.dumps(value, option=_DUMP_OPTIONS | orjson.OPT_INDENT_2)
+    except TypeError:
+        return _dumps_indented(value, "\n").encode()
+    return _LINE_BEGIN.sub(_with_tabs, text)
+
+
+def _with_tabs(found: re.Match[bytes]) -> bytes:
+    blanks, key = found.groups()
+    tabs = b"\t" * (len(blanks) // 2)
+    return tabs if key is None else b"%b%b:" % (tabs, key)
 
 
 def _dumps_by_hand(value: Any) -> bytes:

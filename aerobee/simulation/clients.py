@@ -49,6 +49,11 @@ class Sent:
     error: str = ""
 
 
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
 class Clients:
     """Of one cluster."""
 
@@ -67,7 +72,24 @@ class Clients:
         self._rng, self._clock, self._network = rng, clock, network
         self._on_acknowledged = on_acknowledged
         self._host = Host("clients", rng=rng, clock=clock, network=network)
+        self._numbers: list[random.Random] = []  # that its producers and its consumer take
         self._tasks: list[asyncio.Task[None]] = []
+        self._pauses: dict[asyncio.Future[None], None] = {}  # of producers, between two bursts
+
+    def reseed(self, rng: random.Random) -> None:
+        """What they do and choose comes from these numbers from now on."""
+        self._rng = rng
+        self._host.reseed(rng)
+        for each in self._numbers:
+            each.seed(rng.getrandbits(64))
+
+    @property
+    def have_begun(self) -> bool:
+        """Each producer was answered, and the consumer has everything that was acknowledged."""
+        answered = [each for each in self.sent if each.offset >= 0]
+        return len({each.is_once for each in answered}) == PRODUCERS and all(
+            each.body in self.received for each in answered
+        )
 
     def begin(self) -> None:
         for number in range(PRODUCERS):
@@ -77,6 +99,8 @@ class Clients:
     async def end_producers(self) -> None:
         """Send no more, and wait for what is under way."""
         self.is_sending = False
+        for woken in self._pauses:
+            _wake(woken)
         await asyncio.gather(*self._tasks[:-1])
 
     async def stop(self) -> None:
@@ -89,11 +113,15 @@ class Clients:
             "client": ClientConfig(instance=name, client_ip=LOCAL, route_refresh_s=2.0, heartbeat_s=5.0),
             "clock": self._host.clock,
             "network": self._network.endpoint(name),
-            "random": random.Random(self._rng.getrandbits(32)),
+            "random": self._own_numbers(),
         }
 
+    def _own_numbers(self) -> random.Random:
+        self._numbers.append(random.Random(self._rng.getrandbits(64)))
+        return self._numbers[-1]
+
     async def _produce(self, number: int) -> None:
-        clock, rng = self._clock, random.Random(self._rng.getrandbits(64))
+        clock, rng = self._clock, self._own_numbers()
         is_once = bool(number % 2)
         config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, retry_count_max=0 if is_once else 2)
         async with Producer(
@@ -101,7 +129,9 @@ class Clients:
         ) as producer:
             count = 0
             while self.is_sending:
-                await clock.sleep(rng.uniform(0.01, PAUSE_S_MAX))
+                await self._pause(rng.uniform(0.01, PAUSE_S_MAX))
+                if not self.is_sending:
+                    return
                 burst = []
                 for _ in range(rng.randint(1, BURST_MAX)):
                     count += 1
@@ -112,6 +142,17 @@ class Clients:
                 await asyncio.gather(*(self._send(producer, each) for each in others))
                 last.at = clock.monotonic()
                 await self._send(producer, last)
+
+    async def _pause(self, seconds: float) -> None:
+        """Let time pass, at most until no more is to be sent."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pauses[woken] = None
+        timer = self._clock.call_later(seconds, _wake, woken)
+        try:
+            await woken
+        finally:
+            del self._pauses[woken]
+            timer.cancel()
 
     async def _send(self, producer: Producer, sent: Sent) -> None:
         try:

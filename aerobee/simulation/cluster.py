@@ -50,6 +50,7 @@ from aerobee.testing.simulated_loop import InlineExecutor, SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
 
 ELECT_TIMEOUT_S = 30.0
+BEGIN_S = 60.0  # longest until clients of a cluster that has just started send and receive
 
 
 @dataclass(slots=True)
@@ -87,13 +88,13 @@ class Cluster:
         return [*self.nameservers, *self.controllers, *self.brokers]
 
     def reseed(self, seed: int) -> None:
-        """Everything that happens from now on comes from this seed. Before begin()."""
+        """Everything that happens from now on comes from this seed."""
         self.seed = seed
         self.rng = random.Random(seed)
         self.network.rng = random.Random(self.rng.getrandbits(64))
         for node in self.nodes:
             node.host.reseed(self.rng)
-        self.clients = Clients(self.rng, self.clock, self.network, self.watch.acknowledged)
+        self.clients.reseed(self.rng)
 
     def _node(self, kind: str, index: int) -> Node:
         host = Host(f"{kind}-{index}", rng=self.rng, clock=self.clock, network=self.network)
@@ -283,6 +284,12 @@ class Cluster:
         """Clients work from now on, and what must hold all the time is watched."""
         self.clients.begin()
         self._watching = asyncio.create_task(self._watch())
+
+    async def get_going(self) -> None:
+        """Wait until every client has got something."""
+        await self.until(
+            lambda: self.clients.have_begun, BEGIN_S, "the clients of a new cluster never got going"
+        )
 
     async def _watch(self) -> None:
         while True:

@@ -23,6 +23,7 @@ QUIET_S_MAX = 4.0  # between two faults
 DOWN_S_MAX = 8.0
 BEHIND_S_MAX = 25.0  # longer than a replica may be behind and stay in the set
 SHORTEST_MAX_S = 2.0  # longest that a fault of a short life may last
+SHORTEST_QUIET_S = 1.0  # longest that a short life waits for one
 RETRY_S = 2.0
 CLOCK_JUMP_MS_MAX = 3_600_000
 
@@ -43,11 +44,12 @@ class Nemesis:
         cluster, rng = self._cluster, self._rng
         end = cluster.clock.monotonic() + seconds
         longest_s = max(SHORTEST_MAX_S, seconds / 2)  # a short life has short faults
+        quiet_s_max = min(QUIET_S_MAX, max(SHORTEST_QUIET_S, seconds / 2))
         while cluster.clock.monotonic() < end:
             cluster.raise_broken()
             # Each fault has random numbers of its own, so that one can be left out and the others stay what they are.
             quiet_s, own, is_waited_for = (
-                rng.uniform(0.05, QUIET_S_MAX),
+                rng.uniform(0.05, quiet_s_max),
                 rng.getrandbits(64),
                 rng.random() < 0.6,
             )

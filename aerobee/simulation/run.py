@@ -68,14 +68,20 @@ def run_seed(
     """
     with _this_machine():
         if scenario is not None:
-            started = start(seed, scenario.settings, prepare)
+            started = start(seed, scenario.settings, prepare, waits_for_clients=False)
         else:
             started = start(start_of(seed), Settings(sync_disk=bool(seed % 2)), prepare)
-        return _run_started(started, seed, minutes, scenario, left_out)
+        try:
+            return _run_started(started, seed, minutes, scenario, left_out)
+        finally:
+            _end(started)
 
 
 def run_group(seeds: Sequence[int], *, minutes: float = 1.0) -> Iterator[Outcome]:
-    """The outcomes of seeds of one group, as run_seed() has them: the start is made once, and each life is forked from it."""
+    """The outcomes of seeds of one group, as run_seed() has them: the start is made once, and each life is forked from it.
+
+    A life ends with its process: nothing is stopped any more.
+    """
     with _this_machine():
         started = start(start_of(seeds[0]), Settings(sync_disk=bool(seeds[0] % 2)))
         started.wall_s /= len(seeds)
@@ -86,9 +92,13 @@ def run_group(seeds: Sequence[int], *, minutes: float = 1.0) -> Iterator[Outcome
 
 
 def start(
-    seed: int, settings: Settings, prepare: Callable[[Cluster], None] = lambda cluster: None
+    seed: int,
+    settings: Settings,
+    prepare: Callable[[Cluster], None] = lambda cluster: None,
+    *,
+    waits_for_clients: bool = True,
 ) -> Started:
-    """Start a cluster. What goes wrong is the failure of whoever lives with it."""
+    """Start a cluster with its clients, and wait until each of them has got something. What goes wrong is the failure of whoever lives with it."""
     began = time.perf_counter()
     clock = SimulatedClock()
     loop = SimulatedLoop(clock)
@@ -102,7 +112,7 @@ def start(
     loop.set_exception_handler(note)
     prepare(started.cluster)
     try:
-        loop.run_until_complete(_start(started.cluster))
+        loop.run_until_complete(_start(started.cluster, waits_for_clients))
     except Exception as error:
         started.failure = error
     started.wall_s = time.perf_counter() - began
@@ -110,9 +120,12 @@ def start(
     return started
 
 
-async def _start(cluster: Cluster) -> None:
+async def _start(cluster: Cluster, waits_for_clients: bool) -> None:
     await cluster.start()
     await cluster.create_topic()
+    cluster.begin()
+    if waits_for_clients:
+        await cluster.get_going()
 
 
 def _run_started(
@@ -125,6 +138,7 @@ def _run_started(
     cluster.reseed(seed)
     try:
         loop.run_until_complete(_life(started, outcome, minutes, scenario, left_out))
+        started.unheard += map(repr, loop.lost_exceptions())
         if started.unheard:
             raise Broken(Checker.NO_FAULT_OF_OURS, f"an error that nobody handled: {started.unheard[0]}")
     except Broken as error:
@@ -134,10 +148,9 @@ def _run_started(
         outcome.failure = f"{type(error).__name__}: {error}"
     finally:
         outcome.simulated_s = cluster.clock.monotonic()
-        outcome.story = cluster.story.lines
+        outcome.story = list(cluster.story.lines)
         outcome.sent = len(cluster.clients.sent)
         outcome.acknowledged = sum(each.offset >= 0 for each in cluster.clients.sent)
-        _close(loop)
     outcome.wall_s = time.perf_counter() - began + started.wall_s
     told = [
         *outcome.story,
@@ -166,28 +179,28 @@ async def _life(
     started: Started, outcome: Outcome, minutes: float, scenario: Scenario | None, left_out: frozenset[int]
 ) -> None:
     cluster = started.cluster
+    if started.failure is not None:
+        raise started.failure
+    nemesis = Nemesis(cluster, left_out)
     try:
-        if started.failure is not None:
-            raise started.failure
-        cluster.begin()
-        nemesis = Nemesis(cluster, left_out)
-        try:
-            if scenario is not None:
-                await scenario.script(cluster, random.Random(cluster.rng.getrandbits(64)))
-                outcome.faults = {scenario.name: 1}
-                await nemesis.mend()
-            else:
-                await nemesis.run(minutes * 60)
-                outcome.faults = dict(nemesis.counts)
-        finally:
-            outcome.faults = outcome.faults or dict(nemesis.counts)
-            outcome.fault_count = nemesis.count
-        await check_in_the_end(cluster)
+        if scenario is not None:
+            await scenario.script(cluster, random.Random(cluster.rng.getrandbits(64)))
+            outcome.faults = {scenario.name: 1}
+            await nemesis.mend()
+        else:
+            await nemesis.run(minutes * 60)
+            outcome.faults = dict(nemesis.counts)
     finally:
-        await cluster.stop()
+        outcome.faults = outcome.faults or dict(nemesis.counts)
+        outcome.fault_count = nemesis.count
+    await check_in_the_end(cluster)
+    await asyncio.sleep(0)  # whoever waits for a task that has just failed hears of it
 
 
-def _close(loop: asyncio.AbstractEventLoop) -> None:
+def _end(started: Started) -> None:
+    """Stop what still runs. Nothing is checked any more."""
+    loop = started.loop
+    loop.run_until_complete(started.cluster.stop())
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

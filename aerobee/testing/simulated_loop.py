@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import heapq
 import selectors
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
@@ -168,6 +169,13 @@ class _Handle(asyncio.Handle):
         self._source_traceback = self._repr = None
 
 
+def _task_of(loop: asyncio.AbstractEventLoop, work: Any, context: Any = None) -> asyncio.Task[Any]:
+    assert isinstance(loop, SimulatedLoop)
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+    loop._tasks.add(task)
+    return task
+
+
 class SimulatedLoop(asyncio.SelectorEventLoop):
     """An event loop on a SimulatedClock."""
 
@@ -175,9 +183,20 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._simulated_clock = clock
         super().__init__(_NoSelector())
         self._turn = self._ready  # type: ignore[attr-defined]  # deque of handles, of asyncio's BaseEventLoop
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.set_task_factory(_task_of)
 
     def time(self) -> float:
         return self._simulated_clock._elapsed
+
+    def lost_exceptions(self) -> list[BaseException]:
+        """Of tasks that have ended, and that nobody has asked for it. asyncio tells of them when the task is freed, if ever."""
+        lost = [
+            task.exception()
+            for task in self._tasks
+            if task.done() and not task.cancelled() and task._log_traceback
+        ]
+        return [error for error in lost if error is not None]
 
     # asyncio's own forms of these look into its heap of timers and ask its selector, with each turn.
 

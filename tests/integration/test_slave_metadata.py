@@ -91,8 +91,10 @@ async def test_an_unchanged_table_of_offsets_is_not_sent_again(pair: Pair) -> No
     first = await pair.client.invoke(master.address, RemotingCommand(43, {}))
     assert b'"t@g":{0:3}' in first.body
     mark = (first.ext or {})["aerobeeMark"]
+    assert (first.ext or {})["aerobeeLogEnd"] == str(master.store.log.end) != "0"
     again = await pair.client.invoke(master.address, RemotingCommand(43, {"aerobeeMark": mark}))
     assert (again.code, again.body) == (0, b"")
+    assert (again.ext or {})["aerobeeLogEnd"] == str(master.store.log.end)
     await commit(pair, master, 4)
     changed = await pair.client.invoke(master.address, RemotingCommand(43, {"aerobeeMark": mark}))
     assert b'"t@g":{0:4}' in changed.body

@@ -14,7 +14,7 @@ from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.ha_mode import FollowState, ReplicaState
-from aerobee.broker.replication.metadata_sync import FILTERS, MARK_FIELD, TABLE_FIELD
+from aerobee.broker.replication.metadata_sync import FILTERS, LOG_END_FIELD, MARK_FIELD, TABLE_FIELD
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.role import Role
 from aerobee.clock import Clock
@@ -56,17 +56,23 @@ class SlaveCalls:
         }
 
     async def all_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """43: all offsets of all groups. A slave of ours that has seen the same mark gets no body; it asks for the filters, too."""
+        """43: all offsets of all groups. A slave of ours that has seen the same mark gets no body; it asks for the filters, too.
+
+        With the offsets it is told where the log ends, which it waits for before it takes them.
+        """
         if request.field(TABLE_FIELD) == FILTERS:
             return request.reply(ext={TABLE_FIELD: FILTERS}, body=fastjson.dumps(self._filters.to_dict()))
         mark = self._offsets.change_mark
         if request.field(MARK_FIELD) == mark:
-            return request.reply(ext={MARK_FIELD: mark})
+            return request.reply(ext={MARK_FIELD: mark, **self._log_end()})
         tree = self._offsets.to_dict()  # copies: it may change while the body is made
         table = tree.pop("offsetTable")
         before = {key: tree.pop(key) for key in ("dataVersion", "groupTopicMap")}
         body = await dumps_in_turns(before, "offsetTable", table.items(), tree)
-        return request.reply(ext={MARK_FIELD: mark}, body=body)
+        return request.reply(ext={MARK_FIELD: mark, **self._log_end()}, body=body)
+
+    def _log_end(self) -> dict[str, str]:
+        return {LOG_END_FIELD: str(self._store.max_physical_offset)}
 
     def delay_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """45: up to where each delay level has delivered, as in delayOffset.json."""

@@ -42,6 +42,9 @@ REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: the SQL92 filters are asked for, not the offsets
 MARK_FIELD = "aerobeeMark"  # of a table: the same mark, the same content; RocketMQ ignores it
+LOG_END_FIELD = (
+    "aerobeeLogEnd"  # where the log ended when these offsets were told; RocketMQ's masters are asked by 28
+)
 
 
 class MetadataSync:
@@ -178,8 +181,10 @@ class MetadataSync:
         if reply.body:
             table = offsets_of(fastjson.loads_object(reply.body, "the master's offsets"))
         levels = _levels_of(fastjson.loads_object(delays.body, "the master's delay offsets"))
-        if (table is not None or levels != self._schedule.offsets) and not await self._has_reached():
-            return
+        if table is not None or levels != self._schedule.offsets:
+            end = (reply.ext or {}).get(LOG_END_FIELD, "")
+            if not await self._has_reached(int(end) if end.isdecimal() and len(end) < 20 else None):
+                return
         self._schedule.copy_from(levels, log_end)
         connection = self._questions.connection_to(self._master)
         if connection is not self._connection:
@@ -191,13 +196,15 @@ class MetadataSync:
             self._offsets_mark = (reply.ext or {}).get(MARK_FIELD, "")
         self._offsets.copied(log_end)
 
-    async def _has_reached(self) -> bool:
-        """Wait until this log is where the master's ends now; whether it got there in time."""
-        bounds = await self._questions.log_bounds(self._master)
-        if bounds is None:
-            return False
+    async def _has_reached(self, end: int | None) -> bool:
+        """Wait until this log is as long as the master's was, `end`, or else is now; whether it got there in time."""
+        if end is None:
+            bounds = await self._questions.log_bounds(self._master)
+            if bounds is None:
+                return False
+            end = bounds.end
         deadline = self._clock.monotonic() + REACH_WAIT_S
-        while self._store.log.end < bounds.end:
+        while self._store.log.end < end:
             if self._clock.monotonic() >= deadline:
                 return False
             await self._clock.sleep(REACH_LOOK_S)
