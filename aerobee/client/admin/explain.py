@@ -13,7 +13,7 @@ from typing import Any
 
 from aerobee.client.admin.messages import TIME_MAX_MS, MessageCalls
 from aerobee.client.received import ReceivedMessage, decode_stored_messages
-from aerobee.errors import AerobeeError, ConsumerNotOnline, QueryNotFound, RemoteError, RequestNotSupported
+from aerobee.errors import AerobeeError, ConsumerNotOnline, QueryNotFound, RequestNotSupported
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
@@ -171,7 +171,10 @@ class ExplainCalls(MessageCalls):
     async def _rows(
         self, code: RequestCode, ext: dict[str, str], name: str
     ) -> list[tuple[str, dict[str, Any]]] | None:
-        """The rows of a list that each master gives; None when none of them knows the request."""
+        """The rows of a list that each master gives; None when none of them knows the request.
+
+        A master that refuses has rows that nobody sees, so its refusal is raised: a plan must not take it for "none".
+        """
         rows: list[tuple[str, dict[str, Any]]] = []
         known = False
         for info in await self.brokers():
@@ -180,9 +183,6 @@ class ExplainCalls(MessageCalls):
             try:
                 answer = await self._call(info.address, code, dict(ext))
             except RequestNotSupported:
-                continue
-            except RemoteError:
-                known = True
                 continue
             known = True
             fields = fastjson.loads_object(answer.body, code.name)

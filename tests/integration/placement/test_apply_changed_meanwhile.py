@@ -9,11 +9,14 @@ import pytest
 
 from aerobee import Message
 from aerobee.client import SimpleConsumerConfig
+from aerobee.errors import NoPermission
 from aerobee.message import MessageQueue
 from aerobee.placement.apply import ApplyConfig, DrainTimeout, PlanOutgrown
 from aerobee.placement.cluster import PlacementAdmin
 from aerobee.placement.plan import TopicChange
 from aerobee.placement.steps import State
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.placement.test_apply import (
     AWAY,
@@ -176,6 +179,40 @@ async def test_messages_that_a_pop_group_gets_again_hold_their_broker(cluster, t
                     await consumer.ack(message)
         await applier(cluster, admin, plan, tmp_path / "journal").run()
         assert await counts(admin, "away") == settled(broker_b=1)
+
+
+async def test_a_broker_that_refuses_to_tell_what_is_handed_out_keeps_its_queues(
+    cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A refusal is not "nothing": what is handed out comes again where its topic is, or never."""
+    await make(cluster, LEAVES)
+    async with (
+        admin_of(cluster) as admin,
+        cluster.producer() as producer,
+        cluster.simple_consumer(
+            "poppers", {"away": "*"}, config=SimpleConsumerConfig(wait_s=0.5), client=FAST_ROUTES
+        ) as consumer,
+    ):
+        await admin.create_group("poppers")
+        await producer.send(Message("away", b"x"))
+        while not (taken := await consumer.receive()):
+            pass
+        call = admin._call
+
+        async def refuse(address: str, code: RequestCode, *rest: object) -> RemotingCommand:
+            if code == RequestCode.AEROBEE_LIST_POPS:
+                raise NoPermission(ResponseCode.NO_PERMISSION, "not for you")
+            return await call(address, code, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(admin, "_call", refuse)
+        with pytest.raises(ExceptionGroup) as failed:
+            await applier(
+                cluster, admin, plan_of(cluster, LEAVES), tmp_path / "journal", config=IMPATIENT
+            ).run()
+        assert failed.group_contains(NoPermission)
+        states, _, _ = await admin.states("away", await admin.master_addresses())
+        assert states["broker-a"].read == 1
+        await consumer.ack(taken[0])
 
 
 async def test_what_a_run_that_was_cut_off_had_asked_for_is_waited_for(cluster, tmp_path: Path):
