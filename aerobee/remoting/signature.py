@@ -117,8 +117,8 @@ def signature(secret_key: str, content: bytes) -> str:
 
 def is_signed_with(request: RemotingCommand, secret_key: str) -> bool:
     """Whether the request's signature was made with this key. Takes as long for a wrong one as for a right one."""
-    given = (request.ext or {}).get(SIGNATURE, "")
     import hmac
 
+    given = (request.ext or {}).get(SIGNATURE, "")
     expected = signature(secret_key, signed_content(request))
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode("ascii"))

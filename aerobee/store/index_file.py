@@ -183,9 +183,8 @@ class IndexFile:
         seconds = 0
         if self.begin_timestamp > 0:
             seconds = (store_timestamp - self.begin_timestamp) // 1000
-            if (
-                not 0 <= seconds <= 0x7FFFFFFF
-            ):  # two calls less than min() and max(), and this is paid once a burst
+            # Two calls less than with min() and max(): this is paid once a burst.
+            if not 0 <= seconds <= 0x7FFFFFFF:
                 seconds = 0 if seconds < 0 else 0x7FFFFFFF
         buffer, slot_count, number, chains = self.buffer, self.slot_count, self.count, 0
         at = self.entries_at + number * INDEX_ENTRY_BYTES

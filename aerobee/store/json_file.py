@@ -48,8 +48,8 @@ def save_settings_file(disk: Disk, path: str, changes: Mapping[str, str], whole:
     """Put other values for these keys into a properties file, and leave its other lines, secrets and comments, as they are.
 
     Where there is no file, or an empty one, its content becomes `whole`, and a new one is for its owner's eyes only: it may
-    hold secrets. Durable on return. Raises StoreError when the disk
-    refuses or the file is not UTF-8; it then has its old content.
+    hold secrets. Durable on return. Raises StoreError when the disk refuses or the file is not UTF-8; it then has its old
+    content.
     """
     try:
         disk.make_dirs(os.path.dirname(path))

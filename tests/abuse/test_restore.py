@@ -355,6 +355,42 @@ def test_what_came_back_is_served_although_another_place_was_refused(base: Base,
         assert here[key] == [kept for kept in queue if kept.physical != places[0]]
 
 
+@pytest.mark.parametrize(
+    "left_out", [False, True], ids=["another replica has the end", "the end is left out"]
+)
+def test_an_end_that_one_replica_lacks_comes_back_from_another(
+    base: Base, replica: Path, tmp_path: Path, left_out: bool
+) -> None:
+    """A message in the middle was left out by a repair, and entries of its queue are all that vouches for the end of the log."""
+    records = in_order(base)
+    last = [kept for kept in records if kept.physical // FILE_BYTES == records[-1].physical // FILE_BYTES]
+    start = last[len(last) // 2].physical
+    victim = next(
+        kept for kept in base.queues["orders", 1][4:] if kept.physical % FILE_BYTES < FILE_BYTES - 4_000
+    )
+    overwrite(base.root, victim.physical, bytes(40))
+    shutil.rmtree(base.root / "consumequeue" / "orders")  # built again, it has a hole
+    repair(config_of(base))
+    overwrite(base.root, start, bytes(FILE_BYTES - start % FILE_BYTES))
+    shutil.copytree(replica, tmp_path / "worse")
+    flip(tmp_path / "worse", start + 100)
+    done = restore(config_of(base), records_of_directory(tmp_path / "worse"))
+    assert [sentence for sentence in done.refused if f"log byte {start}:" in sentence and "CRC" in sentence]
+    waits = [sentence for sentence in done.refused if f"log byte {victim.physical}:" in sentence]
+    assert len(waits) == 1
+    assert f"from byte {start} on" in waits[0]
+    if left_out:
+        repair(config_of(base))
+    done = restore(config_of(base), records_of_directory(tmp_path / "worse" if left_out else replica))
+    assert bool(done.refused) == left_out
+    repair(config_of(base))
+    wanted = {
+        key: [kept for kept in queue if not left_out or kept.physical < start]
+        for key, queue in base.queues.items()
+    }
+    assert everything(base) == wanted
+
+
 def test_a_record_longer_than_the_damage_is_not_taken(base: Base, replica: Path) -> None:
     def longer(record: bytearray) -> None:
         record[0:4] = (len(record) + 8).to_bytes(4, "big")

@@ -84,6 +84,14 @@ class QueueClaims:
 
     # -- judging
 
+    def vouching(self, start: int, place: tuple[int, int]) -> set[Key]:
+        """The queues whose entries say which records stood in a damaged `place` from log byte `start` on."""
+        return {
+            claim.key
+            for claim in self._claims_in(place)
+            if claim.physical_offset >= start and claim.size != FILLER_SIZE
+        }
+
     def has_entry(self, record: DispatchRecord) -> bool:
         """Whether the record's queue has the entry of its message, or the record needs none."""
         return not record.has_queue_entry or self._entry_of(record) == (record.physical_offset, record.size)

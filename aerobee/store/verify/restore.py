@@ -40,6 +40,7 @@ from aerobee.store.verify.queue_claims import QueueClaims
 
 _logger = logging.getLogger(__name__)
 RecordAt = Callable[[int], bytes | None]  # physical offset to the replica's record there, None without one
+_Taken = tuple[DispatchRecord, bytes]
 RECORD_BYTES_MAX = 16 << 20
 FILE_NAME_DIGITS = 20
 
@@ -81,10 +82,14 @@ def restore(config: StoreConfig, record_at: RecordAt, *, disk: Disk | None = Non
         table.load()
         claims = QueueClaims(table.queues)
         places, end = _places(log, claims)
-        taken: list[tuple[DispatchRecord, bytes]] = []
+        taken: list[_Taken] = []
         for place in places:
             done.places += 1
-            taken += _judge(place, log, claims, record_at, done.refused)
+            refused_before = len(done.refused)
+            found = _judge(place, log, claims, record_at, done.refused)
+            taken += found
+            if place.behind is None and len(done.refused) > refused_before:
+                taken = _without_those_that_cost_the_end(place, found, taken, claims, done.refused)
         stale = {(record.topic, record.queue_id) for record, _ in taken if not claims.has_entry(record)}
         ends = {key: table.queues[key].max_offset for key in stale if key in table.queues}
         # Those whose entries are there come first: behind the last whole record, entries are all that vouches for a record, and
@@ -190,9 +195,9 @@ def _stands_for_damage(record: DispatchRecord) -> bool:
 
 def _judge(
     place: _Place, log: CommitLog, claims: QueueClaims, record_at: RecordAt, refused: list[str]
-) -> list[tuple[DispatchRecord, bytes]]:
+) -> list[_Taken]:
     """The replica's records that are taken for a place, one behind the other; `refused` gets why the next one is not."""
-    taken: list[tuple[DispatchRecord, bytes]] = []
+    taken: list[_Taken] = []
     for neighbour in (place.before, place.behind):
         if neighbour is not None and not _is_same(log, neighbour, record_at):
             refused.append(
@@ -235,6 +240,29 @@ def _judge(
         taken.append((record, data))
         at += len(data)
     return taken
+
+
+def _without_those_that_cost_the_end(
+    place: _Place, found: list[_Taken], taken: list[_Taken], claims: QueueClaims, refused: list[str]
+) -> list[_Taken]:
+    """Not all of the log's end came back: leave out records whose queue would lose the entries that say what belongs there.
+
+    Such a queue is built again, with holes for the end; a better replica could no longer fill them. `found` are the records that
+    are taken for the end, `refused` gets the others.
+    """
+    start = found[-1][0].physical_offset + found[-1][0].size if found else place.start
+    vouching = claims.vouching(start, (place.start, place.stop))
+    kept = []
+    for record, data in taken:
+        if (record.topic, record.queue_id) not in vouching or claims.has_entry(record):
+            kept.append((record, data))
+            continue
+        refused.append(
+            f"log byte {record.physical_offset}: message {record.queue_offset} of queue {record.queue_id} of {record.topic} can be "
+            f"taken back once the log's end, from byte {start} on, came back from another replica or is left out: only that queue's "
+            "entries say which messages belong there, and it has to be built again for this one"
+        )
+    return kept
 
 
 def _is_same(log: CommitLog, record: DispatchRecord, record_at: RecordAt) -> bool:
