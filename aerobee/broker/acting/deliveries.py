@@ -2,7 +2,7 @@
 
 A delivery that succeeded is noted before the next look: here, and in where each delay level stands, which moves over no message
 that was not delivered. What no other broker takes is tried again each second, for as long as this slave acts, and holds nothing
-else up.
+else up: such messages wait apart, and so many of them as there may be have only their own share of the sends on their way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import heapq
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any
 
 from aerobee.broker.acting.escape_bridge import EscapeBridge
 from aerobee.broker.acting.level_progress import LevelProgress
@@ -26,9 +27,38 @@ from aerobee.store.delivery_mark import delivered_sources
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-AT_ONCE_MAX = 32  # sends on their way
+AT_ONCE_MAX = 24  # first sends on their way
+AGAIN_AT_ONCE_MAX = 8  # sends on their way of what no other broker took before
 ERROR_PAUSE_S = 1.0
 LOOK_S = 0.5  # the longest sleep: a wall clock may jump
+
+
+class _Sends:
+    """Messages that wait for their time, and those of them that are on their way."""
+
+    def __init__(self, waiting: list[Waits], at_once_max: int) -> None:
+        """`waiting` is a heap."""
+        self.waiting = waiting
+        self.sending: dict[asyncio.Task[bool | None], Waits] = {}
+        self._at_once_max = at_once_max
+
+    def start_due(self, now_ms: int, send: Callable[[Waits], Coroutine[Any, Any, bool | None]]) -> None:
+        """Let go what is due, as far as there is room."""
+        waiting, sending = self.waiting, self.sending
+        while waiting and len(sending) < self._at_once_max and waiting[0].due_ms <= now_ms:
+            waits = heapq.heappop(waiting)
+            sending[asyncio.create_task(send(waits), name="acting-send")] = waits
+
+    def pause_s(self, now_ms: int) -> float:
+        """Until the next message is due, if there is room for it; LOOK_S at most."""
+        if self.waiting and len(self.sending) < self._at_once_max:
+            return min(LOOK_S, max(0.0, (self.waiting[0].due_ms - now_ms) / 1000))
+        return LOOK_S
+
+    def take_ended(self) -> list[tuple[Waits, bool | None]]:
+        """What is on its way no more, and what came of it."""
+        ended = [task for task in self.sending if task.done()]
+        return [(self.sending.pop(task), task.result()) for task in ended]
 
 
 class ActingDeliveries:
@@ -63,49 +93,43 @@ class ActingDeliveries:
     async def run(self) -> None:
         """Until finish(), or nothing waits. Cancelled, a send that is under way may be stored and not noted: it comes twice."""
         self._is_over = False
-        waiting = await self._all()
-        if waiting:
-            log.warning("%d messages wait here for their time; they go to other brokers", len(waiting))
-        leaving: dict[asyncio.Task[bool | None], Waits] = {}
+        first = _Sends(await self._all(), AT_ONCE_MAX)
+        again = _Sends([], AGAIN_AT_ONCE_MAX)
+        both = (first, again)
+        if first.waiting:
+            log.warning("%d messages wait here for their time; they go to other brokers", len(first.waiting))
         try:
-            while (waiting or leaving) and not self._is_over:
-                self._send_due(waiting, leaving)
-                await self._pause(waiting, leaving)
-                self._note(waiting, leaving)
-            if leaving:
-                await asyncio.wait(leaving)
-                self._note(waiting, leaving)
+            while any(each.waiting or each.sending for each in both) and not self._is_over:
+                for each in both:
+                    each.start_due(self._clock.now_ms(), self._send)
+                await self._pause(first, again)
+                self._note(first, again)
+            if sending := first.sending.keys() | again.sending.keys():
+                await asyncio.wait(sending)
+                self._note(first, again)
         finally:
-            for task in leaving:
+            sending = first.sending.keys() | again.sending.keys()
+            for task in sending:
                 task.cancel()
-            await asyncio.gather(*leaving, return_exceptions=True)
+            await asyncio.gather(*sending, return_exceptions=True)
 
-    def _send_due(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool | None], Waits]) -> None:
-        """Let go what is due, as far as there is room."""
-        now = self._clock.now_ms()
-        while waiting and len(leaving) < AT_ONCE_MAX and waiting[0].due_ms <= now:
-            waits = heapq.heappop(waiting)
-            leaving[asyncio.create_task(self._send(waits), name="acting-send")] = waits
-
-    async def _pause(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool | None], Waits]) -> None:
+    async def _pause(self, first: _Sends, again: _Sends) -> None:
         """Until a send ended, or the next message is due and there is room for it."""
-        pause_s = LOOK_S
-        if waiting and len(leaving) < AT_ONCE_MAX:
-            pause_s = min(LOOK_S, max(0.0, (waiting[0].due_ms - self._clock.now_ms()) / 1000))
-        if not leaving:
+        now = self._clock.now_ms()
+        pause_s = min(first.pause_s(now), again.pause_s(now))
+        if sending := first.sending.keys() | again.sending.keys():
+            await asyncio.wait(sending, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        else:
             await self._clock.sleep(pause_s)
-            return
-        await asyncio.wait(leaving, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
 
-    def _note(self, waiting: list[Waits], leaving: dict[asyncio.Task[bool | None], Waits]) -> None:
-        """Take down which messages have left; what nobody took is tried again a moment later, and holds nothing else up."""
-        ended = [(task, waits) for task, waits in leaving.items() if task.done()]
-        done = [waits for task, waits in ended if task.result()]
-        for task, waits in ended:
-            del leaving[task]
-            if task.result() is False:
+    def _note(self, first: _Sends, again: _Sends) -> None:
+        """Take down which messages have left; what nobody took is tried again a moment later."""
+        ended = first.take_ended() + again.take_ended()
+        done = [waits for waits, is_taken in ended if is_taken]
+        for waits, is_taken in ended:
+            if is_taken is False:
                 due_ms = self._clock.now_ms() + round(ERROR_PAUSE_S * 1000)
-                heapq.heappush(waiting, waits._replace(due_ms=due_ms))
+                heapq.heappush(again.waiting, waits._replace(due_ms=due_ms))
         if not done:
             return
         self._escaped.add(each.physical_offset for each in done)

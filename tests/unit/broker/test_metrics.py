@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from aerobee.broker.metrics import WINDOW_S, Kind, Latency, Registry, upper_end_s
+from aerobee.broker.metrics import STEPPED_S, WINDOW_S, Kind, Latency, Registry, upper_end_s
 from aerobee.broker.stats import BrokerStats
 from aerobee.clock import ManualClock
+from aerobee.remoting.loop_watch import HELD_LIMIT_S
 
 
 def test_each_duration_lies_in_its_bucket() -> None:
@@ -19,6 +20,11 @@ def test_each_duration_lies_in_its_bucket() -> None:
         latency.add(elapsed_s)
         bucket = latency.counts.index(1)
         assert upper_end_s(bucket - 1) <= elapsed_s < upper_end_s(bucket), elapsed_s
+
+
+def test_no_burst_that_held_the_loop_is_short_enough_to_be_counted_in_steps() -> None:
+    """The fast path looks for a held loop only where it counts no step."""
+    assert STEPPED_S <= HELD_LIMIT_S
 
 
 @pytest.mark.parametrize("elapsed_s", [-1.0, 0.0, 1e-12, 1e9])
