@@ -6,35 +6,23 @@ A dry run changes nothing and returns what would happen (`preview`) with the com
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aerobee import Message
 from aerobee.client import Admin, Producer
+from aerobee.client.producer.recall import parse_handle
 from aerobee.clock import Clock
+from aerobee.console.access_actions import AccessActions
+from aerobee.console.fields import Fields, Outcome, Run, integer, text
 from aerobee.console.users import Role
 from aerobee.errors import UsageError
 from aerobee.message import check_group_name, check_topic_name
 from aerobee.ops.offset import parse_target
+from aerobee.ops.times import moment_text, span_ms
 from aerobee.words import plural
 
 REDRIVE_MAX = 200
 BODY_MAX = 4 * 1024 * 1024
-
-Fields = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """`text` says what happened or would happen; `rows` are its parts."""
-
-    command: str
-    text: str
-    rows: tuple[dict[str, Any], ...] = ()
-
-
-Run = Callable[[Fields, bool], Awaitable[Outcome]]
 
 
 class Actions:
@@ -51,9 +39,11 @@ class Actions:
             "reset": (Role.OPERATOR, self.reset),
             "transaction": (Role.OPERATOR, self.transaction),
             "recall": (Role.OPERATOR, self.recall),
+            "reschedule": (Role.OPERATOR, self.reschedule),
             "topic-create": (Role.ADMIN, self.topic_create),
             "topic-delete": (Role.ADMIN, self.topic_delete),
             "setting": (Role.ADMIN, self.setting),
+            **AccessActions(admin, self._command).table,
         }
 
     def _command(self, *words: str) -> str:
@@ -177,6 +167,23 @@ class Actions:
             return Outcome(command, "the message would be taken back: nobody gets it")
         return Outcome(command, f"message {await self._admin.recall_timer(handle)} is taken back")
 
+    async def reschedule(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Give a message another time that waits for its own: `after` is a span (90s, 2h), 0s at once."""
+        handle, after = text(fields, "handle"), text(fields, "after")
+        wait_ms = span_ms(after)
+        due_ms = self._clock.now_ms() + wait_ms
+        command = self._command("timer", "reschedule", handle, "--after", after)
+        if dry_run:
+            parse_handle(handle)
+            return Outcome(command, f"the message would be delivered at {moment_text(due_ms)}")
+        again = await self._admin.reschedule_timer(handle, due_ms / 1000)
+        return Outcome(
+            command,
+            f"the message is delivered at {moment_text(due_ms)}, its new handle is {again}"
+            if again
+            else "the message is delivered",
+        )
+
     async def topic_create(self, fields: Fields, dry_run: bool) -> Outcome:
         """Create a topic at every master."""
         topic, queues = text(fields, "topic"), integer(fields, "queues")
@@ -225,20 +232,3 @@ class Actions:
                 raise UsageError(f"{broker} has kept {key}={after}: it may not change while it runs")
         rows = ({"broker": broker, "key": key, "before": before, "after": value},)
         return Outcome(command, f"{key} {'would become' if dry_run else 'is'} {value}", rows)
-
-
-def text(fields: Fields, name: str) -> str:
-    """A text that must be given. Raises UsageError."""
-    value = fields.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{name} is missing")
-    return value.strip()
-
-
-def integer(fields: Fields, name: str) -> int:
-    """A whole number. Raises UsageError."""
-    value = fields.get(name)
-    try:
-        return int(str(value))
-    except ValueError:
-        raise UsageError(f"{name} is {value!r}, not a whole number") from None

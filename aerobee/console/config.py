@@ -28,6 +28,7 @@ class ConsoleConfig:
     host_names: tuple[str, ...] = field(default=())  # further names by which browsers may ask for it
     user_header: str = ""  # a reverse proxy's header with the name of whoever it has logged in
     proxy_addresses: tuple[str, ...] = ("127.0.0.1", "::1")  # from where that header is believed
+    plan_file: Path | None = None  # a plan of `aerobee spark placement`, to be shown
     refresh_s: float = 2.0  # between two looks at the cluster while somebody watches
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ GET  /                    the page; /static/… its parts
 GET  /api/session         who asks, with the token that POSTs need
 POST /api/login, /api/logout
 GET  /api/VIEW?…          views.py
+POST /api/plan            a placement plan, shown; nothing is changed
 POST /api/act/ACTION      actions.py; {"dry_run": true} says what would happen
 GET  /api/stream          an event after each look at the cluster
 GET  /api/tail?topic=     new messages of a topic
@@ -21,17 +22,19 @@ from typing import Any
 
 from aiohttp import web
 
-from aerobee.client import Admin, ClientConfig, Producer
+from aerobee.client import ClientConfig, Producer
 from aerobee.clock import Clock, SystemClock
 from aerobee.console.access import COOKIE, SESSION_S, Access, Session
 from aerobee.console.actions import Actions
 from aerobee.console.audit import Audit
 from aerobee.console.config import ConsoleConfig, is_loopback
+from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot
 from aerobee.console.tail import Tails
 from aerobee.console.users import Role
 from aerobee.console.views import Views, needed
 from aerobee.errors import AerobeeError, ConfigError, UsageError
+from aerobee.placement.cluster import PlacementAdmin
 
 log = logging.getLogger(__name__)
 BODY_MAX = 5 * 1024 * 1024
@@ -50,15 +53,17 @@ class ConsoleServer:
         """Raises ConfigError for a file of users that is wrong."""
         self.config = config
         self._clock = clock or SystemClock()
-        self._admin = Admin(config.nameserver, client=client)
+        self._admin = PlacementAdmin(config.nameserver, client=client)
         self._producer = Producer(config.nameserver, "CONSOLE_PRODUCER", client=client)
         self._access = Access(config, self._clock)
         self._audit = Audit(config.audit_file, self._clock)
         self.snapshot = Snapshot(self._admin, self._clock, config.refresh_s)
-        self._views = Views(self._admin, self.snapshot, self._clock)
+        self._placement = PlacementView(self._admin, self._clock, config.nameserver, config.plan_file)
+        self._views = Views(self._admin, self.snapshot, self._clock, self._placement)
         self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver)
         self._tails = Tails(self._admin)
         self._streams = 0
+        self._event: tuple[int, bytes] = (-1, b"")  # a look, encoded once for all streams
         self._static = _static_files()
         self._runner: web.AppRunner | None = None
         self.address = f"{config.host}:{config.port}"
@@ -79,6 +84,7 @@ class ConsoleServer:
         app.router.add_get("/api/stream", self._stream)
         app.router.add_get("/api/tail", self._tail)
         app.router.add_post("/api/act/{name}", self._act)
+        app.router.add_post("/api/plan", self._plan)
         app.router.add_get("/api/{name}", self._view)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_TIMEOUT_S
@@ -200,6 +206,16 @@ class ConsoleServer:
         except AerobeeError as error:
             return web.json_response({"error": str(error)}, status=502)
 
+    async def _plan(self, request: web.Request) -> web.Response:
+        if request.content_type != "application/json":
+            raise web.HTTPUnsupportedMediaType(reason="the body must be application/json")
+        try:
+            return web.json_response(await self._placement.of_text(await request.read()))
+        except UsageError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        except AerobeeError as error:
+            return web.json_response({"error": str(error)}, status=502)
+
     async def _act(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in self._actions.table:
@@ -258,13 +274,15 @@ class ConsoleServer:
     # --- events
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        async def looks() -> AsyncGenerator[dict[str, Any], None]:
+        async def looks() -> AsyncGenerator[bytes, None]:
             number = -1
             while True:
                 self.snapshot.asked()
                 await self.snapshot.next(number)
                 number = self.snapshot.number
-                yield self.snapshot.overview()
+                if number != self._event[0]:
+                    self._event = number, json.dumps(self.snapshot.overview()).encode()
+                yield self._event[1]
 
         return await self._events(request, looks())
 
@@ -273,11 +291,18 @@ class ConsoleServer:
             topic = needed(request.query, "topic")
         except UsageError as error:
             return web.json_response({"error": str(error)}, status=400)
-        return await self._events(request, self._tails.watch(topic))
+        watched = self._tails.watch(topic)
 
-    async def _events(
-        self, request: web.Request, events: AsyncGenerator[dict[str, Any], None]
-    ) -> web.StreamResponse:
+        async def messages() -> AsyncGenerator[bytes, None]:
+            try:
+                async for event in watched:
+                    yield json.dumps(event).encode()
+            finally:
+                await watched.aclose()
+
+        return await self._events(request, messages())
+
+    async def _events(self, request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
         """Server-sent events until the page goes away."""
         if self._streams >= STREAMS_MAX:
             return web.json_response({"error": f"{STREAMS_MAX} pages are open already"}, status=503)
@@ -286,7 +311,7 @@ class ConsoleServer:
         )
         self._streams += 1
         await response.prepare(request)
-        waiting: asyncio.Task[dict[str, Any]] | None = None
+        waiting: asyncio.Task[bytes] | None = None
         try:
             while True:
                 waiting = waiting or asyncio.ensure_future(anext(events))
@@ -296,7 +321,7 @@ class ConsoleServer:
                     await response.write(b": still here\n\n")
                     continue
                 event, waiting = waiting.result(), None
-                await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+                await response.write(b"data: " + event + b"\n\n")
         except (ConnectionResetError, StopAsyncIteration):
             return response
         finally:

@@ -7,8 +7,9 @@ so a cluster of 5,000 topics is gone through in turns. While nobody watches noth
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -73,6 +74,8 @@ class Snapshot:
         self._changed = asyncio.Condition()
         self._named_s = float("-inf")
         self._system: frozenset[str] = frozenset()
+        self._shown_topics: set[str] = set()
+        self._shown_groups: set[str] = set()
         self.number = 0  # of looks
         self.brokers: list[dict[str, Any]] = []
         self.topics: dict[str, TopicLook] = {}
@@ -92,6 +95,14 @@ class Snapshot:
         """Somebody looks."""
         self._asked_s = self._clock.monotonic()
         self._wake.set()
+
+    def shown_topics(self, names: Iterable[str]) -> None:
+        """Somebody looks at these rows: those that were never asked for come first in the next look."""
+        self._shown_topics.update(names)
+
+    def shown_groups(self, names: Iterable[str]) -> None:
+        """As shown_topics(), of groups."""
+        self._shown_groups.update(names)
 
     async def next(self, number: int) -> None:
         """Return when there is a look after this one."""
@@ -119,23 +130,27 @@ class Snapshot:
             except Exception as error:
                 log.exception("the console could not look at the cluster")
                 self.error = f"a fault of the console: {error!r}"
-            async with self._changed:
-                self.number += 1
-                self._changed.notify_all()
+            await self._announce()
             await asyncio.sleep(self._refresh_s)
 
+    async def _announce(self) -> None:
+        async with self._changed:
+            self.number += 1
+            self._changed.notify_all()
+
     async def look(self) -> None:
-        """Ask for everything once, for topics and groups in turns."""
+        """Ask for everything once, for topics and groups in turns. Names of the first look are told before their numbers are known."""
         now_s = self._clock.monotonic()
         infos = await self._admin.brokers()
         self.brokers = [row for row in await self._each(infos, self._broker) if row is not None]
         if now_s - self._named_s >= NAMES_S:
             await self._names()
+            if self._named_s == float("-inf"):
+                self.error = ""
+                await self._announce()
             self._named_s = now_s
-        due = sorted(self.topics.values(), key=lambda each: each.looked_s)[:ASKED_MAX]
-        await self._each(due, self._topic)
-        groups = sorted(self.groups.values(), key=lambda each: each.looked_s)[:ASKED_MAX]
-        await self._each(groups, self._group)
+        await self._each(_due(self.topics, self._shown_topics), self._topic)
+        await self._each(_due(self.groups, self._shown_groups), self._group)
         self.at_ms = self._clock.now_ms()
 
     async def _names(self) -> None:
@@ -267,6 +282,18 @@ class Snapshot:
             "late": [group_row(each) for each in late],
             "busy": [topic_row(each) for each in busy],
         }
+
+
+Look = TypeVar("Look", TopicLook, GroupLook)
+
+
+def _due(looks: Mapping[str, Look], shown: set[str]) -> list[Look]:
+    """The next ASKED_MAX: what somebody sees without a number, then what was asked for longest ago. Empties `shown`."""
+    unknown = {name for name in shown if name in looks and looks[name].looked_s == float("-inf")}
+    shown.clear()
+    return heapq.nsmallest(
+        ASKED_MAX, looks.values(), key=lambda each: (each.name not in unknown, each.looked_s)
+    )
 
 
 def topic_row(look: TopicLook) -> dict[str, Any]:

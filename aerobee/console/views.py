@@ -10,8 +10,15 @@ from aerobee.client import Admin, ReceivedMessage
 from aerobee.client.trace_record import TRACE_TOPIC
 from aerobee.clock import Clock
 from aerobee.console.meanings import broker_settings
+from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot, group_row, topic_row
-from aerobee.errors import AerobeeError, ConsumerNotOnline, RequestNotSupported, UsageError
+from aerobee.errors import (
+    AerobeeError,
+    ConsumerNotOnline,
+    RemoteSystemError,
+    RequestNotSupported,
+    UsageError,
+)
 from aerobee.message import check_group_name
 from aerobee.ops.consume import message_document
 from aerobee.ops.trace import event_document
@@ -22,6 +29,8 @@ BODY_MAX = 65_536  # bytes of a body that a page is given
 FOUND_MAX = 64
 LETTERS_MAX = 200
 DAY_MS = 86_400_000
+PAGE_ROWS = 100  # of a list that may be long
+NUMBER_DIGITS_MAX = 15
 
 Query = Mapping[str, str]
 
@@ -29,8 +38,9 @@ Query = Mapping[str, str]
 class Views:
     """Asks the snapshot where it has it, else the brokers."""
 
-    def __init__(self, admin: Admin, snapshot: Snapshot, clock: Clock) -> None:
+    def __init__(self, admin: Admin, snapshot: Snapshot, clock: Clock, placement: PlacementView) -> None:
         self._admin = admin
+        self._placement = placement
         self._snapshot = snapshot
         self._clock = clock
         self.paths = {
@@ -47,13 +57,19 @@ class Views:
             "transactions": self.transactions,
             "timers": self.timers,
             "settings": self.settings,
+            "access": self.access,
+            "placement": self.placement,
         }
 
     async def overview(self, query: Query) -> dict[str, Any]:
         return self._snapshot.overview()
 
     async def topics(self, query: Query) -> dict[str, Any]:
-        return {"topics": [topic_row(each) for each in self._snapshot.topics.values()]}
+        wanted, offset, count = query.get("filter", "").lower(), number(query, "offset", 0), _page(query)
+        found = [each for each in self._snapshot.topics.values() if wanted in each.name.lower()]
+        shown = found[offset : offset + count]
+        self._snapshot.shown_topics(each.name for each in shown)
+        return {"total": len(found), "rows": [topic_row(each) for each in shown]}
 
     async def topic(self, query: Query) -> dict[str, Any]:
         name = needed(query, "name")
@@ -85,7 +101,15 @@ class Views:
         }
 
     async def groups(self, query: Query) -> dict[str, Any]:
-        return {"groups": [group_row(each) for each in self._snapshot.groups.values()]}
+        wanted, offset, count = query.get("filter", "").lower(), number(query, "offset", 0), _page(query)
+        found = [
+            each
+            for each in self._snapshot.groups.values()
+            if wanted in f"{each.name} {each.state.value}".lower()
+        ]
+        shown = found[offset : offset + count]
+        self._snapshot.shown_groups(each.name for each in shown)
+        return {"total": len(found), "rows": [group_row(each) for each in shown]}
 
     async def group(self, query: Query) -> dict[str, Any]:
         name = needed(query, "name")
@@ -301,6 +325,38 @@ class Views:
             ],
         }
 
+    async def access(self, query: Query) -> dict[str, Any]:
+        try:
+            users, policies = await self._admin.users(), await self._admin.policies()
+        except (RequestNotSupported, RemoteSystemError) as error:
+            return {"unsupported": f"No users are kept: {error.plain}"}
+        return {
+            "users": [
+                {
+                    "user": each.name,
+                    "is_super": each.is_super,
+                    "is_enabled": each.is_enabled,
+                    "at": each.addresses,
+                }
+                for each in users
+            ],
+            "policies": [
+                {
+                    "user": each.user,
+                    "resource": each.resource,
+                    "actions": each.actions,
+                    "is_allowed": each.is_allowed,
+                    "policy": each.policy,
+                    "source_ips": each.source_ips,
+                    "at": each.addresses,
+                }
+                for each in policies
+            ],
+        }
+
+    async def placement(self, query: Query) -> dict[str, Any]:
+        return await self._placement.of_file()
+
 
 def needed(query: Query, name: str) -> str:
     """A parameter that must be given. Raises UsageError."""
@@ -310,13 +366,16 @@ def needed(query: Query, name: str) -> str:
     return value
 
 
-def number(query: Query, name: str) -> int:
-    """A whole number. Raises UsageError."""
-    text = needed(query, name)
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{name} is {text!r}, not a whole number") from None
+def number(query: Query, name: str, default: int | None = None) -> int:
+    """A whole number, 0 or above. Raises UsageError."""
+    text = needed(query, name) if default is None else query.get(name, str(default))
+    if not text.isdecimal() or len(text) > NUMBER_DIGITS_MAX:
+        raise UsageError(f"{name} is {text!r}, not a whole number")
+    return int(text)
+
+
+def _page(query: Query) -> int:
+    return max(1, min(number(query, "count", PAGE_ROWS), PAGE_ROWS))
 
 
 def shown(message: ReceivedMessage) -> dict[str, Any]:

@@ -57,6 +57,8 @@ COMMANDS = {
     "sim": "sim",
     "spark": "spark",
     "placement": "placement",
+    "user": "user",
+    "acl": "acl",
     "context": "context",
 }
 NO_COMMAND = re.compile(r"No such command '([^']*)'")

@@ -60,6 +60,10 @@ def console(
             "--proxy", metavar="ADDRESS", help="Believe that header from here; 127.0.0.1 unless set."
         ),
     ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Show this plan of `aerobee spark placement`."),
+    ] = None,
     hash_password: Annotated[
         bool, typer.Option("--hash-password", help="Ask for a password, print its hash, and end.")
     ] = False,
@@ -86,6 +90,7 @@ def console(
         "audit_file": audit,
         "host_names": tuple(host_name or ()),
         "user_header": user_header,
+        "plan_file": plan,
         "listen_descriptor": listen_descriptor,
         **({"proxy_addresses": tuple(proxy)} if proxy else {}),
     }

@@ -43,6 +43,16 @@ COMMANDS: Mapping[str, str] = {
     "getControllerMetaData": "ha status",
     "electMaster": "ha elect",
     "cleanBrokerMetadata": "ha forget",
+    "createUser": "user create",
+    "updateUser": "user update",
+    "deleteUser": "user delete",
+    "getUser": "user list",
+    "listUser": "user list",
+    "createAcl": "acl allow",
+    "updateAcl": "acl allow",
+    "deleteAcl": "acl delete",
+    "getAcl": "acl list",
+    "listAcl": "acl list",
 }
 OPTIONS: Mapping[str, str] = {
     "--from-beginning": "--from first",

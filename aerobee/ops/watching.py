@@ -14,7 +14,7 @@ WATCHED = frozenset(
     {
         "topic list", "topic describe", "topic stats", "group list", "group describe", "group lag", "group pop",
         "offset show", "dlq list", "transaction list", "cluster list", "cluster describe", "ha status", "timer list",
-        "timer stats", "doctor", "why",
+        "timer stats", "doctor", "why", "user list", "acl list",
     }
 )  # fmt: skip
 

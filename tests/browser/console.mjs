@@ -46,8 +46,8 @@ async function check(name, { shot = false } = {}) {
   if (shot && shots) await page.screenshot({ path: join(shots, `${name}.png`) });
 }
 
-async function open(route, heading) {
-  await page.goto(`${world.url}#/${route}`);
+async function open(route, heading, url = world.url) {
+  await page.goto(`${url}#/${route}`);
   await page.locator("main h1", { hasText: heading }).waitFor();
   await page.waitForFunction(() => !document.querySelector("main[aria-busy]"));
 }
@@ -77,8 +77,7 @@ const steps = {
   async topics() {
     await open("topics", "Topics");
     await page.getByLabel("Filter").fill("orders");
-    await page.locator("tbody tr").first().waitFor();
-    assert.equal(await page.locator("tbody tr").count(), 1);
+    await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 1);
     await check("topics");
     await page.getByLabel("Name").fill("made-here");
     await page.getByLabel("Queues at each broker").fill("3");
@@ -178,6 +177,14 @@ const steps = {
     const row = page.locator("tr", { hasText: "later-1" });
     await row.waitFor();
     await check("timers", { shot: true });
+    const before = await row.locator("td").first().textContent();
+    await page.getByLabel("Put off: deliver in").fill("3h");
+    const put = await perform(row.getByRole("button", { name: "Put off …" }), "Give a message another time");
+    assert.match(put.command, /aerobee timer reschedule \S+ --after 3h/);
+    await put.dialog.getByRole("button", { name: "Do it" }).click();
+    await put.dialog.locator(".good", { hasText: "is delivered at" }).waitFor();
+    await put.dialog.getByRole("button", { name: "Close" }).click();
+    await page.waitForFunction((first) => { const row = [...document.querySelectorAll("tbody tr")].find((each) => each.textContent.includes("later-1")); return row && row.querySelector("td").textContent > first; }, before);
     const { dialog } = await perform(row.getByRole("button", { name: "Recall …" }), "Take a message back");
     await dialog.getByRole("button", { name: "Do it" }).click();
     await dialog.locator(".good", { hasText: "is taken back" }).waitFor();
@@ -194,6 +201,62 @@ const steps = {
     await dialog.getByRole("button", { name: "Do it" }).click();
     await dialog.locator(".good", { hasText: "longPollingEnable is false" }).waitFor();
     await dialog.getByRole("button", { name: "Close" }).click();
+  },
+  async access() {
+    await open("access", "Access");
+    await page.locator("p", { hasText: "No users are kept" }).waitFor();
+    await open("access", "Access", world.access);
+    await page.locator("main td", { hasText: /^root$/ }).waitFor();
+    await page.getByLabel("User", { exact: true }).first().fill("alice");
+    await page.getByLabel("Secret key", { exact: true }).fill("alice's secret");
+    const made = await perform(page.getByRole("button", { name: "Create …" }), "Create a user");
+    assert.match(made.command, /aerobee user create alice --secret-env USER_SECRET/);
+    assert.doesNotMatch(made.command, /alice's/);
+    await made.dialog.getByRole("button", { name: "Do it" }).click();
+    await made.dialog.locator(".good", { hasText: "user alice is at" }).waitFor();
+    await made.dialog.getByRole("button", { name: "Close" }).click();
+    await page.locator("main td", { hasText: /^alice$/ }).waitFor();
+    await page.getByLabel("User", { exact: true }).nth(1).fill("alice");
+    await page.getByLabel("Resource", { exact: true }).fill("Topic:orders*");
+    await page.getByLabel("Pub", { exact: true }).check();
+    await page.getByLabel("Sub", { exact: true }).check();
+    const said = await perform(page.getByRole("button", { name: "Look …" }), "Say what a user may do");
+    assert.match(said.command, /aerobee acl allow alice 'Topic:orders\*' --action Pub,Sub/);
+    await said.dialog.getByRole("button", { name: "Do it" }).click();
+    await said.dialog.locator(".good", { hasText: "user alice may Pub, Sub at Topic:orders*" }).waitFor();
+    await said.dialog.getByRole("button", { name: "Close" }).click();
+    await page.locator("main td", { hasText: "Topic:orders*" }).waitFor();
+    await check("access", { shot: true });
+    const row = page.locator("main tr", { hasText: "alice" }).first();
+    const off = await perform(row.getByRole("button", { name: "Disable …" }), "Disable alice");
+    assert.match(off.command, /aerobee user update alice --disable/);
+    await off.dialog.getByRole("button", { name: "Do it" }).click();
+    await off.dialog.locator(".good", { hasText: "not let in any more" }).waitFor();
+    await off.dialog.getByRole("button", { name: "Close" }).click();
+    await page.locator("main td", { hasText: "not let in" }).waitFor();
+    const back = await perform(page.getByRole("button", { name: "Take back …" }), "Take back what is said");
+    assert.match(back.command, /aerobee acl delete alice 'Topic:orders\*' --custom --yes/);
+    await back.dialog.getByRole("button", { name: "Do it" }).click();
+    await back.dialog.locator(".good", { hasText: "nothing is said any more" }).waitFor();
+    await back.dialog.getByRole("button", { name: "Close" }).click();
+    await page.locator("p", { hasText: "Nothing is said of anybody" }).waitFor();
+    const gone = await perform(row.getByRole("button", { name: "Delete …" }), "Delete user alice");
+    await gone.dialog.getByLabel("Write alice to confirm").fill("alice");
+    await gone.dialog.getByRole("button", { name: "Do it" }).click();
+    await gone.dialog.locator(".good", { hasText: "is deleted" }).waitFor();
+    await gone.dialog.getByRole("button", { name: "Close" }).click();
+    await page.waitForFunction(() => ![...document.querySelectorAll("main td")].some((each) => each.textContent === "alice"));
+  },
+  async placement() {
+    await open("placement", "Placement");
+    await page.locator("p", { hasText: "steps are left" }).waitFor();
+    await page.locator("p", { hasText: "payments is left alone" }).waitFor();
+    await page.locator("pre", { hasText: /aerobee placement apply \S+ --nameserver/ }).first().waitFor();
+    await page.locator("summary", { hasText: "Steps" }).click();
+    await check("placement", { shot: true });
+    // The same plan from the browser's own disk, and a file that is none.
+    await page.getByLabel("Plan, a file").setInputFiles({ name: "none.json", mimeType: "application/json", buffer: Buffer.from("{}") });
+    await page.locator(".error").waitFor();
   },
   async send() {
     await open("send?topic=made-to-watch", "Send and watch");
@@ -234,7 +297,7 @@ const steps = {
   async dark_and_narrow() {
     await page.setViewportSize({ width: 360, height: 740 });
     await page.getByRole("button", { name: "Use dark colours" }).click();
-    for (const [route, heading] of [["overview", "Overview"], ["groups", "Groups"], ["group?name=slow", "Group slow"], ["settings", "Settings"], ["send", "Send and watch"], ["why", "Why?"], ["messages", "Messages"]]) {
+    for (const [route, heading] of [["overview", "Overview"], ["groups", "Groups"], ["group?name=slow", "Group slow"], ["settings", "Settings"], ["send", "Send and watch"], ["why", "Why?"], ["messages", "Messages"], ["access", "Access"], ["placement", "Placement"], ["timers", "Timers"], ["topics", "Topics"]]) {
       await open(route, heading);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= 360, `${route} is ${wide} wide on a screen of 360`);

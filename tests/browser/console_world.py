@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import tempfile
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,8 +19,23 @@ from aerobee.client import ProducerConfig
 from aerobee.console.config import ConsoleConfig
 from aerobee.console.server import ConsoleServer
 from aerobee.console.users import hash_password
+from aerobee.placement.plan import Forecast, Plan, TopicChange
 from aerobee.remoting.body.topic_config import TopicConfig
 from tests.integration.prometheus import world
+from tests.integration.test_access_control import USERS, Cluster, client
+from tests.integration.test_access_control import running as running_closed
+
+
+def a_plan(broker_name: str) -> Plan:
+    """Two more queues for a topic."""
+    change = TopicChange(topic="orders", before={broker_name: 2}, after={broker_name: 4})
+    return Plan(
+        made_at_ms=round(time.time() * 1000),
+        changes=(change,),
+        before=Forecast(imbalance={"bytes_in": 1.62}, broken_goals={}, loads={}),
+        after=Forecast(imbalance={"bytes_in": 1.08}, broken_goals={}, loads={}),
+        warnings=("payments is left alone: its keys choose the queue, half of them would move",),
+    )
 
 
 async def main() -> None:
@@ -42,6 +58,8 @@ async def main() -> None:
                 )
             )
             await producer.send(Message("later", b"in an hour", deliver_after=3600, keys=("later-1",)))
+        plan = path / "plan.json"
+        plan.write_bytes(a_plan(broker.config.broker_name).encode())
         users = None
         if asked.users:
             people = {"vera": "viewer", "otto": "operator", "ada": "admin"}
@@ -61,12 +79,21 @@ async def main() -> None:
                 users_file=users,
                 audit_file=path / "audit.jsonl",
                 refresh_s=1.0,
+                plan_file=plan,
             )
         )
         await console.start()
         stack.push_async_callback(console.stop)
+        (path / "closed").mkdir()
+        closed = await stack.enter_async_context(running_closed(Cluster(path / "closed", USERS)))
+        access = ConsoleServer(
+            ConsoleConfig(nameserver=closed.server.address, port=0, refresh_s=1.0), client=client("root")
+        )
+        await access.start()
+        stack.push_async_callback(access.stop)
         line = {
             "url": console.url,
+            "access": access.url,
             "broker": broker.address,
             "message": sent.message_id,
             "audit": str(path / "audit.jsonl"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +19,11 @@ from aerobee.console.config import ConsoleConfig
 from aerobee.console.server import ConsoleServer
 from aerobee.console.users import Role, User, hash_password, is_password, load_users
 from aerobee.errors import ConfigError
+from aerobee.placement.plan import Forecast, Plan, TopicChange
+from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.testing import LocalCluster
+from tests.integration.test_access_control import USERS, Cluster, client, running
+from tests.waiting import wait_until
 
 
 @asynccontextmanager
@@ -204,7 +210,7 @@ async def test_a_group_with_a_queue_that_waits_is_not_said_to_have_nothing_to_do
 
         async def group() -> dict[str, Any]:
             async with session.get(f"{server.url}api/groups") as answer:
-                return {row["name"]: row for row in (await answer.json())["groups"]}.get("clerks", {})
+                return {row["name"]: row for row in (await answer.json())["rows"]}.get("clerks", {})
 
         async with asyncio.timeout(60):
             while not (await group()).get("is_known"):  # noqa: ASYNC110
@@ -242,3 +248,211 @@ def test_files_of_users_that_are_wrong_are_refused(tmp_path: Path) -> None:
     assert is_password(User("a", Role.VIEWER, text), "right")
     assert not is_password(User("a", Role.VIEWER, text), "wrong")
     assert not is_password(User("a", Role.VIEWER), "")
+
+
+async def test_a_thousand_open_tabs_cost_the_brokers_what_one_costs(cluster: LocalCluster) -> None:
+    """Counted in requests: all are made by looks, of which one goes on at a time, and none by a page."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4_096:
+        pytest.skip(f"a process may open {hard} files, a thousand tabs take two thousand")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4_096), hard))
+    tabs: list[asyncio.StreamWriter] = []
+    try:
+        async with console(cluster) as server:
+            requests = {"in looks": 0, "elsewhere": 0}
+            place = "elsewhere"
+            session = server._admin._session
+            invoke, look = session.invoke, server.snapshot.look
+            of_looks: list[int] = []
+
+            async def counted(*arguments: Any, **options: Any) -> Any:
+                requests[place] += 1
+                return await invoke(*arguments, **options)
+
+            async def counted_look() -> None:
+                nonlocal place
+                place, before = "in looks", requests["in looks"]
+                try:
+                    await look()
+                finally:
+                    place = "elsewhere"
+                    of_looks.append(requests["in looks"] - before)
+
+            session.invoke = counted  # type: ignore[method-assign]
+            server.snapshot.look = counted_look  # type: ignore[method-assign]
+
+            async def tab() -> asyncio.StreamReader:
+                reader, writer = await asyncio.open_connection(*server.address.rsplit(":", 1))
+                tabs.append(writer)
+                writer.write(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                return reader
+
+            async def events(reader: asyncio.StreamReader, count: int) -> None:
+                for _ in range(count):
+                    await reader.readuntil(b"\ndata: {")
+
+            async with asyncio.timeout(300):
+                first = await tab()
+                await events(first, 4)
+                of_one, of_looks[:] = max(of_looks), []
+                readers = [await tab() for _ in range(999)]
+                await asyncio.gather(*(events(reader, 3) for reader in readers), events(first, 3))
+            assert of_looks
+            assert max(of_looks) <= of_one  # names of topics and groups are asked for now and then only
+            assert requests["elsewhere"] == 0
+    finally:
+        for writer in tabs:
+            writer.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_lists_come_a_page_at_a_time_and_what_is_seen_is_asked_for_first(cluster: LocalCluster) -> None:
+    broker = cluster.broker()
+    broker.topics.put_all(TopicConfig(f"wide-{number:04}", 1, 1) for number in range(450))
+    broker.registration.register_all()
+    async with cluster.admin() as admin:
+
+        async def is_told() -> bool:
+            return "wide-0449" in await admin.topics()
+
+        await wait_until(is_told)
+    async with console(cluster) as server, aiohttp.ClientSession() as session:
+
+        async def topics(**query: Any) -> dict[str, Any]:
+            async with session.get(f"{server.url}api/topics", params=query) as answer:
+                document: dict[str, Any] = await answer.json()
+                assert answer.status == 200, document
+                return document
+
+        first = await topics()
+        assert (first["total"], len(first["rows"])) == (451, 100)
+        assert [row["name"] for row in (await topics(filter="WIDE-044"))["rows"]] == [
+            f"wide-{number:04}" for number in range(440, 450)
+        ]
+        last = await topics(offset=400, count=1000)
+        assert [row["name"] for row in last["rows"]][-1] == "wide-0449"
+
+        async def known() -> bool:
+            return all(row["is_known"] for row in (await topics(offset=400))["rows"])
+
+        await wait_until(known, timeout_s=120)
+        # All others have their turn as well.
+        await wait_until(
+            lambda: all(each.looked_s > 0 for each in server.snapshot.topics.values()), timeout_s=120
+        )
+        async with session.get(f"{server.url}api/topics?offset=-1") as answer:
+            assert (answer.status, (await answer.json())["error"]) == (
+                400,
+                "offset is '-1', not a whole number",
+            )
+
+
+async def test_users_and_what_they_may_do(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    (tmp_path / "cluster").mkdir()
+    async with running(Cluster(tmp_path / "cluster", USERS)) as closed:
+        server = ConsoleServer(
+            ConsoleConfig(nameserver=closed.server.address, port=0, refresh_s=0.2, audit_file=audit),
+            client=client("root"),
+        )
+        await server.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+
+                async def seen() -> dict[str, Any]:
+                    async with session.get(f"{server.url}api/access") as answer:
+                        document: dict[str, Any] = await answer.json()
+                        return document
+
+                fields = {"user": "alice", "secret_key": "a secret of alice", "is_super": False}
+                status, answer = await act(session, server.url, "user-create", {**fields, "dry_run": True})
+                assert (status, answer["text"]) == (200, "user alice would be made, who may do nothing yet")
+                assert "a secret" not in answer["command"]
+                assert [row["user"] for row in (await seen())["users"]] == ["inner", "root"]
+                assert (await act(session, server.url, "user-create", fields))[0] == 200
+                assert "a secret of alice" not in audit.read_text()
+                status, answer = await act(session, server.url, "user-create", fields)
+                assert (status, answer["error"]) == (400, "user alice is there already: change it instead")
+                said = {"user": "alice", "resource": "Topic:orders", "actions": "Pub", "is_allowed": True}
+                _, answer = await act(session, server.url, "acl-put", {**said, "dry_run": True})
+                assert answer["rows"] == [
+                    {"user": "alice", "resource": "Topic:orders", "before": "", "after": "allow Pub"}
+                ]
+                assert (await seen())["policies"] == []
+                assert (await act(session, server.url, "acl-put", said))[0] == 200
+                (row,) = (await seen())["policies"]
+                assert (row["resource"], row["actions"], row["is_allowed"]) == ("Topic:orders", ["Pub"], True)
+                status, answer = await act(session, server.url, "acl-put", {**said, "actions": "Fly"})
+                assert (status, "action 'Fly' is unknown" in answer["error"]) == (400, True)
+                assert (await act(session, server.url, "user-delete", {"user": "alice"}))[0] == 400
+                assert (await act(session, server.url, "user-delete", {"user": "alice", "confirm": "alice"}))[
+                    0
+                ] == 200
+                assert [row["user"] for row in (await seen())["users"]] == ["inner", "root"]
+                assert (await seen())["policies"] == []
+        finally:
+            await server.stop()
+
+
+async def test_users_take_an_administrator_and_a_token(cluster: LocalCluster, tmp_path: Path) -> None:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with console(cluster, users_file=users_file(tmp_path)) as server:  # noqa: SIM117
+        async with aiohttp.ClientSession(cookie_jar=jar) as session:
+            async with session.post(
+                f"{server.url}api/login", json={"name": "otto", "password": "secret"}
+            ) as answer:
+                assert answer.status == 200
+            for name in ("user-create", "user-update", "user-delete", "acl-put", "acl-delete"):
+                status, answered = await act(session, server.url, name, {"user": "x"})
+                assert (status, answered["error"]) == (403, "this takes the role admin, yours is operator")
+                async with session.post(f"{server.url}api/act/{name}", json={"user": "x"}) as answer:
+                    assert answer.status == 403
+            async with session.get(f"{server.url}api/access") as answer:
+                assert "authentication is not enabled" in (await answer.json())["unsupported"]
+
+
+async def test_a_plan_is_compared_with_the_cluster_and_carried_out_elsewhere(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    name = cluster.broker().config.broker_name
+    change = TopicChange(topic="orders", before={name: 1}, after={name: 3})
+    nothing = Forecast(imbalance={"bytes_in": 1.5}, broken_goals={}, loads={})
+    plan = Plan(
+        made_at_ms=round(time.time() * 1000),
+        changes=(change,),
+        before=nothing,
+        after=nothing,
+        warnings=("mind this",),
+    )
+    file = tmp_path / "my plan.json"
+    file.write_bytes(plan.encode())
+    async with console(cluster, plan_file=file) as server, aiohttp.ClientSession() as session:
+
+        async def seen() -> dict[str, Any]:
+            async with session.get(f"{server.url}api/placement") as answer:
+                document: dict[str, Any] = await answer.json()
+                return document
+
+        found = await seen()
+        assert (found["trouble"], found["warnings"], found["is_begun"]) == ("", ["mind this"], False)
+        assert [row["phase"] for row in found["phases"]] == ["grow", "seed", "allow"]
+        assert found["commands"]["apply"].startswith(f"aerobee placement apply '{file}' --nameserver ")
+        headers = {"X-CSRF-Token": await token(session, server.url), "Content-Type": "application/json"}
+        async with session.post(f"{server.url}api/plan", data=plan.encode(), headers=headers) as answer:
+            assert (await answer.json())["steps"] == found["steps"]
+        for data, status, text in (
+            (b"{}", 400, "plan"),
+            (plan.encode().replace(b'"orders"', b'"nothing"'), 200, "topic nothing is not there any more"),
+        ):
+            async with session.post(f"{server.url}api/plan", data=data, headers=headers) as answer:
+                document = await answer.json()
+                assert (answer.status, text in (document.get("error") or document["trouble"])) == (
+                    status,
+                    True,
+                )
+        async with session.post(f"{server.url}api/plan", data=plan.encode()) as answer:
+            assert answer.status == 403
+        # What changed since is said, not an error.
+        async with cluster.admin() as admin:
+            await admin.create_topic("orders", queue_count=2)
+        assert "somebody changed it since" in (await seen())["trouble"]

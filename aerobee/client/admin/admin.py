@@ -7,6 +7,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from aerobee.client.admin.access import AccessCalls
 from aerobee.client.admin.brokers import BrokerCalls
 from aerobee.client.admin.dead_letters import DeadLetterCalls
 from aerobee.client.admin.explain import ExplainCalls
@@ -35,6 +36,7 @@ class Admin(
     TimerCalls,
     PopModeCalls,
     BrokerCalls,
+    AccessCalls,
 ):
     """`async with Admin("127.0.0.1:9876") as admin: await admin.topics()`.
 

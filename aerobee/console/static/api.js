@@ -23,12 +23,20 @@ export async function get(view, parameters = {}) {
   return answer(await fetch(`/api/${view}?${query}`, { headers: { Accept: "application/json" } }));
 }
 
-export async function post(path, fields) {
+async function sent(path, body) {
   return answer(await fetch(`/api/${path}`, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-CSRF-Token": session.csrf },
-    body: JSON.stringify(fields),
+    body,
   }));
+}
+
+export async function post(path, fields) {
+  return sent(path, JSON.stringify(fields));
+}
+
+export async function plan(text) {
+  return sent("plan", text);
 }
 
 export async function begin() {

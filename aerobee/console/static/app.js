@@ -2,6 +2,7 @@
 
 import { begin, post, session } from "./api.js";
 import { failure, field, h, route } from "./parts.js";
+import * as access from "./access.js";
 import * as pages from "./pages.js";
 import * as work from "./work.js";
 
@@ -9,6 +10,7 @@ const PAGES = [
   ["overview", "Overview", pages.overview], ["brokers", "Brokers", pages.brokers], ["topics", "Topics", pages.topics], ["groups", "Groups", pages.groups],
   ["messages", "Messages", pages.messages], ["trace", "Trace", pages.trace], ["why", "Why?", pages.why], ["dlq", "Dead letters", work.dlq],
   ["transactions", "Transactions", work.transactions], ["timers", "Timers", work.timers], ["settings", "Settings", work.settings], ["send", "Send and watch", work.send],
+  ["access", "Access", access.access], ["placement", "Placement", access.placement],
 ];
 const BELOW = { topic: ["topics", pages.topic], group: ["groups", pages.group] };
 const main = document.getElementById("main");

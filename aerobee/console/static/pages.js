@@ -3,7 +3,7 @@
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { messageCard } from "./body.js";
-import { count, counted, failure, field, filtered, h, link, moment, rate, route, span, state, table, tiles } from "./parts.js";
+import { count, counted, failure, field, h, link, moment, paged, rate, route, span, state, table, tiles } from "./parts.js";
 
 const topicColumns = [
   ["Topic", (row) => link(row.name, "topic", { name: row.name })],
@@ -68,15 +68,14 @@ export async function brokers(parameters, place) {
 }
 
 export async function topics(parameters, place) {
-  const found = await get("topics");
-  const list = filtered("Filter", found.topics, (row) => row.name, (rows) => table(counted(rows.length, "topic"), topicColumns, rows, "No topic has such a name."), parameters.filter || "");
+  const list = await paged("Filter", (query) => get("topics", query), (rows, total) => table(counted(total, "topic"), topicColumns, rows, "No topic has such a name."), parameters.filter || "");
   const name = h("input", { type: "text", required: true });
   const queues = h("input", { type: "number", min: "1", max: "1024", value: "8" });
   place.replaceChildren(h("h1", {}, "Topics"), list.element,
     h("h2", {}, "A new topic"),
     h("div", { class: "bar" }, field("Name", name), field("Queues at each broker", queues),
       act("admin", "Create …", "Create a topic", "topic-create", () => ({ topic: name.value, queues: queues.value }))));
-  return async () => list.update((await get("topics")).topics);
+  return list.update;
 }
 
 export async function topic(parameters, place) {
@@ -100,10 +99,9 @@ export async function topic(parameters, place) {
 }
 
 export async function groups(parameters, place) {
-  const found = await get("groups");
-  const list = filtered("Filter", found.groups, (row) => `${row.name} ${row.state}`, (rows) => table(counted(rows.length, "group"), groupColumns, rows, "No group has such a name or state."), parameters.filter || "");
+  const list = await paged("Filter", (query) => get("groups", query), (rows, total) => table(counted(total, "group"), groupColumns, rows, "No group has such a name or state."), parameters.filter || "");
   place.replaceChildren(h("h1", {}, "Groups"), list.element);
-  return async () => list.update((await get("groups")).groups);
+  return list.update;
 }
 
 export async function group(parameters, place) {

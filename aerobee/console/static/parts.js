@@ -118,3 +118,32 @@ export function filtered(title, rows, name, draw, initial = "") {
     update(next) { rows = next; redraw(); },
   };
 }
+
+// A list of which the server sends a hundred rows at a time: a filter, and the way to the other rows.
+export async function paged(title, ask, draw, initial = "") {
+  let offset = 0;
+  let asked = 0;
+  const place = h("div");
+  const where = h("p", { class: "soft", role: "status" });
+  const turn = (text, by) => h("button", { type: "button", onclick: () => { offset = Math.max(0, offset + by); redraw(); } }, text);
+  const back = turn("Back", -PAGE_ROWS);
+  const on = turn("Further", PAGE_ROWS);
+  let typing = 0;
+  const input = h("input", { type: "search", value: initial, oninput: () => { offset = 0; clearTimeout(typing); typing = setTimeout(redraw, 150); } });
+  const redraw = async () => {
+    asked += 1;
+    const mine = asked;
+    try {
+      const found = await ask({ filter: input.value.trim(), offset, count: PAGE_ROWS });
+      if (mine !== asked) return; // an older question, answered late
+      if (offset >= found.total && offset > 0) { offset = 0; redraw(); return; }
+      place.replaceChildren(draw(found.rows, found.total));
+      where.textContent = found.total > found.rows.length ? `${count(offset + 1)} to ${count(offset + found.rows.length)} of ${count(found.total)}` : "";
+      back.hidden = offset === 0;
+      on.hidden = offset + found.rows.length >= found.total;
+    } catch (error) { if (mine === asked) place.replaceChildren(failure(error)); }
+  };
+  await redraw();
+  return { element: h("div", {}, h("div", { class: "bar" }, field(title, input), back, on, where), place), update: redraw };
+}
+const PAGE_ROWS = 100;

@@ -3,7 +3,7 @@
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { messageCard } from "./body.js";
-import { counted, failure, field, filtered, h, link, moment, route, span, table } from "./parts.js";
+import { count, counted, failure, field, filtered, h, link, moment, route, span, table } from "./parts.js";
 
 export async function dlq(parameters, place) {
   if (parameters.group) return letters(parameters.group, place);
@@ -53,13 +53,17 @@ export async function transactions(parameters, place) {
 export async function timers(parameters, place) {
   const found = await get("timers", { topic: parameters.topic });
   const again = () => timers(parameters, place);
+  const after = h("input", { type: "text", value: "15m", "aria-describedby": "after-help" });
   place.replaceChildren(
     h("h1", {}, "Timers"),
     found.unsupported ? failure(new Error(found.unsupported)) : h("div", {}, h("p", {}, `${counted(found.pending, "message")} ${found.pending === 1 ? "waits for its" : "wait for their"} time.`), table("The first due first", [
       ["Due", (row) => moment(row.due_ms)], ["In", (row) => span(Math.max(0, row.in_ms)), "number"], ["Topic", (row) => link(row.topic, "topic", { name: row.topic })], ["Id", (row) => h("code", {}, row.id)],
       ["Keys", (row) => row.keys.join(" ") || "–"], ["Bytes", (row) => count(row.body_bytes), "number"],
-      ["Do", (row) => (row.handle ? act("operator", "Recall …", "Take a message back", "recall", { handle: row.handle }, { danger: true, done: again }) : "no handle")],
-    ], found.timers, "No message waits.")),
+      ["Do", (row) => (row.handle ? h("div", { class: "bar" },
+        act("operator", "Put off …", "Give a message another time", "reschedule", () => ({ handle: row.handle, after: after.value }), { done: again }),
+        act("operator", "Recall …", "Take a message back", "recall", { handle: row.handle }, { danger: true, done: again })) : "no handle")],
+    ], found.timers, "No message waits."),
+    h("div", { class: "bar" }, field("Put off: deliver in", after)), h("p", { id: "after-help", class: "soft" }, "90s, 15m, 2h from now; 0s is at once")),
   );
 }
 

@@ -1,0 +1,248 @@
+"""Admin calls on users and policies of ACL 2.0: requests 3001 to 3010.
+
+Source: CreateUserRequestHeader and its siblings, UserInfo, AclInfo (RocketMQ 5.5.0). Each broker keeps users by itself, slaves too, and
+so do Aerobee's NameServers where access control is on: a change goes to all of them, a list says where each is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.client.admin.base import AdminCalls
+from aerobee.errors import MalformedFrame, NoBroker, RemoteSystemError, RequestNotSupported
+from aerobee.remoting import fastjson
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+
+SUBJECT = "User:{}"
+CUSTOM, DEFAULT = "Custom", "Default"  # policies: the second one counts where the first says nothing
+ROWS_MAX = 100_000  # of one server's answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserInfo:
+    """A user as servers tell it, which is without the secret key. `addresses`: where it is known just so."""
+
+    name: str
+    is_super: bool
+    is_enabled: bool
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyEntryInfo:
+    """One sentence of a user's policy: these actions on this resource, from these sources (none: from everywhere), yes or no.
+
+    `resource` is `Topic:name`, `Group:name`, `Cluster:name`, with `name*` or `*` for more, or `*`; `policy` is CUSTOM or DEFAULT.
+    """
+
+    user: str
+    resource: str
+    actions: tuple[str, ...]
+    is_allowed: bool
+    policy: str = CUSTOM
+    source_ips: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
+class AccessCalls(AdminCalls):
+    """Who may do what, at every server that keeps users.
+
+    Each raises RemoteSystemError where access control is off, and NoPermission for who is no administrator. A change that one
+    server refuses may be made at others: the same call again makes it whole.
+    """
+
+    async def users(self, cluster: str | None = None) -> tuple[UserInfo, ...]:
+        """All users, sorted by name. One that servers tell differently is there once for each way."""
+        found: dict[UserInfo, list[str]] = {}
+        for address, row in await self._access_rows(RequestCode.AUTH_LIST_USER, cluster):
+            info = UserInfo(
+                name=_text(row, "username"),
+                is_super=_text(row, "userType").lower() == "super",
+                is_enabled=_text(row, "userStatus").lower() != "disable",
+            )
+            found.setdefault(info, []).append(address)
+        users = (
+            UserInfo(
+                name=each.name,
+                is_super=each.is_super,
+                is_enabled=each.is_enabled,
+                addresses=tuple(sorted(where)),
+            )
+            for each, where in found.items()
+        )
+        return tuple(sorted(users, key=lambda each: (each.name, each.addresses)))
+
+    async def create_user(
+        self, name: str, secret_key: str, *, is_super: bool = False, cluster: str | None = None
+    ) -> tuple[str, ...]:
+        """Make a user; returns where. Raises InvalidParameter for one that is there."""
+        kind = "Super" if is_super else "Normal"
+        body = {"username": name, "password": secret_key, "userType": kind, "userStatus": "enable"}
+        return await self._everywhere(RequestCode.AUTH_CREATE_USER, {"username": name}, body, cluster)
+
+    async def update_user(
+        self,
+        name: str,
+        *,
+        secret_key: str | None = None,
+        is_super: bool | None = None,
+        is_enabled: bool | None = None,
+        cluster: str | None = None,
+    ) -> tuple[str, ...]:
+        """Change what is given; the rest stays. Returns where."""
+        body = {"username": name}
+        if secret_key is not None:
+            body["password"] = secret_key
+        if is_super is not None:
+            body["userType"] = "Super" if is_super else "Normal"
+        if is_enabled is not None:
+            body["userStatus"] = "enable" if is_enabled else "disable"
+        return await self._everywhere(RequestCode.AUTH_UPDATE_USER, {"username": name}, body, cluster)
+
+    async def delete_user(self, name: str, *, cluster: str | None = None) -> tuple[str, ...]:
+        """Delete a user with its policies; returns where. One that is not there is no fault."""
+        return await self._everywhere(RequestCode.AUTH_DELETE_USER, {"username": name}, None, cluster)
+
+    async def policies(self, user: str = "", cluster: str | None = None) -> tuple[PolicyEntryInfo, ...]:
+        """Every entry of every policy, or those of users whose name holds `user`; sorted by user, policy, resource."""
+        ext = {"subjectFilter": user} if user else {}
+        found: dict[PolicyEntryInfo, list[str]] = {}
+        for address, row in await self._access_rows(RequestCode.AUTH_LIST_ACL, cluster, ext):
+            for entry in _entries(row):
+                found.setdefault(entry, []).append(address)
+        entries = [
+            PolicyEntryInfo(
+                user=each.user,
+                resource=each.resource,
+                actions=each.actions,
+                is_allowed=each.is_allowed,
+                policy=each.policy,
+                source_ips=each.source_ips,
+                addresses=tuple(sorted(where)),
+            )
+            for each, where in found.items()
+        ]
+        return tuple(
+            sorted(entries, key=lambda each: (each.user, each.policy, each.resource, each.addresses))
+        )
+
+    async def put_policy(
+        self,
+        user: str,
+        resources: Sequence[str],
+        actions: Sequence[str],
+        *,
+        is_allowed: bool,
+        policy: str = CUSTOM,
+        source_ips: Sequence[str] = (),
+        cluster: str | None = None,
+    ) -> tuple[str, ...]:
+        """Say what a user may do with each of the resources; takes the place of what was said of the same one. Returns where."""
+        subject = SUBJECT.format(user)
+        entries = [
+            {
+                "resource": each,
+                "actions": list(actions),
+                "sourceIps": list(source_ips),
+                "decision": "Allow" if is_allowed else "Deny",
+            }
+            for each in resources
+        ]
+        body = {"subject": subject, "policies": [{"policyType": policy, "entries": entries}]}
+        return await self._everywhere(RequestCode.AUTH_CREATE_ACL, {"subject": subject}, body, cluster)
+
+    async def delete_policy(
+        self, user: str, resource: str | None = None, *, policy: str | None = None, cluster: str | None = None
+    ) -> tuple[str, ...]:
+        """Take back what was said of one resource, in one policy or in both, or all of a user. Returns where."""
+        ext = {"subject": SUBJECT.format(user)}
+        if resource is not None:
+            ext["resource"] = resource
+        if policy is not None:
+            ext["policyType"] = policy
+        return await self._everywhere(RequestCode.AUTH_DELETE_ACL, ext, None, cluster)
+
+    async def _keepers(self, cluster: str | None) -> list[str]:
+        """Brokers, and the NameServers that keep users: others do not know the request, or have access control off."""
+        brokers = [info.address for info in await self.brokers(cluster)]
+        if not brokers:
+            raise NoBroker("no broker is registered at the NameServer")
+        nameservers = list(self._session.nameservers.addresses)
+        keep = await asyncio.gather(*map(self._keeps_users, nameservers))
+        return brokers + [address for address, yes in zip(nameservers, keep, strict=True) if yes]
+
+    async def _keeps_users(self, address: str) -> bool:
+        try:
+            await self._call(address, RequestCode.AUTH_LIST_USER)
+        except (RequestNotSupported, RemoteSystemError):
+            return False
+        return True
+
+    async def _everywhere(
+        self, code: RequestCode, ext: dict[str, str], body: dict[str, Any] | None, cluster: str | None
+    ) -> tuple[str, ...]:
+        """One after the other, so that of two changes at once the same one is last at every server."""
+        payload = b"" if body is None else fastjson.dumps(body)
+        addresses = await self._keepers(cluster)
+        for address in addresses:
+            await self._call(address, code, dict(ext), payload)
+        return tuple(addresses)
+
+    async def _access_rows(
+        self, code: RequestCode, cluster: str | None, ext: dict[str, str] | None = None
+    ) -> Iterable[tuple[str, dict[str, Any]]]:
+        addresses = await self._keepers(cluster)
+        answers: Sequence[RemotingCommand] = await asyncio.gather(
+            *(self._call(address, code, dict(ext or {})) for address in addresses)
+        )
+        return [
+            (address, row)
+            for address, answer in zip(addresses, answers, strict=True)
+            for row in _list(answer, address)
+        ]
+
+
+def _list(answer: RemotingCommand, address: str) -> list[dict[str, Any]]:
+    """No body is an empty list. Raises MalformedFrame."""
+    rows = fastjson.loads(answer.body) if answer.body else []
+    if rows is None:
+        return []
+    if not isinstance(rows, list) or len(rows) > ROWS_MAX or not all(isinstance(row, dict) for row in rows):
+        raise MalformedFrame(f"{address} answered with no list of users or policies")
+    return rows
+
+
+def _entries(row: dict[str, Any]) -> Iterable[PolicyEntryInfo]:
+    for policy in _dicts(row, "policies"):
+        for entry in _dicts(policy, "entries"):
+            actions = entry.get("actions")
+            sources = entry.get("sourceIps")
+            yield PolicyEntryInfo(
+                user=_text(row, "subject").removeprefix(SUBJECT.format("")),
+                resource=_text(entry, "resource"),
+                actions=_texts(actions),
+                is_allowed=_text(entry, "decision").lower() == "allow",
+                policy=DEFAULT if _text(policy, "policyType").lower() == "default" else CUSTOM,
+                source_ips=_texts(sources),
+            )
+
+
+def _dicts(fields: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = fields.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """A list, or what RocketMQ writes for one action: words with commas."""
+    if isinstance(value, str):
+        return tuple(each.strip() for each in value.split(",") if each.strip())
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()

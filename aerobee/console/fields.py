@@ -1,0 +1,40 @@
+"""What actions are given and what they return; helpers that read fields."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.errors import UsageError
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`text` says what happened or would happen; `rows` are its parts."""
+
+    command: str
+    text: str
+    rows: tuple[dict[str, Any], ...] = ()
+
+
+Run = Callable[[Fields, bool], Awaitable[Outcome]]
+
+
+def text(fields: Fields, name: str) -> str:
+    """A text that must be given. Raises UsageError."""
+    value = fields.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{name} is missing")
+    return value.strip()
+
+
+def integer(fields: Fields, name: str) -> int:
+    """A whole number. Raises UsageError."""
+    value = fields.get(name)
+    try:
+        return int(str(value))
+    except ValueError:
+        raise UsageError(f"{name} is {value!r}, not a whole number") from None
