@@ -19,6 +19,7 @@ from aerobee.message import MessageQueue
 from aerobee.remoting.body.route import MASTER_ID, BrokerData
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.shared_task import SharedTask
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class RouteCache:
         self._peers = peers
         self._routes: dict[str, TopicRoute] = {}
         self._watched: dict[str, None] = {}  # topics that are refreshed, in the order in which they came
-        self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._fetching: dict[str, SharedTask[TopicRoute]] = {}
         self._listeners: list[Listener] = []
         self._brokers: dict[str, BrokerData] = {}
         self._leaders: dict[MessageQueue, str] = {}  # of logical queues
@@ -98,24 +99,18 @@ class RouteCache:
         Raises TopicNotExist when the nameserver knows no such topic, ConnectFailed when none answers, UsageError when
         the client is closed meanwhile.
         """
-        task = self._fetching.get(topic)
-        if task is None:
+        fetching = self._fetching.get(topic)
+        if fetching is None:
             task = self._tasks.spawn(self._fetch(topic), f"route-{topic}", awaited=True)
-            task.add_done_callback(lambda done: self._fetched(topic, done))
-            self._fetching[topic] = task
-        # Shielded: a caller that is cancelled takes nothing away from the others.
+            task.add_done_callback(lambda _: self._fetching.pop(topic, None))
+            fetching = self._fetching[topic] = SharedTask(task)
         try:
-            return await asyncio.shield(task)
+            return await fetching.outcome()
         except asyncio.CancelledError:
             current = asyncio.current_task()
-            if task.cancelled() and current is not None and not current.cancelling():
+            if fetching.task.cancelled() and current is not None and not current.cancelling():
                 raise UsageError("this client was closed while it asked for a route") from None
             raise
-
-    def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
-        self._fetching.pop(topic, None)
-        if not task.cancelled():
-            task.exception()  # every caller may have been cancelled: then nobody else looks at it
 
     async def _fetch(self, topic: str) -> TopicRoute:
         request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC.value, {"topic": topic})

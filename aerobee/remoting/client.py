@@ -22,6 +22,7 @@ from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.signature import Credentials
 from aerobee.remoting.tls import ClientTls, TlsPump
+from aerobee.shared_task import SharedTask
 
 CONNECT_TIMEOUT_S = 3.0  # NettyClientConfig.connectTimeoutMillis
 LEAVE_WAIT_S = 30.0  # how long a connection that was told GO_AWAY stays for its pending calls
@@ -70,7 +71,7 @@ class RemotingClient:
             on_lost=self._connection_lost,
         )
         self.by_address: dict[str, Connection] = {}
-        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._connecting: dict[str, SharedTask[Connection]] = {}
         self._is_closed = False
 
     async def invoke(
@@ -133,9 +134,10 @@ class RemotingClient:
         """Close every connection; pending calls fail with ConnectionLost. The client is not used afterwards."""
         self._is_closed = True
         self._set.stop_sweeping()
-        for task in list(self._connecting.values()):
+        connecting = [attempt.task for attempt in self._connecting.values()]
+        for task in connecting:
             task.cancel()
-        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        await asyncio.gather(*connecting, return_exceptions=True)
         await self._set.close_all("this client was closed")
 
     async def _connect(self, address: str, timeout_s: float, request: str) -> Connection:
@@ -144,15 +146,14 @@ class RemotingClient:
             return connection
         if self._is_closed:
             raise UsageError("this remoting client was closed")
-        task = self._connecting.get(address)
-        if task is None:
+        attempt = self._connecting.get(address)
+        if attempt is None:
             task = asyncio.create_task(self._open(address), name=f"connect-{address}")
-            self._connecting[address] = task
-            task.add_done_callback(lambda done: self._connected(address, done))
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+            attempt = self._connecting[address] = SharedTask(task)
         try:
-            # Shielded: a caller that gives up must not fail the others that wait for the same connection.
             async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(task)
+                return await attempt.outcome()
         except TimeoutError as error:
             text = f"no connection to {address} within {max(timeout_s, 0.0):.1f} s"
             raise ConnectFailed(
@@ -163,14 +164,9 @@ class RemotingClient:
                 reason=f"no connection within {max(timeout_s, 0.0):.1f} s",
             ) from error
         except asyncio.CancelledError:
-            if task.cancelled() and self._is_closed:
+            if attempt.task.cancelled() and self._is_closed:
                 raise ConnectionLost("this remoting client was closed", address=address) from None
             raise
-
-    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
-        self._connecting.pop(address, None)
-        if not task.cancelled():
-            task.exception()  # marks it as seen when every caller gave up before
 
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)

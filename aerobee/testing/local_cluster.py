@@ -85,7 +85,8 @@ class LocalCluster:
         nameserver_config: Mapping[str, Any] | None = None,
     ) -> None:
         """The three `*_config` hold what is to be set otherwise, by RocketMQ's keys or by the fields of NameServerConfig,
-        BrokerConfig and StoreConfig; `broker_config` takes the store's keys, too.
+        BrokerConfig and StoreConfig; `broker_config` takes the store's keys, too. Sends are refused as OVERLOAD when they have waited
+        for 30 s, not 200 ms, for tests hold the event loop that the brokers run on.
 
         `clock`: an AdvancingClock unless given. `directory`: kept afterwards when given, else one that is removed.
         Starts nothing before start() or `async with`.
@@ -414,6 +415,7 @@ class LocalCluster:
             "listen_port": node.port,
             "enable_vip_listener": False,
             "namesrv_addr": self.nameserver_address,
+            "wait_time_mills_in_send_queue": 30_000,
         }
 
     async def _create_topic_at(

@@ -301,3 +301,17 @@ async def test_a_consumer_says_once_that_its_broker_is_lost_and_once_that_it_is_
         assert [" is lost: " in lines[0], " is back after " in lines[-1], len(lines)] == [True, True, 2], (
             lines
         )
+
+
+async def test_a_test_that_holds_the_event_loop_is_served_late_not_refused():
+    async with LocalCluster() as cluster, cluster.producer() as producer:
+        await cluster.create_topic("held")
+        broker = cluster.broker()
+        await producer.send(Message("held", b"0"))
+        broker.overload.observe(20_000, 0)
+        broker.overload.observe(20_000, 0)
+        assert broker.overload.reason == ""
+        assert (await producer.send(Message("held", b"1"))).status.name == "SEND_OK"
+        broker.overload.observe(31_000, 0)
+        broker.overload.observe(31_000, 0)
+        assert "30000 ms" in broker.overload.reason

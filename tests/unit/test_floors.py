@@ -28,6 +28,7 @@ FLOORS: dict[str, int] = {
     "message": 0,
     "network": 0,
     "ordered_set": 0,
+    "shared_task": 0,
     "config": 0,
     "quick_init": 0,
     "log_throttle": 0,

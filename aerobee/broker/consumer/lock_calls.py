@@ -26,6 +26,7 @@ from aerobee.remoting.body.message_queue import queue_to_dict, queues
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.shared_task import SharedTask
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class LockCalls:
         self._locks = locks
         self._file = file
         self._saved_version = locks.version
-        self._saving: asyncio.Task[None] | None = None
+        self._saving: SharedTask[None] | None = None
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -129,12 +130,12 @@ class LockCalls:
         version = self._locks.version
         while self._saved_version < version:
             # One write at a time; a later one holds what changed meanwhile for all who wait.
-            await asyncio.shield(self._begin_saving())
+            await self._begin_saving().outcome()
         return reply
 
-    def _begin_saving(self) -> asyncio.Task[None]:
-        if self._saving is None or self._saving.done():
-            self._saving = asyncio.create_task(self._write_beside(), name="write-orderly-locks")
+    def _begin_saving(self) -> SharedTask[None]:
+        if self._saving is None or self._saving.task.done():
+            self._saving = SharedTask(asyncio.create_task(self._write_beside(), name="write-orderly-locks"))
         return self._saving
 
     async def _write_beside(self) -> None:
