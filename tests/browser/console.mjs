@@ -100,6 +100,23 @@ const steps = {
     await check("dialog");
     await dialog.getByRole("button", { name: "Close" }).click();
   },
+  // How long a page of thousands of topics takes, printed and not judged: CONSOLE_TOPICS=5000 CONSOLE_ONLY=wide scripts/test-console
+  async wide() {
+    if (!world.topics) return;
+    for (let turn = 0; turn < 5; turn += 1) {
+      await page.goto("about:blank");
+      const start = performance.now();
+      await page.goto(`${world.url}#/topics`);
+      await page.locator("tbody tr").nth(99).waitFor();
+      await page.getByRole("button", { name: "Further" }).waitFor();
+      console.log(`a page of ${world.topics} topics: ${Math.round(performance.now() - start)} ms until it can be used`);
+    }
+    const first = await page.locator("tbody tr a").first().textContent();
+    await page.getByRole("button", { name: "Further" }).click();
+    await page.waitForFunction((name) => document.querySelector("tbody tr a").textContent !== name, first);
+    await page.getByLabel("Filter").fill("wide-0001");
+    await page.locator("caption", { hasText: "10 topics" }).waitFor();
+  },
   async groups() {
     await open("groups", "Groups");
     await page.locator("td", { hasText: "slow" }).first().waitFor();

@@ -94,6 +94,7 @@ async def main() -> None:
         line = {
             "url": console.url,
             "access": access.url,
+            "topics": asked.topics,
             "broker": broker.address,
             "message": sent.message_id,
             "audit": str(path / "audit.jsonl"),
