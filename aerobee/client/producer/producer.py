@@ -53,6 +53,7 @@ from aerobee.network import Network
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import OPAQUE_MASK, Connection, opaques
+from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
@@ -231,13 +232,16 @@ class Producer(RequestReplyCalls):
         now = self._loop.time()
         deadline = now + (timeout_s or self.config.send_timeout_s)
         if not self._is_plain or queue is not None or selector is not None or key is not None:
-            return await self._send_observed(message, queue, selector, key, deadline)
+            return await self._send_observed(message, queue, selector, key, deadline, timeout_s)
         in_flight = self._in_flight
         if in_flight.taken < in_flight.count_max:
             in_flight.taken += 1
         else:
             await in_flight.wait()
             now = self._loop.time()
+            if now >= deadline:
+                in_flight.give_back()
+                raise self._waited_too_long(message.topic, timeout_s)
         try:
             info, body = self._publish.get(message.topic), message.body
             if (
@@ -281,6 +285,14 @@ class Producer(RequestReplyCalls):
             else:
                 in_flight.taken -= 1
 
+    def _waited_too_long(self, topic: str, timeout_s: float | None) -> SendFailed:
+        """The deadline passed before the send's turn came: nothing of it has left."""
+        return SendFailed(
+            f"a message for topic {topic} was not sent: for {timeout_s or self.config.send_timeout_s:g} s, all its time, it waited "
+            f"for its turn behind {plural(self._in_flight.count_max, 'send')} without an answer (in_flight_max). Send fewer at once, "
+            f"or give a send more time (send_timeout_s)"
+        )
+
     async def _send_observed(
         self,
         message: Message,
@@ -288,6 +300,7 @@ class Producer(RequestReplyCalls):
         selector: Selector | None,
         key: object,
         deadline: float,
+        timeout_s: float | None,
     ) -> SendResult:
         """A send with whatever a send may have."""
         check_queue(queue)
@@ -298,6 +311,8 @@ class Producer(RequestReplyCalls):
             message, ended = begin_send(self._observers, message)
         await self._in_flight.wait()
         try:
+            if self._loop.time() >= deadline:
+                raise self._waited_too_long(message.topic, timeout_s)
             if selector is not None or key is not None:
                 info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
                 queue = self._select(info, message, selector, key)

@@ -279,6 +279,26 @@ async def test_more_sends_than_may_be_in_flight_wait_for_their_turn(broker):
     assert len(results) == 50
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_send_whose_time_ends_before_its_turn_says_what_it_waited_for(broker, key):
+    config = ProducerConfig(in_flight_max=1, send_timeout_s=0.3, retry_count_max=0)
+    async with Producer(broker.address, "PG", config=config) as producer:
+        await producer.send(Message("orders", b"x"), timeout_s=30)
+        broker.silent = True
+        first, second = await asyncio.gather(
+            producer.send(Message("orders", b"1"), timeout_s=0.6),
+            producer.send(Message("orders", b"2"), key=key),
+            return_exceptions=True,
+        )
+        assert isinstance(first, SendFailed)
+        assert "did not answer" in str(first)
+        assert isinstance(second, SendFailed)
+        assert "was not sent: for 0.3 s, all its time, it waited for its turn behind 1 send" in str(second)
+        broker.silent = False
+        assert (await producer.send(Message("orders", b"3"), timeout_s=30)).status is SendStatus.SEND_OK
+        assert producer._in_flight.taken == 0
+
+
 async def test_slow_broker_is_left_alone_with_latency_fault(broker):
     config = ProducerConfig(latency_fault=True)
     async with Producer(broker.address, "PG", config=config) as producer:
