@@ -33,6 +33,7 @@ INDEX_ENTRY_BYTES = INDEX_ENTRY.size
 _INT = struct.Struct(">i")
 _RESERVE_BYTES = 1_048_576
 _CHECK_STEP = 65_536  # entries
+LATER_ENTRIES = 512  # of bursts that wait to be written
 MAP_IN_ENTRIES = 256  # a file with more of them is worth its slots' pages
 _CLEAR_STEP_BYTES = 65_536
 _ZERO_RUN_BYTES_MAX = 8 << 20  # behind so many zeros nothing is looked for: more than a moment's entries take
@@ -186,7 +187,10 @@ class IndexFile:
             # Two calls less than with min() and max(): this is paid once a burst.
             if not 0 <= seconds <= 0x7FFFFFFF:
                 seconds = 0 if seconds < 0 else 0x7FFFFFFF
-        buffer, slot_count, number, chains = self.buffer, self.slot_count, self.count, 0
+        buffer = self.buffer
+        slot_count = self.slot_count
+        number = self.count
+        chains = 0
         at = self.entries_at + number * INDEX_ENTRY_BYTES
         read, write_entry, write_slot = _INT.unpack_from, INDEX_ENTRY.pack_into, _INT.pack_into
         for value, physical_offset in rest:
@@ -359,13 +363,23 @@ class KeyIndex:
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self.directory = config.path("index")
         self.is_enabled = config.message_index_enable
-        self.files: list[IndexFile] = []
+        self._files: list[IndexFile] = []
+        self._later: list[tuple[int, int]] = []  # what put_run_later() was given last, of records that
+        self._later_ms = 0  # were stored at this time at the latest, and
+        self._later_until_ms = 0  # before this one: they have the same seconds in their entries
         self.unsynced_names = False
         self._strays: list[str] = []  # files that load() left out
         self._config = config
         self._disk = disk
         self._spare: IndexFile | None = None
         self._create_lock = threading.Lock()
+
+    @property
+    def files(self) -> list[IndexFile]:
+        """All of them, oldest first, with every entry that was put. For the thread that puts them."""
+        if self._later:
+            self._put_waiting()
+        return self._files
 
     def load(self, written_size: int = 0) -> None:
         """Open the files; the first one that was cut, and those behind it, are left out and told by first_fault().
@@ -460,9 +474,9 @@ class KeyIndex:
 
     def _create(self, now_ms: int) -> IndexFile:
         self._disk.make_dirs(self.directory)
-        if self.files:
+        if self._files:
             # Two files within one millisecond, or a clock that stepped back: names must keep the order.
-            last = os.path.basename(self.files[-1].path)
+            last = os.path.basename(self._files[-1].path)
             while index_file_name(now_ms) <= last:
                 now_ms += 1 if index_file_name(now_ms)[:14] == last[:14] else 1000
         path = os.path.join(self.directory, index_file_name(now_ms))
@@ -475,7 +489,7 @@ class KeyIndex:
             mapped.close()
             self._disk.remove(path)
             raise
-        if self.files:  # the first file of a store waits for map_in(): an idle broker does without its 20 MB
+        if self._files:  # the first file of a store waits for map_in(): an idle broker does without its 20 MB
             file.map_in()
         return file
 
@@ -495,6 +509,31 @@ class KeyIndex:
         """
         if entries and self.is_enabled:
             self.files[-1].put_run(entries, store_timestamp)
+
+    def put_run_later(self, entries: list[tuple[int, int]], store_timestamp: int) -> None:
+        """put_run() of entries, not before `store_timestamp` of those before, that may wait in memory: until somebody looks
+        at the files (a query, a flush, whoever else puts entries), until there are LATER_ENTRIES, or a second is over.
+
+        What the files hold then is the same: for bursts of one message the file's numbers are written once in many. A crash
+        loses what waits, and recovery makes it again from the log. Keeps the list.
+        """
+        if store_timestamp < self._later_until_ms:
+            self._later += entries
+            self._later_ms = store_timestamp
+            if len(self._later) >= LATER_ENTRIES:
+                self._put_waiting()
+        elif self.is_enabled:
+            file = self.files[-1]
+            self._later = entries
+            self._later_ms = store_timestamp
+            passed_ms = store_timestamp - file.begin_timestamp
+            # The entry that begins a file sets the time from which seconds are counted: only its own moment waits with it.
+            is_counted = not file.is_empty and file.begin_timestamp > 0 and passed_ms >= 0
+            self._later_until_ms = store_timestamp + (1000 - passed_ms % 1000 if is_counted else 1)
+
+    def _put_waiting(self) -> None:
+        entries, self._later, self._later_until_ms = self._later, [], 0
+        self._files[-1].put_run(entries, self._later_ms)
 
     def put_timed_run(self, entries: Sequence[tuple[int, int]], times: Sequence[int]) -> None:
         """put_run() of entries that have store times of their own, ms."""
@@ -551,10 +590,10 @@ class KeyIndex:
     # -- a spare file, so that a full file does not make the loop wait for the next one
 
     def needs_spare(self) -> bool:
-        """Whether make_spare() should be called in the executor now."""
+        """Whether make_spare() should be called in the executor now. Any thread, so entries that wait are left alone."""
         if not self.is_enabled or self._spare is not None:
             return False
-        return not self.files or self.files[-1].count > self._config.max_index_num * 9 // 10
+        return not self._files or self._files[-1].count > self._config.max_index_num * 9 // 10
 
     def make_spare(self, now_ms: int) -> None:
         """Create the next file ahead of its use. Any thread. Raises OSError."""

@@ -8,9 +8,10 @@ order, and the native fast path (native/) mirrors it:
        All that can fail is here: StoreFull, StoreNotWritable, RecordInvalid, struct.error. Nothing has changed then.
     2. Lay out: queue offset = queue.max_offset, physical offset = what place() returned.
     3. Write: the record's bytes, then `log.end`, then the queue's entry and `max_offset`, then the index entries (those
-       of a burst at its end). Log record first: a consumer that sees the entry reads the record at once, and recovery
-       makes missing entries from the log but can never do the reverse. Nothing in this step may fail. Should it, by an
-       error of ours, the store takes no more messages, so that a frame that is in the log is never stored again.
+       of a burst at its end, into memory first: KeyIndex.put_run_later). Log record first: a consumer that sees the
+       entry reads the record at once, and recovery makes missing entries from the log but can never do the reverse.
+       Nothing in this step may fail. Should it, by an error of ours, the store takes no more messages, so that a frame
+       that is in the log is never stored again.
     4. Show: `last_store_timestamp`, `last_record_offset`; with sync flush the entry waits for the disk, else
        `readable_max` moves and the listeners are told, each behind its own error boundary (listeners.py).
 
@@ -241,22 +242,21 @@ class LogAppender:
     # -- bursts: many records that share their origin
 
     def end_burst(self, now_ms: int) -> None:
-        """After the last append of a burst: write its index entries."""
+        """After the last append of a burst: hand over its index entries."""
         self.last_store_timestamp = now_ms
         if __debug__:
             # The newest record stands where and with the size that was told, or a file was begun behind it; and its entry says
             # so: read again where they were written. Without a call of its own, for this is paid with each burst.
             log, queue = self.log, self._last_queue
-            if queue is not None and log.end != log.base:
+            if queue is not None and (end := log.end) != log.base:
                 offset = self.last_record_offset
-                size = log.end - offset
-                assert _newest_entry(queue) == (offset, size)
+                size = end - offset
+                entry_at = (queue.max_offset - 1 - queue.tail_base) * ENTRY_BYTES
+                assert _ENTRY_START.unpack_from(queue.tail_buffer, entry_at) == (offset, size)
                 assert _SIZE.unpack_from(log.buffer, offset - log.base) == (size,)
-        entries = self._index_entries
-        if entries:
+        if entries := self._index_entries:
             self._index_entries = []
-            if self.index.is_enabled:
-                self.index.files[-1].put_run(entries, now_ms)
+            self.index.put_run_later(entries, now_ms)
 
     def append_parts(
         self,
@@ -280,7 +280,10 @@ class LogAppender:
         this queue; without it nobody is told with async flush. Raises StoreFull, and struct.error for a number that
         does not fit its field; nothing has changed then.
         """
-        log, now_ms, head, key_count = self.log, origin.now_ms, origin.head, len(key_hashes)
+        log = self.log
+        now_ms = origin.now_ms
+        head = origin.head
+        key_count = len(key_hashes)
         queue_offset = queue.max_offset
         if queue_offset >= queue.room:
             queue.make_room(1)
@@ -323,7 +326,8 @@ class LogAppender:
         self._index_room -= key_count
         for value in key_hashes:
             self._index_entries.append((value, offset))
-        self.last_record_offset, self._last_queue = offset, queue
+        self.last_record_offset = offset
+        self._last_queue = queue
         if is_awaited or self.holds:
             self._show(queue, queue_offset + 1, tags_code)
         else:

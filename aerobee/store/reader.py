@@ -291,23 +291,34 @@ class MessageReader:
         """
         config, log = self._config, self._log
         count = min(count_max, config.max_transfer_count_on_message_in_memory, queue.readable_max - offset)
-        entries = queue.read_entries(offset, count)
-        if not 0 < len(entries) == count * ENTRY_BYTES:
+        if count <= 0:
             return None
-        places = _entry_places(count).unpack(entries)
+        tail_base = queue.tail_base
+        if (
+            tail_base <= offset and queue.max_offset <= queue.room
+        ):  # the usual file, which is open: as below, without calls
+            places = _entry_places(count).unpack_from(queue.tail_buffer, (offset - tail_base) * ENTRY_BYTES)
+        else:
+            entries = queue.read_entries(offset, count)
+            if len(entries) != count * ENTRY_BYTES:
+                return None
+            places = _entry_places(count).unpack(entries)
         offsets, sizes = places[::2], places[1::2]
         first, last, size = offsets[0], offsets[-1], sizes[0]
         is_even = sizes.count(size) == count
         total = size * count if is_even else sum(sizes)
-        segment = log.segment_at(first)
         if (
             min(size, total) < _HEAD_BYTES_MIN
             or total > min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
-            or segment is None
-            or not log.end - self.memory_bytes <= first <= last < segment.end
+            or not log.end - self.memory_bytes <= first <= last < log.end
         ):
             return None
-        base, buffer = segment.base, segment.file.buffer
+        base, buffer = log.base, log.buffer
+        if first < base:
+            segment = log.segment_at(first)
+            if segment is None or last >= segment.end:
+                return None
+            base, buffer = segment.base, segment.file.buffer
         distance = (last - first) // (count - 1) if count > 1 else size
         records: Sequence[bytes | bytearray]
         try:

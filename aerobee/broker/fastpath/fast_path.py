@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from time import time_ns
 
 import orjson
 
@@ -151,17 +152,19 @@ class FastPath:
         if born_host is None:
             born_host = connection.burst_note = pack_host(*connection.host_port)
         started = self._monotonic()
-        now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
+        # As _store_time_now(), without its calls.
+        now_ms = time_ns() // 1_000_000 if self._own_now_ms is None else self._own_now_ms()
+        if now_ms < (last_ms := self._appender.last_store_timestamp):
+            now_ms = last_ms
         try:
             result = self._backend.burst(
                 data,
                 position,
                 born_host,
-                now_ms if now_ms > last_ms else last_ms,
-                # As _takes_sends(), without its call.
+                now_ms,
+                # As _takes_sends(), without its call; backends look at the fence themselves.
                 not (
-                    self._permits.numbers[FENCE]
-                    or self._overload.asked()
+                    self._overload.asked()
                     or not self._writability.is_writable
                     or (self._ack.may_lack_replicas and self._ack.shortage)
                     or (self._opens_ms and self._is_closed())
@@ -171,7 +174,8 @@ class FastPath:
         except Exception as error:
             self._give_up(error)  # what it has stored is not where the store looks for it
             raise
-        appended, pulled = result.appended, result.pulled
+        appended = result.appended
+        pulled = result.pulled
         if appended or pulled:
             requests = 0
             if appended:

@@ -68,9 +68,9 @@ class Pulls:
         shared.pulled.append(result)
         if not reply:
             return
-        if shared.replies:
-            shared.parts.append("".join(shared.replies).encode("latin-1"))
-            shared.replies.clear()
+        if replies := shared.replies:
+            shared.parts.append("".join(replies).encode("latin-1"))
+            replies.clear()
         shared.parts.append(reply)
         shared.pulled_bytes += len(reply)
 
@@ -153,9 +153,14 @@ def _result(
     held: HeldFrame | None,
 ) -> PullResult:
     result = PullResult()
-    result.authorization, result.queue_id, result.next_offset = authorization, queue_id, next_offset
-    result.commit_offset, result.message_count, result.byte_count = commit_offset, message_count, byte_count
-    result.pull_count, result.held = 1, held
+    result.authorization = authorization
+    result.queue_id = queue_id
+    result.next_offset = next_offset
+    result.commit_offset = commit_offset
+    result.message_count = message_count
+    result.byte_count = byte_count
+    result.pull_count = 1
+    result.held = held
     return result
 
 

@@ -45,7 +45,7 @@ from aerobee.remoting.command import FLAG_ONEWAY, VERSION, SerializeType
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _unpack_words, _loads = _WORDS.unpack_from, orjson.loads
-_HEADER = itemgetter("code", "flag", "opaque", "extFields")
+_header_of = itemgetter("code", "flag", "opaque", "extFields")
 _BINARY = SerializeType.ROCKETMQ.value
 _LOG = logging.getLogger("aerobee.broker.fastpath")
 
@@ -109,14 +109,15 @@ class PythonBackend:
         replies, held = shared.replies, shared.held
         shared.begin(born_host, now_ms)
         request.data = data
-        at, size = position, len(data)
-        unpack, loads, header_of = _unpack_words, _loads, _HEADER
+        at = position
+        size = len(data)
+        last = size - 8  # where a frame can begin
         serves_of = self._serves[(takes_sends and not self._permits[FENCE]) + 2 * takes_pulls]
         is_slow = False
         fault: Exception | None = None
         try:
-            while size - at >= 8 and shared.pulled_bytes < REPLY_BYTES_MAX:
-                length, word = unpack(data, at)
+            while at <= last and shared.pulled_bytes < REPLY_BYTES_MAX:
+                length, word = _unpack_words(data, at)
                 end = at + 4 + length
                 if end > size:
                     break
@@ -133,18 +134,27 @@ class PythonBackend:
                         ext = command.ext or {}
                     else:
                         command = None
-                        code, flag, opaque, ext = header_of(loads(data[at + 8 : body_at]))
+                        code, flag, opaque, ext = _header_of(_loads(data[at + 8 : body_at]))
                 except UNREADABLE:
                     break
                 if (
-                    not type(code) is type(flag) is type(opaque) is int
+                    type(code) is not int
+                    or type(flag) is not int
+                    or type(opaque) is not int
                     or (flag and flag != FLAG_ONEWAY)
                     or not -0x80000000 <= opaque <= 0x7FFFFFFF
                 ):
                     break
-                request.start, request.body_at, request.end = at, body_at, end
-                request.code, request.flag, request.opaque, request.ext = code, flag, opaque, ext
-                request.command, request.pairs = command, None
+                # One by one: several at once are a tuple first.
+                request.start = at
+                request.body_at = body_at
+                request.end = end
+                request.code = code
+                request.flag = flag
+                request.opaque = opaque
+                request.ext = ext
+                request.command = command
+                request.pairs = None
                 for serve in serves_of.get(code, ()):
                     try:
                         answer = serve(request)
@@ -175,14 +185,15 @@ class PythonBackend:
 
     def _end(self, used: int, is_slow: bool, fault: Exception | None) -> BurstResult:
         """Write and tell what a burst leaves to its end."""
-        shared, self._request.data = self._shared, b""
+        shared = self._shared
+        self._request.data = b""
         frames = held_frames = b""
-        if shared.replies:
-            frames = "".join(shared.replies).encode("latin-1")
-            shared.replies.clear()
-        if shared.held:
-            held_frames = "".join(shared.held).encode("latin-1")
-            shared.held.clear()
+        if replies := shared.replies:
+            frames = "".join(replies).encode("latin-1")
+            replies.clear()
+        if held := shared.held:
+            held_frames = "".join(held).encode("latin-1")
+            held.clear()
         pulled: Sequence[PullResult] = ()
         if shared.pulled:
             pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
@@ -199,8 +210,13 @@ class PythonBackend:
             if shared.at_end:
                 self._tell_end()
         result = BurstResult()
-        result.replies, result.used, result.is_slow, result.held_replies = frames, used, is_slow, held_frames
-        result.appended, result.pulled, result.fault = appended, pulled, fault
+        result.replies = frames
+        result.used = used
+        result.is_slow = is_slow
+        result.held_replies = held_frames
+        result.appended = appended
+        result.pulled = pulled
+        result.fault = fault
         return result
 
     def _tell_end(self) -> None:

@@ -21,6 +21,8 @@ UNREADABLE = (
 NO_ROOM = (StoreFull, StoreNotWritable, RecordInvalid, struct.error, OverflowError)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NUMBER_CHARS_MAX = 20
+_CLOSE = "\x02"  # ends a pair of a properties text
+_NO_VALUE = "\x01\x02"
 
 
 class NotOrdinary(Exception):
@@ -34,15 +36,16 @@ def read_pairs(text: str) -> dict[str, str]:
     and values that the message does not have, as `WAIT` in `A^Ab^AWAIT^Bfalse^Ax^B`. Likewise for an empty value: `WAIT^A^B` is
     no WAIT at all, and neither hides one that came before.
     """
-    pieces = text.split("\x02")
-    if not pieces[-1]:
-        pieces.pop()  # the text is closed
+    if not text:
+        return {}
+    if text[-1] != _CLOSE:
+        text += _CLOSE
+    if _NO_VALUE in text:
+        raise ValueError
     pairs = {}
-    for piece in pieces:
+    for piece in text[:-1].split(_CLOSE):
         name, value = piece.split("\x01")  # raises ValueError for another number of separators
         pairs[name] = value
-    if "\x01\x02" in text or text.endswith("\x01"):
-        raise ValueError
     return pairs
 
 

@@ -64,8 +64,9 @@ class Sends:
             if batch not in NOT_BATCH:
                 raise ValueError
             # First what tells half messages apart: nothing else of them is read here.
-            sys_flag = 0 if sys_flag == "0" else number(sys_flag)
-            if sys_flag & ~ORDINARY_SYS_FLAG:
+            if sys_flag == "0":
+                sys_flag = 0
+            elif (sys_flag := number(sys_flag)) & ~ORDINARY_SYS_FLAG:
                 raise ValueError
             topic = shared.topics.get(topic_name) or shared.admit(topic_name)
             queue = topic.queues.get(queue_text) or shared.admit_queue(topic, queue_text)
@@ -76,7 +77,7 @@ class Sends:
             unique_key = pairs["UNIQ_KEY"]
             if not (unique_key.isalnum() and unique_key.isascii()):
                 raise ValueError
-            properties = f"{text if text[-1] == _CLOSE else text + _CLOSE}{shared.own_properties}".encode()
+            properties = ((text if text[-1] == _CLOSE else text + _CLOSE) + shared.own_properties).encode()
             body = request.data[request.body_at : request.end]
             if len(properties) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
                 raise ValueError

@@ -44,7 +44,6 @@ class Shared:
         self.holds_all = False  # and the others by the handlers
         self._holds = 0  # the number that says both
         self.number = 0  # tells bursts apart: what a family has looked up for one is not good for the next
-        self.born_host = b""
         self.replies: list[str] = []  # to sends, as Latin-1 text
         self.parts: list[bytes] = []  # replies to pulls, and to the sends before them
         self.held: list[str] = []
@@ -61,7 +60,6 @@ class Shared:
         """Begin a burst: set what its records share."""
         self.number += 1
         self.now_ms = now_ms
-        self.born_host = born_host
         if (holds := self._permits[HOLDS]) != self._holds:
             self._holds = holds
             self.holds_replies, self.holds_all = holds != 0, holds == 2
@@ -80,12 +78,12 @@ class Shared:
     def end(self) -> list[Appended]:
         """Write what a burst that stored something leaves to its end; return what was stored, by topic."""
         self.appender.end_burst(self.now_ms)
-        touched, self.touched = self.touched, []
         appended: list[Appended] = []
-        for topic in touched:
-            if topic.count:
-                appended.append((topic.name, topic.count, topic.byte_count, topic.request_count))
+        for topic in self.touched:
+            if count := topic.count:
+                appended.append((topic.name, count, topic.byte_count, topic.request_count))
             topic.count = topic.byte_count = topic.request_count = 0
+        self.touched.clear()
         return appended
 
     # --- what is looked up once

@@ -237,6 +237,7 @@ class Transactions:
         except UNREADABLE as error:
             raise NotOrdinary from error
         # The message's sender is that of its half message, whoever ends it.
+        sender = shared.origin.born_host
         shared.origin.enter(half.born_host)
         try:
             shared.append(
@@ -245,7 +246,7 @@ class Transactions:
                 transaction.physical_offset,
             )  # fmt: skip
         finally:
-            shared.origin.enter(shared.born_host)
+            shared.origin.enter(sender)
         topic.request_count += 1
 
     def _cut(self, transaction: Transaction) -> _Half:
