@@ -145,16 +145,13 @@ class PythonBackend:
                     or not -0x80000000 <= opaque <= 0x7FFFFFFF
                 ):
                     break
-                # One by one: several at once are a tuple first.
-                request.start = at
-                request.body_at = body_at
-                request.end = end
-                request.code = code
-                request.flag = flag
-                request.opaque = opaque
-                request.ext = ext
-                request.command = command
-                request.pairs = None
+                request.start, request.body_at, request.end = (
+                    at,
+                    body_at,
+                    end,
+                )  # four at once would be a tuple first
+                request.code, request.flag, request.opaque = code, flag, opaque
+                request.ext, request.command, request.pairs = ext, command, None
                 for serve in serves_of.get(code, ()):
                     try:
                         answer = serve(request)
