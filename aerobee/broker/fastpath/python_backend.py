@@ -106,15 +106,12 @@ class PythonBackend:
     ) -> BurstResult:
         """As Backend.burst."""
         shared, request = self._shared, self._request
-        replies, held = shared.replies, shared.held
         shared.begin(born_host, now_ms)
         request.data = data
-        at = position
-        size = len(data)
+        at, size = position, len(data)
         last = size - 8  # where a frame can begin
         serves_of = self._serves[(takes_sends and not self._permits[FENCE]) + 2 * takes_pulls]
         is_slow = False
-        fault: Exception | None = None
         try:
             while at <= last and shared.pulled_bytes < REPLY_BYTES_MAX:
                 length, word = _unpack_words(data, at)
@@ -145,11 +142,7 @@ class PythonBackend:
                     or not -0x80000000 <= opaque <= 0x7FFFFFFF
                 ):
                     break
-                request.start, request.body_at, request.end = (
-                    at,
-                    body_at,
-                    end,
-                )  # four at once would be a tuple first
+                request.start, request.body_at, request.end = at, body_at, end  # four would be a tuple first
                 request.code, request.flag, request.opaque = code, flag, opaque
                 request.ext, request.command, request.pairs = ext, command, None
                 for serve in serves_of.get(code, ()):
@@ -174,11 +167,11 @@ class PythonBackend:
                         text = (PREFIXES[length] if length < 4096 else frame_prefix(length)) + text
                     else:
                         text = shared.binary_reply(command, queue, queue_offset, message_ids, unique_key)
-                    (held if waits else replies).append(text)
+                    (shared.held if waits else shared.replies).append(text)
                 at = end
         except Exception as error:
-            at, is_slow, fault = end, False, error
-        return self._end(at, is_slow, fault)
+            return self._end(end, False, error)
+        return self._end(at, is_slow, None)
 
     def _end(self, used: int, is_slow: bool, fault: Exception | None) -> BurstResult:
         """Write and tell what a burst leaves to its end."""
