@@ -13,7 +13,7 @@ from aerobee.clock import Clock
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.flush import LogFlusher, Watermark
-from aerobee.store.log_appender import LogAppender
+from aerobee.store.visibility import Visibility
 from aerobee.store.writability import Writability
 
 
@@ -24,20 +24,20 @@ class Durability:
         self,
         config: StoreConfig,
         log: CommitLog,
-        appender: LogAppender,
+        visibility: Visibility,
         writability: Writability,
         *,
         clock: Clock,
         executor: Executor | None,
         needs_confirmation: bool = False,
     ) -> None:
-        """`appender` is told what has become durable, `writability` of a sync that failed."""
+        """`visibility` is told what has become durable, `writability` of a sync that failed."""
         self.flushed = Watermark()  # the log is durable below it
         self._is_sync = config.is_sync_flush
         self._needs_confirmation = needs_confirmation
         self._confirmed = 0  # enough replicas have the log below it
         self._log = log
-        self._appender = appender
+        self._visibility = visibility
         self._writability = writability
         self._flusher = LogFlusher(
             log,
@@ -123,7 +123,7 @@ class Durability:
 
     def _hold_back(self) -> None:
         if self._needs_confirmation or self._is_sync:
-            self._appender.hold_back(self.readable_offset)
+            self._visibility.hold_back(self.readable_offset)
 
     def wait_flushed(self, offset: int, callback: Callable[[bool], None]) -> None:
         """As wait(), with async flush too: the flush begins at once."""
@@ -172,4 +172,4 @@ class Durability:
         self._show()
 
     def _show(self) -> None:
-        self._appender.show_safe(self.readable_offset)
+        self._visibility.show_safe(self.readable_offset)

@@ -13,19 +13,20 @@ order, and the native fast path (native/) mirrors it:
        Nothing in this step may fail. Should it, by an error of ours, the store takes no more messages, so that a frame
        that is in the log is never stored again.
     4. Show: `last_store_timestamp`, `last_record_offset`; with sync flush the entry waits for the disk, else
-       `readable_max` moves and the listeners are told, each behind its own error boundary (listeners.py).
+       `readable_max` moves and the listeners are told (visibility.py).
+
+The bytes of another broker's log come by raw_appender.py, which has them written here.
 
 What native code settles, before it calls anything of Python that may look: `log.end`; of each queue `max_offset`, and
 `readable_max` where it tells nobody (async flush, no one waits at the queue), else announce() for each entry, in order;
 mark_dirty() at a queue's first unsynced entry; the newest index file's numbers (KeyIndex.put_run); at the end of the burst
-`last_store_timestamp` and `last_record_offset`. A master's bytes are shown by show_raw(). It asks CommitLog.place, ConsumeQueue.make_room and KeyIndex.make_room
-for room with everything settled, for these may change files.
+`last_store_timestamp` and `last_record_offset`. It asks CommitLog.place, ConsumeQueue.make_room and KeyIndex.make_room for
+room with everything settled, for these may change files.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -45,13 +46,12 @@ from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.commit_log import BLANK_BYTES, CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue
-from aerobee.store.dispatch import DispatchRecord, batch_size_of, index_texts
+from aerobee.store.dispatch import batch_size_of, index_texts
 from aerobee.store.index_file import KeyIndex, key_hash
-from aerobee.store.listeners import Listeners
 from aerobee.store.queue_table import AnyQueue, QueueTable
-from aerobee.store.raw_records import RawRun, cut_raw
 from aerobee.store.record_layout import Origin, lay_out
 from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.visibility import Visibility
 
 _SIZE = struct.Struct(">I")
 _ENTRY_START = struct.Struct(">qi")  # of a queue entry: physical offset, size
@@ -88,34 +88,28 @@ class LogAppender:
         log: CommitLog,
         queues: QueueTable,
         index: KeyIndex,
+        visibility: Visibility,
         *,
         clock: Clock,
         store_host: Callable[[], bytes],
         check_writable: Callable[[], None],
-        check_open: Callable[[], None],
         on_broken: Callable[[StoreError], None],
-        holds: bool,
     ) -> None:
-        """`store_host` gives the address that records name, packed. `check_writable` raises while no message can be taken, `check_open` while not even
-        what a master sends can. `on_broken` is told when a record could not be finished: nothing may follow it. `holds`: consumers see a record when show_safe() says so."""
+        """`store_host` gives the address that records name, packed. `check_writable` raises while no message can be taken.
+        `on_broken` is told when a record could not be finished: nothing may follow it."""
         self.config = config
         self.log = log
         self.index = index
         self._store_host = store_host
-        self.holds = holds
+        self._holds = visibility.holds  # as it is for the life of a store
+        self._show = visibility.show
         self.last_store_timestamp = 0  # of the newest record
         self.last_record_offset = -1  # where the newest record begins
         self._last_queue: ConsumeQueue | None = None  # its queue, when a burst wrote it
-        self.arrivals: Listeners[[str, int, int, int]] = Listeners(
-            "a listener of new messages", clock
-        )  # topic, queue id, new end of what is readable, tags code
         self.check_writable = check_writable
-        self._check_open = check_open
         self._on_broken = on_broken
         self._queues = queues
         self.clock = clock
-        # Where they are held, records that consumers may not see yet: end in the log, queue, next offset, tags code.
-        self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
         # Of a burst: index entries (hash, physical offset) to be written at its end.
         self._index_entries: list[tuple[int, int]] = []
         # Entries for which there is surely room behind these. Whoever else writes to the index sets it to 0.
@@ -127,9 +121,13 @@ class LogAppender:
         return self._store_host()
 
     def follow(self, store_timestamp: int, record_offset: int) -> None:
-        """After recovery or a cut: the newest record of the log was stored at this time, ms, and begins there (-1: there is none)."""
+        """After recovery, a cut, or a master's bytes: the newest record of the log was stored at this time, ms, and begins there
+        (-1: there is none)."""
         self.last_store_timestamp, self.last_record_offset = store_timestamp, record_offset
-        self._index_room = 0  # files of the index may be gone
+        self._index_room, self._last_queue = (
+            0,
+            None,
+        )  # files of the index may be gone, or have got other entries
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other limits."""
@@ -195,7 +193,7 @@ class LogAppender:
         if any(not -_CODE_MAX <= laid_out.tags_code < _CODE_MAX for laid_out in records):
             raise RecordInvalid(f"a tags code for {queue.topic} takes more than 64 bits")
         key_count = sum(len(laid_out.key_hashes) for laid_out in records)
-        self._write_index(now_ms)
+        self.write_index(now_ms)
         if key_count and not self.index.has_room(key_count):
             self.index.make_room(key_count, now_ms)
         if has_entry:
@@ -210,7 +208,7 @@ class LogAppender:
             queue_offset += laid_out.batch_size if has_entry else 0
         # Nothing from here on can fail.
         try:
-            self._write(start, b"".join([laid_out.record for laid_out in records]), first)
+            self.write(start, b"".join([laid_out.record for laid_out in records]), first)
             for laid_out, offset, size in zip(records, offsets, sizes, strict=True):
                 if has_entry:
                     _add_entry(queue, laid_out, offset, size, now_ms)
@@ -309,7 +307,7 @@ class LogAppender:
                 properties,
             )
         )  # fmt: skip
-        # Nothing from here on can fail. What _write() and append_entry() do, without their calls.
+        # Nothing from here on can fail. What write() and append_entry() do, without their calls.
         try:
             # The record continues the log within its file: nothing is written over, and no hole is left.
             assert offset == log.end and end <= log.limit, (offset, end, log.end)  # noqa: PT018  one test, for each message
@@ -328,7 +326,7 @@ class LogAppender:
             self._index_entries.append((value, offset))
         self.last_record_offset = offset
         self._last_queue = queue
-        if is_awaited or self.holds:
+        if is_awaited or self._holds:
             self._show(queue, queue_offset + 1, tags_code)
         else:
             queue.readable_max = queue_offset + 1
@@ -365,7 +363,7 @@ class LogAppender:
         assert len(index_entries) == key_count
         # Nothing from here on can fail.
         try:
-            self._write(start, records, first)
+            self.write(start, records, first)
             if first + count <= queue.room:
                 queue.append_entries(entries, start)
             else:
@@ -380,7 +378,7 @@ class LogAppender:
         self._index_room -= key_count
         self.last_store_timestamp, self.last_record_offset, self._last_queue = now_ms, offsets[-1], queue
         assert _newest_entry(queue) == (offsets[-1], start + size - offsets[-1])
-        if is_awaited or self.holds:
+        if is_awaited or self._holds:
             # One by one: who waits looks at the newest message that it is told of.
             for number, (_, _, code) in enumerate(ENTRY.iter_unpack(entries), first + 1):
                 self._show(queue, number, code)
@@ -388,128 +386,9 @@ class LogAppender:
             queue.readable_max = first + count
         return offsets, start + size
 
-    # -- the bytes of another broker's log
-
-    def append_raw(self, physical_offset: int, data: bytes) -> RawRun:
-        """Write what a master has at `physical_offset`: whole records, and the blank at a file's end, of one log file.
-
-        The bytes go to the same place here, with the queue and index entries that recovery would make of them. They
-        continue the log at its end; in an empty log they begin a file. All or nothing. Raises RecordInvalid for bytes
-        that are not whole records of that place or that skip messages of a queue, StoreFull, StoreNotWritable.
-        Source: CommitLog.appendToCommitLog.
-        """
-        self.check_raw(physical_offset)
-        log = self.log
-        run = cut_raw(data, physical_offset, check_crc=True)
-        now_ms = run.last_store_timestamp
-        entries = [
-            (entry, properties)
-            for record, properties in run.records
-            if record.has_queue_entry
-            for entry in (record, *self._queues.light_records(record, properties))
-        ]
-        keyed = [
-            (key_hash(f"{record.topic}#{key}"), record)
-            for record, properties in run.records
-            if record.is_indexed
-            for key in index_texts(properties)
-        ]
-        index_entries = [(value, record.physical_offset) for value, record in keyed]
-        times = [record.store_timestamp for _, record in keyed]
-        self._check_continues(entries)
-        self._write_index(now_ms)
-        if index_entries and not self.index.has_room(len(index_entries)):
-            self.index.make_room(len(index_entries), now_ms)
-        self._reserve_entries(entries)
-        log.place_raw(physical_offset, len(data), fills_file=run.fills_file)
-        # Nothing from here on can fail.
-        try:
-            self._write(physical_offset, data, None)
-            for record, properties in entries:
-                outcome = self._queues.redispatch(record, properties)
-                assert outcome in ("added", "began"), (outcome, record)
-            self.index.put_timed_run(index_entries, times)
-        except Exception as error:
-            raise self.broken(physical_offset, error) from error
-        self._index_room, self._last_queue = 0, None
-        assert log.end == physical_offset + len(data)
-        if run.records:
-            self.last_store_timestamp = now_ms
-            self.last_record_offset = run.records[-1][0].physical_offset
-        for record, properties in entries:
-            queue = self._queues.any(record.topic, record.queue_id)
-            code = self._queues.tags_code(record.topic, properties, record.store_timestamp)
-            self._show(queue, record.queue_offset + _batch_size(queue, record, properties), code)
-        return run
-
-    def check_raw(self, physical_offset: int) -> None:
-        """Raise StoreNotWritable or RecordInvalid unless a master's bytes for this place can be taken now."""
-        self._check_open()
-        if self.log.segments and physical_offset != self.log.end:
-            raise RecordInvalid(
-                f"records for {physical_offset} do not continue the log, which ends at {self.log.end}"
-            )
-
-    @property
-    def delay_levels_ms(self) -> tuple[int, ...]:
-        """For native code: how long each delay level waits."""
-        return self._queues.delay_levels_ms
-
-    def raw_queue(self, topic: str, queue_id: int) -> AnyQueue:
-        """For native code: the queue of a master's record, made when it is new. Raises RecordInvalid."""
-        return self._queues.any(topic, queue_id)
-
-    def reserve_raw(self, physical_offset: int, size: int) -> None:
-        """For native code: CommitLog.place_raw of whole records without a blank."""
-        self.log.place_raw(physical_offset, size, fills_file=False)
-
-    def show_raw(
-        self, store_timestamp: int, record_offset: int, notes: Sequence[tuple[AnyQueue, int, int]]
-    ) -> None:
-        """For native code: a run of a master's records is complete, the newest one begins at `record_offset`.
-
-        `notes`: queue, queue offset behind the newest message, tags code; one for consecutive messages of a queue that have
-        the same code. Who waits may be told of several messages at once by it.
-        """
-        self._index_room = 0
-        self.last_store_timestamp, self.last_record_offset = store_timestamp, record_offset
-        for queue, next_offset, tags_code in notes:
-            self._show(queue, next_offset, tags_code)
-
-    def _check_continues(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
-        """Raise RecordInvalid unless each entry is the next one of its queue, the first one of a new queue, or number 0:
-        there a queue begins again after its topic was deleted."""
-        ends: dict[tuple[str, int], int] = {}
-        for record, properties in entries:
-            queue = self._queues.any(record.topic, record.queue_id)
-            is_new = queue.max_offset == queue.min_offset and (record.topic, record.queue_id) not in ends
-            end = ends.get((record.topic, record.queue_id), queue.max_offset)
-            if record.queue_offset not in (end, 0) and not (is_new and record.queue_offset > end):
-                raise RecordInvalid(
-                    f"the record at {record.physical_offset} is message {record.queue_offset} of queue {record.topic} "
-                    f"{record.queue_id}, which ends at {end}"
-                )
-            ends[record.topic, record.queue_id] = record.queue_offset + _batch_size(queue, record, properties)
-
-    def _reserve_entries(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
-        """Take disk space for the entries. Raises StoreFull."""
-        counts: dict[tuple[str, int], int] = {}
-        for record, _ in entries:
-            key = record.topic, record.queue_id
-            queue = self._queues.any(*key)
-            if (
-                key not in counts
-                and isinstance(queue, ConsumeQueue)
-                and record.queue_offset != queue.max_offset == queue.min_offset
-            ):
-                queue.start_at(record.queue_offset)  # the messages before it are no longer on the master
-            counts[key] = counts.get(key, 0) + 1
-        for key, count in counts.items():
-            self._queues.any(*key).ensure_room(count)
-
     # -- the write itself
 
-    def _write(self, physical_offset: int, data: bytes, queue_offset: int | None) -> None:
+    def write(self, physical_offset: int, data: bytes, queue_offset: int | None) -> None:
         """Write records to the place that was reserved for them, then move the log's end behind them.
 
         `queue_offset` is that of the first record, None when the caller has looked at every record.
@@ -526,7 +405,7 @@ class LogAppender:
 
     def _make_index_room(self, count: int, now_ms: int) -> None:
         """Take room for `count` entries, in a new index file if need be. Raises StoreFull."""
-        self._write_index(now_ms)
+        self.write_index(now_ms)
         if not self.index.has_room(count):
             self.index.make_room(count, now_ms)
         if self.index.is_enabled:
@@ -535,7 +414,7 @@ class LogAppender:
         else:
             self._index_room = _NO_INDEX_ROOM
 
-    def _write_index(self, now_ms: int) -> None:
+    def write_index(self, now_ms: int) -> None:
         """Write the index entries that a burst has left so far."""
         if self._index_entries:
             entries, self._index_entries = self._index_entries, []
@@ -566,56 +445,11 @@ class LogAppender:
         )
         self._on_broken(failure)
 
-    # -- visibility
-
     def announce(self, queue: AnyQueue, physical_offset: int, store_timestamp: int, tags_code: int) -> None:
         """For native code: the queue's newest entry, of the record at `physical_offset`, is complete."""
         self.last_store_timestamp = store_timestamp
         self.last_record_offset = physical_offset
         self._show(queue, queue.max_offset, tags_code)
-
-    def _show(self, queue: AnyQueue, next_offset: int, tags_code: int) -> None:
-        """Let consumers see the queue's messages below `next_offset`: now, or when they are safe."""
-        if self.holds:
-            self._unseen.append((self.log.end, queue, next_offset, tags_code))
-            return
-        queue.readable_max = next_offset
-        self.arrivals.tell(queue.topic, queue.queue_id, next_offset, tags_code)
-
-    def hold_back(self, bound: int) -> None:
-        """Where records are held: consumers see those that end at or before `bound` and no others, whatever was shown before.
-
-        What a queue has behind it is shown all at once. Walks the entries behind the bound.
-        """
-        unseen: list[tuple[int, AnyQueue, int, int]] = []
-        for queue in self._queues.queues.values():
-            offset, last = queue.max_offset, None
-            if bound <= self.log.min_offset and offset > queue.min_offset:
-                offset, last = queue.min_offset, queue.entry(offset - 1)
-            while offset > queue.min_offset:
-                entry = queue.entry(offset - 1)
-                if entry is not None:
-                    if self._end_of(entry) <= bound:
-                        break
-                    last = last or entry
-                offset -= 1
-            queue.readable_max = offset
-            if last is not None:
-                unseen.append((self._end_of(last), queue, queue.max_offset, last[2]))
-        self._unseen = deque(sorted(unseen, key=lambda each: each[0]))
-
-    def _end_of(self, entry: tuple[int, int, int]) -> int:
-        """Where the record of an entry ends. None ends behind the log: an entry that says so is damaged, and mended when it is
-        read, for which it is to be seen."""
-        return min(entry[0] + entry[1], self.log.end)
-
-    def show_safe(self, bound: int) -> None:
-        """Where records are held: those that end at or before `bound` may be seen. Never raises."""
-        unseen = self._unseen
-        while unseen and unseen[0][0] <= bound:
-            _, queue, next_offset, tags_code = unseen.popleft()
-            queue.readable_max = max(queue.readable_max, next_offset)
-            self.arrivals.tell(queue.topic, queue.queue_id, next_offset, tags_code)
 
 
 def _add_entry(queue: AnyQueue, laid_out: LaidOut, offset: int, size: int, now_ms: int) -> None:
@@ -635,7 +469,3 @@ def _add_entry(queue: AnyQueue, laid_out: LaidOut, offset: int, size: int, now_m
 def _newest_entry(queue: ConsumeQueue) -> tuple[int, int]:
     """Where the newest entry of a queue says that a record is, and its size: read again from where it was written."""
     return _ENTRY_START.unpack_from(queue.tail_buffer, (queue.max_offset - 1 - queue.tail_base) * ENTRY_BYTES)
-
-
-def _batch_size(queue: AnyQueue, record: DispatchRecord, properties: dict[str, str]) -> int:
-    return batch_size_of(record.sys_flag, properties) if queue.is_batch else 1

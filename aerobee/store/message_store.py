@@ -32,11 +32,13 @@ from aerobee.store.log_cut import LogCut, last_record
 from aerobee.store.queue_mender import QueueMender
 from aerobee.store.queue_table import AnyQueue
 from aerobee.store.queue_upkeep import QueueUpkeep
+from aerobee.store.raw_appender import RawAppender
 from aerobee.store.reader import MessageReader
 from aerobee.store.recovery import RecoveryReport
 from aerobee.store.store_files import StoreFiles
 from aerobee.store.store_reads import StoreReads
 from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.visibility import Visibility
 from aerobee.store.warmer import Warmer
 from aerobee.store.writability import Writability
 
@@ -72,22 +74,27 @@ class MessageStore:
         self.log, self.index, self.pool = files.log, files.index, files.pool
         self.queues: dict[tuple[str, int], AnyQueue] = files.table.queues
         self.writability = Writability(config)
+        self.visibility = Visibility(
+            self.log, files.table, clock=clock, holds=config.is_sync_flush or needs_confirmation
+        )
         self.appender = LogAppender(
             config,
             self.log,
             files.table,
             self.index,
+            self.visibility,
             clock=clock,
             store_host=store_host,
             check_writable=self.writability.check_writable,
-            check_open=self.writability.check_open,
             on_broken=self.writability.fail,
-            holds=config.is_sync_flush or needs_confirmation,
+        )
+        self.raw_appender = RawAppender(
+            self.appender, files.table, self.visibility, check_open=self.writability.check_open
         )
         self.durability = Durability(
             config,
             self.log,
-            self.appender,
+            self.visibility,
             self.writability,
             clock=clock,
             executor=self._executor,
@@ -140,7 +147,7 @@ class MessageStore:
         self.refuse_messages = self.writability.refuse_messages
         self.store_time_now = appender.store_time_now
         self.announce = appender.announce
-        self.on_arrival: Callable[[Arrival], None] = appender.arrivals.add
+        self.on_arrival: Callable[[Arrival], None] = self.visibility.arrivals.add
         self.queue = self._files.table.any
         self.set_bitmap = self._files.table.set_bitmap
         self.flushed = durability.flushed

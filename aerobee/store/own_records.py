@@ -21,6 +21,7 @@ from aerobee.store.consume_queue import ENTRY, ConsumeQueue
 from aerobee.store.listeners import Listeners
 from aerobee.store.log_appender import LogAppender
 from aerobee.store.queue_table import AnyQueue
+from aerobee.store.visibility import Visibility
 
 # HEAD_V4 of message.py with each host as one field.
 _HEAD = struct.Struct(">IIIiiqqiq8sq8siqi")
@@ -39,6 +40,9 @@ class OwnStore(Protocol):
 
     @property
     def appender(self) -> LogAppender: ...
+
+    @property
+    def visibility(self) -> Visibility: ...
 
     @property
     def queues(self) -> Mapping[tuple[str, int], AnyQueue]: ...
@@ -71,7 +75,7 @@ class OwnRecords:
         self._waiting = waiting
         self._on_written: Listeners[[]] = Listeners("the reader of own records", store.appender.clock)
         self._on_written.add(on_written)
-        self._holds = store.appender.holds
+        self._holds = store.visibility.holds
         name = topic.encode()
         self._topic_part = len(name).to_bytes(1, "big") + name
         self._fixed_bytes = _HEAD.size + len(self._topic_part) + 2

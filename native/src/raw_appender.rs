@@ -1,5 +1,5 @@
-//! RawAppender: a master's log bytes, with the queue and index entries that belong to them. LogAppender.append_raw
-//! (aerobee/store/log_appender.py) is the definition; what is not ordinary is left to it, from its first record on.
+//! RawAppender: a master's log bytes, with the queue and index entries that belong to them. RawAppender.append of
+//! aerobee/store/raw_appender.py is the definition; what is not ordinary is left to it, from its first record on.
 //!
 //! The order is the definition's: records are read and judged; room in the index, the queues and the log; the bytes; the
 //! log's end; queue entries; index entries; who waits is told. Nothing can fail for a master's reasons after the first byte.
@@ -88,7 +88,7 @@ impl RawAppender {
     #[new]
     fn new(store: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = store.py();
-        let (index, numbers) = (store.getattr("index")?, store.getattr("appender")?);
+        let (index, numbers) = (store.getattr("index")?, store.getattr("raw_appender")?);
         let files = index.getattr("files")?.cast_into::<PyList>()?.unbind();
         Ok(Self {
             state: Mutex::new(State {
@@ -134,14 +134,14 @@ impl RawAppender {
 
 impl State {
     fn append(&mut self, py: Python<'_>, start: i64, bytes: &[u8]) -> PyResult<usize> {
-        self.numbers.bind(py).call_method1(intern!(py, "check_raw"), (start,))?;
+        self.numbers.bind(py).call_method1(intern!(py, "check"), (start,))?;
         let Some(bound) = self.file_end(py, start)? else { return Ok(0) };
         self.read(py, start, bytes, bound)?;
         self.make_room(py)?;
         let Some(last) = self.plan.records.last() else { return Ok(0) };
         let (end, now_ms, last_offset) = (last.physical_offset + last.size as i64, last.store_timestamp, last.physical_offset);
         let size = (end - start) as usize;
-        self.numbers.bind(py).call_method1(intern!(py, "reserve_raw"), (start, size))?;
+        self.numbers.bind(py).call_method1(intern!(py, "reserve"), (start, size))?;
         let Some(mut live) = self.load_queues(py)? else { return Ok(0) };
         // Nothing from here on can fail.
         let notes = match self.write(py, start, &bytes[..size], end, &mut live) {
@@ -157,7 +157,7 @@ impl State {
         for note in notes {
             told.append((&self.plan.queues[note.queue].object, note.end, note.tags_code))?;
         }
-        self.numbers.bind(py).call_method1(intern!(py, "show_raw"), (now_ms, last_offset, told))?;
+        self.numbers.bind(py).call_method1(intern!(py, "show"), (now_ms, last_offset, told))?;
         Ok(size)
     }
 
@@ -256,7 +256,7 @@ impl State {
             return Ok(Some(*number));
         }
         let Ok(name) = std::str::from_utf8(record.topic) else { return Ok(None) };
-        let found = self.numbers.bind(py).call_method1(intern!(py, "raw_queue"), (name, record.queue_id));
+        let found = self.numbers.bind(py).call_method1(intern!(py, "queue"), (name, record.queue_id));
         let Ok(object) = self.errors.check(py, found) else { return Ok(None) };
         if !object.get_type().is(self.queue_type.bind(py)) {
             return Ok(None);

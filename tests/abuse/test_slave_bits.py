@@ -63,7 +63,7 @@ def taken(store: MessageStore, data: bytes, *, natively: bool) -> bool:
             native = make(store)
             used = native.append(0, bytearray(data), 0)
         if used < len(data):
-            store.appender.append_raw(used, data[used:])
+            store.raw_appender.append(used, data[used:])
     except RecordInvalid:
         return False
     return True

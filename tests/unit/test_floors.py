@@ -143,7 +143,7 @@ STORE_ORDER = (
     "queue_files batch_consume_queue consume_queue extended_queue queue_table queue_bounds queue_flush",  # the queues
     "timer_log timer_wheel timer_checkpoint timer_files",  # the timer's files
     "reader queue_mender warmer",  # reading
-    "log_appender own_records durability",  # appending, and what is on the disk
+    "visibility log_appender raw_appender own_records durability",  # appending, and what is on the disk
     "checkpoint queue_rebuild recovery log_cut",  # what a start finds, and mends
     "store_files store_reads key_query checkpointing queue_upkeep log_cleaner",  # the store's parts
     "message_store",

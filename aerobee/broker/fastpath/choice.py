@@ -41,11 +41,11 @@ PYTHON, NATIVE = "python", "native"
 
 
 class RawAppends(Protocol):
-    """Appends the ordinary records at the start of a master's bytes: native code, which mirrors LogAppender.append_raw."""
+    """Appends the ordinary records at the start of a master's bytes: native code, which mirrors RawAppender.append of the store."""
 
     def append(self, physical_offset: int, data: bytearray, begin: int) -> int:
         """Append what is whole and ordinary of `data[begin:]`; return how many bytes that were, 0 when the first record is
-        for append_raw(), or not whole. Raises what append_raw() raises."""
+        for the definition, or not whole. Raises what that raises."""
         ...
 
 
@@ -101,7 +101,7 @@ class BackendChoice:
     make_sockets: Callable[[], NativeSockets] | None = None  # None: the event loop reads and writes
     make_pop_records: MakePopRecords | None = None  # None: pop/revive_log.py writes itself
     make_raw_appender: Callable[[MessageStore], RawAppends] | None = (
-        None  # None: LogAppender.append_raw alone
+        None  # None: the store's RawAppender alone
     )
 
 

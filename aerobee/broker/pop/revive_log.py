@@ -163,7 +163,7 @@ class ReviveLog:
         if queue is None:
             return 0
         is_awaited = self.own.is_awaited
-        is_sync = store.appender.holds
+        is_sync = store.visibility.holds
         done = records.append(queue, store.store_time_now(), now_ms, points, acks, is_sync=is_sync)
         if done is None:
             return 0

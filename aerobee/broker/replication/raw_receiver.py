@@ -1,7 +1,7 @@
 """Log bytes from a master, cut anywhere, become whole records of this log. For both modes.
 
 What is not whole yet is kept, at most one record. A run of records of one log file is appended in one step, with queue and
-index entries: by native code as far as they are ordinary, the others by LogAppender.append_raw, which is the definition.
+index entries: by native code as far as they are ordinary, the others by RawAppender.append of the store, which is the definition.
 What is good before the first record that cannot be appended is kept.
 """
 
@@ -50,7 +50,7 @@ class RawReceiver:
     def take(self, offset: int, body: bytes | memoryview) -> int:
         """Append what is whole of everything so far; return how many bytes that were.
 
-        Raises RecordInvalid for bytes that do not continue what was received, or are no records, and what append_raw()
+        Raises RecordInvalid for bytes that do not continue what was received, or are no records, and what append()
         raises. Then what came before is appended, and the connection is of no more use.
         """
         if offset != self.received:
@@ -58,7 +58,7 @@ class RawReceiver:
         pending = self._pending
         pending += body
         used = 0
-        native, appender = self._native, self._store.appender
+        native, appender = self._native, self._store.raw_appender
         is_single = native is not None  # a run is one record: native code takes the ordinary ones behind it
         try:
             while len(pending) - used >= _WORD_BYTES:
@@ -69,7 +69,7 @@ class RawReceiver:
                     if not size:
                         break
                     try:
-                        appender.append_raw(start, bytes(memoryview(pending)[used : used + size]))
+                        appender.append(start, bytes(memoryview(pending)[used : used + size]))
                     except RecordInvalid:
                         if is_single:
                             raise

@@ -1,4 +1,4 @@
-"""What native code copies of a master's log is what LogAppender.append_raw copies: the log, the entries, the index, who is told."""
+"""What native code copies of a master's log is what RawAppender.append of the store copies: the log, the entries, the index, who is told."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_ordinary_records_do_not_pass_through_python(seed: int, monkeypatch: pyt
     data = written(seed)
     copy = Copy(natively=True)
     records = 0
-    python = copy.store.appender.append_raw
+    python = copy.store.raw_appender.append
 
     def count(*arguments: Any) -> Any:
         nonlocal records
@@ -205,7 +205,7 @@ def test_ordinary_records_do_not_pass_through_python(seed: int, monkeypatch: pyt
         records += len(run.records)
         return run
 
-    monkeypatch.setattr(copy.store.appender, "append_raw", count)
+    monkeypatch.setattr(copy.store.raw_appender, "append", count)
     assert take(copy, cut(data, random.Random(seed))) == []
     # The first of each file of the log, of a queue's (20 entries) and of the index; texts that are no UTF-8.
     assert records < 110, records
@@ -216,12 +216,12 @@ def test_what_is_held_back_is_held_back_natively(flush: str) -> None:
     data = written(3)
     native, python = (Copy(natively=natively, flush_disk_type=flush) for natively in (True, False))
     for copy in (native, python):
-        copy.store.appender.holds = True
+        copy.store.visibility.holds = True
         assert take(copy, cut(data, random.Random(1))) == []
         assert not copy.told
-        copy.store.appender.show_safe(2 * FILE_BYTES)
+        copy.store.visibility.show_safe(2 * FILE_BYTES)
         assert copy.told
-        copy.store.appender.show_safe(len(data))
+        copy.store.visibility.show_safe(len(data))
     assert native.state() == python.state()
     assert native.heard() == python.heard()
 

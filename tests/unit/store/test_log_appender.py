@@ -127,7 +127,7 @@ def test_a_listener_that_fails_harms_neither_the_append_nor_the_others(
         for number in range(5):
             assert store.append(message(number)).queue_offset == number
     assert seen == [1, 2, 3, 4, 5]
-    assert store.appender.arrivals.failure_count == 5
+    assert store.visibility.arrivals.failure_count == 5
     assert len([entry for entry in caplog.records if entry.exc_info]) == 1  # the others are counted
 
 
@@ -244,7 +244,7 @@ def test_a_copy_holds_what_the_master_holds(flush: str) -> None:
         told: list[tuple[str, int, int]] = []
         copy.on_arrival(lambda topic, queue_id, end, code, told=told: told.append((topic, queue_id, end)))
         for at, data in pieces(master, rng):
-            run = copy.appender.append_raw(at, data)
+            run = copy.raw_appender.append(at, data)
             assert run.end == copy.log.end == at + len(data)
         copy.flush_now()
         assert copy.log.end == master.log.end > 4 * FILE_BYTES
@@ -279,7 +279,7 @@ def test_a_copy_may_begin_at_a_later_file() -> None:
     copy = open_store(2)
     for at, data in pieces(master, rng):
         if at >= 2 * FILE_BYTES:
-            copy.appender.append_raw(at, data)
+            copy.raw_appender.append(at, data)
     assert copy.log.min_offset == 2 * FILE_BYTES
     assert copy.max_offset("orders", 0) == master.max_offset("orders", 0)
     assert copy.min_offset("orders", 0) > 0
@@ -295,7 +295,7 @@ def test_bytes_that_do_not_belong_there_change_nothing() -> None:
     copy = open_store(2)
     data = master.log.read(0, master.log.end)
     second = results[1].physical_offset
-    copy.appender.append_raw(0, data[:second])
+    copy.raw_appender.append(0, data[:second])
     turned = bytearray(data[second:])
     turned[90] ^= 1  # of a body
     skips = bytearray(data[second:])
@@ -312,11 +312,11 @@ def test_bytes_that_do_not_belong_there_change_nothing() -> None:
         (second, b"\0\0\0\x10\xcb\xd4\x31\x94" + bytes(8)),  # a blank that does not reach the file's end
     ):
         with pytest.raises(RecordInvalid):
-            copy.appender.append_raw(at, given)
+            copy.raw_appender.append(at, given)
         assert copy.log.end == second
         assert copy.queues["orders", 0].max_offset == 1
         assert bytes(copy.log.buffer[second : second + 8]) == bytes(8)
-    copy.appender.append_raw(second, data[second:])
+    copy.raw_appender.append(second, data[second:])
     assert copy.log.read(0, copy.log.end) == data
 
 
@@ -334,7 +334,7 @@ def test_a_copy_on_a_full_disk_changes_nothing() -> None:
     for at, data in given:
         before = (copy.log.end, copy.queues["orders", 0].max_offset if copy.queues else 0)
         try:
-            copy.appender.append_raw(at, data)
+            copy.raw_appender.append(at, data)
         except StoreFull:
             stopped += 1
             assert (copy.log.end, copy.queues["orders", 0].max_offset if copy.queues else 0) == before
