@@ -231,8 +231,8 @@ impl Shared {
 
     fn load_settings(&mut self, config: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = config.py();
-        let appender = self.appender.store.bind(py).getattr(intern!(py, "appender"))?;
-        let is_sync = appender.getattr(intern!(py, "holds"))?.is_truthy()?;
+        let visibility = self.appender.store.bind(py).getattr(intern!(py, "visibility"))?;
+        let is_sync = visibility.getattr(intern!(py, "holds"))?.is_truthy()?;
         self.max_message_bytes = config.getattr(intern!(py, "max_message_size"))?.extract()?;
         self.settings = Some(Settings { config: config.clone().unbind(), is_sync });
         Ok(is_sync)
