@@ -74,23 +74,7 @@ class MessageStore:
         self.log, self.index, self.pool = files.log, files.index, files.pool
         self.queues: dict[tuple[str, int], AnyQueue] = files.table.queues
         self.writability = Writability(config)
-        self.visibility = Visibility(
-            self.log, files.table, clock=clock, holds=config.is_sync_flush or needs_confirmation
-        )
-        self.appender = LogAppender(
-            config,
-            self.log,
-            files.table,
-            self.index,
-            self.visibility,
-            clock=clock,
-            store_host=store_host,
-            check_writable=self.writability.check_writable,
-            on_broken=self.writability.fail,
-        )
-        self.raw_appender = RawAppender(
-            self.appender, files.table, self.visibility, check_open=self.writability.check_open
-        )
+        self._make_appenders(clock, store_host, holds=config.is_sync_flush or needs_confirmation)
         self.durability = Durability(
             config,
             self.log,
@@ -139,6 +123,24 @@ class MessageStore:
         self._tasks: list[asyncio.Task[None]] = []
         self._doomed: list[AnyQueue] = []  # of deleted topics, whose files are not gone yet
         self._name_parts()
+
+    def _make_appenders(self, clock: Clock, store_host: Callable[[], bytes], *, holds: bool) -> None:
+        files = self._files
+        self.visibility = Visibility(self.log, files.table, clock=clock, holds=holds)
+        self.appender = LogAppender(
+            self.config,
+            self.log,
+            files.table,
+            self.index,
+            self.visibility,
+            clock=clock,
+            store_host=store_host,
+            check_writable=self.writability.check_writable,
+            on_broken=self.writability.fail,
+        )
+        self.raw_appender = RawAppender(
+            self.appender, files.table, self.visibility, check_open=self.writability.check_open
+        )
 
     def _name_parts(self) -> None:
         """What the parts do, under the store's own name: what users need of the whole is one object."""
