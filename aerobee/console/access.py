@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from aerobee.clock import Clock
+from aerobee.console.cluster_users import ClusterUsers
 from aerobee.console.config import ConsoleConfig
 from aerobee.console.users import Role, User, hash_password, is_password, load_users
+from aerobee.errors import AerobeeError
 
 COOKIE = "aerobee_console"
 SESSION_S = 12 * 3600.0
@@ -52,9 +54,10 @@ class Session:
 class Access:
     """Sessions and the middleware."""
 
-    def __init__(self, config: ConsoleConfig, clock: Clock) -> None:
-        """Raises ConfigError for a file of users that cannot be read."""
+    def __init__(self, config: ConsoleConfig, clock: Clock, by_cluster: ClusterUsers | None = None) -> None:
+        """`by_cluster`: also lets the cluster's own users in. Raises ConfigError for a file of users that cannot be read."""
         self._config = config
+        self._by_cluster = by_cluster
         self._clock = clock
         self._users = load_users(config.users_file) if config.users_file is not None else None
         self._sessions: dict[str, Session] = {}
@@ -65,16 +68,16 @@ class Access:
 
     @property
     def has_login(self) -> bool:
-        return self._users is not None
+        return self._config.has_login
 
     def session_of(self, request: web.Request) -> Session | None:
         """Who asks; None when nobody has logged in."""
-        if self._users is None:
+        if not self.has_login:
             return self._everybody
         header = self._config.user_header
         if header and request.remote in self._config.proxy_addresses:
             name = request.headers.get(header, "")
-            user = self._users.get(name)
+            user = (self._users or {}).get(name)
             if user is not None:
                 if name not in self._by_header:
                     self._by_header[name] = Session(user, secrets.token_urlsafe(24), float("inf"))
@@ -93,6 +96,13 @@ class Access:
         user = (self._users or {}).get(name)
         # An unknown name costs what a known one does.
         is_right = await asyncio.to_thread(is_password, user or self._dummy, password)
+        if user is None and self._by_cluster is not None:
+            try:
+                user = await self._by_cluster.verified(name, password, address)
+            except AerobeeError as error:
+                self._tries[address] = [*tries, now]
+                return error.plain
+            is_right = user is not None
         if user is None or not is_right:
             self._tries[address] = [*tries, now]
             if len(self._tries) > SESSIONS_MAX:

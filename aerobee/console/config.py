@@ -24,6 +24,7 @@ class ConsoleConfig:
     )  # a listening socket that this process has inherited, instead of host and port
     read_only: bool = False
     users_file: Path | None = None  # without one everybody who reaches it is admin: loopback only
+    cluster_users: bool = False  # users of the cluster's access control log in, too
     audit_file: Path | None = None  # JSON lines; without one the log of the process takes them
     host_names: tuple[str, ...] = field(default=())  # further names by which browsers may ask for it
     user_header: str = ""  # a reverse proxy's header with the name of whoever it has logged in
@@ -40,10 +41,16 @@ class ConsoleConfig:
             raise ConfigError(
                 "--user-header names who asks; what they may do stands in --users: give it, too"
             )
-        if self.users_file is None and not is_loopback(self.host):
+        if not self.has_login and not is_loopback(self.host):
             raise ConfigError(
-                f"the console would listen at {self.host} for everybody: name who may with --users FILE, or stay at 127.0.0.1"
+                f"the console would listen at {self.host} for everybody: name who may with --users FILE or --cluster-users, or stay "
+                f"at 127.0.0.1"
             )
+
+    @property
+    def has_login(self) -> bool:
+        """Whether somebody has to log in. Without it everybody who reaches the console is admin."""
+        return self.users_file is not None or self.cluster_users
 
     @property
     def allowed_hosts(self) -> frozenset[str]:

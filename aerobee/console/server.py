@@ -27,6 +27,7 @@ from aerobee.clock import Clock, SystemClock
 from aerobee.console.access import COOKIE, SESSION_S, Access, Session
 from aerobee.console.actions import Actions
 from aerobee.console.audit import Audit
+from aerobee.console.cluster_users import ClusterUsers
 from aerobee.console.config import ConsoleConfig, is_loopback
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot
@@ -55,7 +56,8 @@ class ConsoleServer:
         self._clock = clock or SystemClock()
         self._admin = PlacementAdmin(config.nameserver, client=client)
         self._producer = Producer(config.nameserver, "CONSOLE_PRODUCER", client=client)
-        self._access = Access(config, self._clock)
+        by_cluster = ClusterUsers(self._admin, config.nameserver, client) if config.cluster_users else None
+        self._access = Access(config, self._clock, by_cluster)
         self._audit = Audit(config.audit_file, self._clock)
         self.snapshot = Snapshot(self._admin, self._clock, config.refresh_s)
         self._placement = PlacementView(self._admin, self._clock, config.nameserver, config.plan_file)
@@ -113,7 +115,7 @@ class ConsoleServer:
             listener = socket.socket(fileno=number)
         except OSError as error:
             raise ConfigError(f"descriptor {number} is no socket to listen at: {error.strerror}") from error
-        if self.config.users_file is None and not is_loopback(str(listener.getsockname()[0])):
+        if not self.config.has_login and not is_loopback(str(listener.getsockname()[0])):
             raise ConfigError(f"descriptor {number} listens beyond loopback: name who may with --users FILE")
         return web.SockSite(runner, listener)
 

@@ -42,6 +42,10 @@ def console(
         Path | None,
         typer.Option("--users", metavar="FILE", help="Who may do what: JSON, see docs/console.md."),
     ] = None,
+    cluster_users: Annotated[
+        bool,
+        typer.Option("--cluster-users", help="Users of the cluster's access control log in with their keys."),
+    ] = False,
     audit: Annotated[
         Path | None,
         typer.Option("--audit", metavar="FILE", help="Write each change there, a JSON line each."),
@@ -87,6 +91,7 @@ def console(
         "port": port,
         "read_only": read_only,
         "users_file": users,
+        "cluster_users": cluster_users,
         "audit_file": audit,
         "host_names": tuple(host_name or ()),
         "user_header": user_header,

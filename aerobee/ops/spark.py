@@ -52,6 +52,14 @@ Page = Annotated[
 PageHours = Annotated[
     float, typer.Option("--page-hours", min=0.01, help="How much of the history the page shows.")
 ]
+Metrics = Annotated[
+    str,
+    typer.Option(
+        "--metrics",
+        metavar="FILE",
+        help="A .prom file for Prometheus, by node_exporter's textfile collector.",
+    ),
+]
 Alerts = Annotated[str, typer.Option("--alerts", help="Topic for a message about each queue that is not OK.")]
 
 
@@ -66,13 +74,14 @@ def lag(
     window: WindowS = 120.0,
     page: Page = "",
     page_hours: PageHours = 6.0,
+    metrics: Metrics = "",
     alerts: Alerts = "",
 ) -> None:
     """Sample all groups into a history, and show the worst: state, lag, oldest unread message, rates, time to drain."""
     arguments = ["--nameservers", nameserver, "--history", history, "--format", history_format]
     arguments += [word for each in option or [] for word in ("--option", each)]
     arguments += ["--rounds", str(rounds), "--every", str(every), "--window", str(window), "--alerts", alerts]
-    arguments += ["--page", page, "--page-hours", str(page_hours)]
+    arguments += ["--page", page, "--page-hours", str(page_hours), "--metrics", metrics]
     raise typer.Exit(_job("lag_job").main(arguments))
 
 

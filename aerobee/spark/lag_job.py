@@ -30,6 +30,8 @@ from aerobee.client.config import ClientConfig
 from aerobee.errors import ConfigError
 from aerobee.message import MessageQueue
 from aerobee.monitoring.lag_state import SEVERITY, WINDOW_MS
+from aerobee.spark.lag_metrics import GROUPS_MAX as METRIC_GROUPS_MAX
+from aerobee.spark.lag_metrics import metrics_text
 from aerobee.spark.lag_page import COLUMNS, GROUPS_MAX, Span, page
 from aerobee.spark.lag_rows import LAG_FIELDS, MS_PER_HOUR, as_row, evaluate
 from aerobee.spark.lag_sampler import sample_cluster
@@ -196,6 +198,20 @@ def write_page(result: Any, history: Any, path: str, now_ms: int, *, hours: floa
         raise ConfigError(f"--page {path} cannot be written: {error.strerror}") from error
 
 
+def write_metrics(result: Any, path: str, now_ms: int) -> None:
+    """The worst groups for Prometheus, as one whole file or not at all. Raises ConfigError when it cannot be written."""
+    rank = F.array_position(F.array(*(F.lit(state.value) for state in SEVERITY)), F.col("state"))
+    ordered = groups_of(result).orderBy(rank, F.desc("lag")).limit(METRIC_GROUPS_MAX)
+    text = metrics_text([row.asDict() for row in ordered.toLocalIterator()], now_ms)
+    target = Path(path)
+    unfinished = target.with_name(target.name + ".unfinished")  # the collector reads *.prom
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(target)
+    except OSError as error:
+        raise ConfigError(f"--metrics {path} cannot be written: {error.strerror}") from error
+
+
 def _lags_over(history: Any, span: Span, groups: list[str]) -> Any:
     """The largest lag of each group in each column of a page; dead letters are nobody's lag, and what is not known adds nothing."""
     waiting = F.greatest(F.lit(0), F.col("max_offset") - F.greatest(F.col("committed"), F.col("min_offset")))
@@ -238,6 +254,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report(result, console)
         if args.page:
             write_page(result, history.read(spark), args.page, at_ms, hours=args.page_hours)
+        if args.metrics:
+            write_metrics(result, args.metrics, at_ms)
         if args.alerts:
             send_alerts(result, args.nameservers, args.alerts)
         result.unpersist()
@@ -262,6 +280,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--page", default="", help="an HTML page with a heat map and a chart of each group")
     parser.add_argument(
         "--page-hours", type=float, default=6.0, help="how much of the history the page shows"
+    )
+    parser.add_argument(
+        "--metrics", default="", help="a file for Prometheus, by node_exporter's textfile collector"
     )
     parser.add_argument("--alerts", default="", help="topic for a message about each queue that is not OK")
     return parser

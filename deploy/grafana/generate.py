@@ -488,7 +488,80 @@ REPLICATION = Board(
         ),
     ),
 )
-BOARDS = (CLUSTER, BROKER, TOPIC, GROUP, LATER, REPLICATION)
+L = C + ',consumer_group=~"$group"'
+SPARK_LAG = Board(
+    "aerobee-spark-lag",
+    "Aerobee: Spark lag job",
+    (
+        one(
+            "Last look",
+            "time() - aerobee_lag_job_sample_timestamp_seconds",
+            "ago",
+            unit="s",
+            kind="stat",
+            span=4,
+            height=4,
+            note="The figures below are as old",
+        ),
+        one(
+            "Groups",
+            f"count(aerobee_lag_job_state{{{C}}})",
+            "groups",
+            kind="stat",
+            span=4,
+            height=4,
+        ),
+        one(
+            "Groups in each state",
+            f"count by (state) (aerobee_lag_job_state{{{C}}})",
+            "{{state}}",
+            span=16,
+            height=4,
+        ),
+        one("State", f"aerobee_lag_job_state{{{L}}}", "{{consumer_group}} {{state}}", kind="table"),
+        one("Not consumed", f"aerobee_lag_job_messages{{{L}}}", "{{consumer_group}}"),
+        one(
+            "Age of the first message that is not consumed",
+            f"aerobee_lag_job_oldest_seconds{{{L}}}",
+            "{{consumer_group}}",
+            unit="s",
+        ),
+        Panel(
+            "In and out",
+            (
+                (f"aerobee_lag_job_produce_rate{{{L}}}", "{{consumer_group}} in"),
+                (f"aerobee_lag_job_consume_rate{{{L}}}", "{{consumer_group}} out"),
+            ),
+            unit="cps",
+        ),
+        one(
+            "Until all is consumed",
+            f"aerobee_lag_job_drain_seconds{{{L}}}",
+            "{{consumer_group}}",
+            unit="s",
+        ),
+        one(
+            "Until unread messages may be deleted",
+            f"aerobee_lag_job_retention_left_seconds{{{L}}}",
+            "{{consumer_group}}",
+            unit="s",
+        ),
+        Panel(
+            "Retries and dead letters",
+            (
+                (f"aerobee_lag_job_retry_messages{{{L}}}", "{{consumer_group}} to be tried again"),
+                (f"aerobee_lag_job_dead_letters{{{L}}}", "{{consumer_group}} dead"),
+            ),
+        ),
+        one(
+            "Queues of which nothing is known",
+            f"aerobee_lag_job_unknown_queues{{{L}}}",
+            "{{consumer_group}}",
+        ),
+    ),
+    (("group", 'label_values(aerobee_lag_job_state{cluster="$cluster"}, consumer_group)'),),
+)
+BOARDS = (CLUSTER, BROKER, TOPIC, GROUP, LATER, REPLICATION, SPARK_LAG)
 
 
 def dashboard(board: Board) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import aiohttp
 import pytest
 
 from aerobee import Message
+from aerobee.client import Admin
 from aerobee.console.config import ConsoleConfig
 from aerobee.console.server import ConsoleServer
 from aerobee.console.users import Role, User, hash_password, is_password, load_users
 from aerobee.errors import ConfigError
 from aerobee.placement.plan import Forecast, Plan, TopicChange
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.codes import RequestCode
 from aerobee.testing import LocalCluster
 from tests.integration.test_access_control import USERS, Cluster, client, running
 from tests.waiting import wait_until
@@ -456,3 +459,72 @@ async def test_a_plan_is_compared_with_the_cluster_and_carried_out_elsewhere(
         async with cluster.admin() as admin:
             await admin.create_topic("orders", queue_count=2)
         assert "somebody changed it since" in (await seen())["trouble"]
+
+
+async def test_users_of_the_cluster_log_in_with_their_keys(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    (tmp_path / "cluster").mkdir()
+    async with running(Cluster(tmp_path / "cluster", USERS)) as closed:
+        async with Admin(closed.server.address, client=client("root")) as admin:
+            for name in ("vera", "otto", "nobody", "gone"):
+                await admin.create_user(name, f"{name}secret")
+            await admin.put_policy("vera", ["Cluster:*"], ["Get"], is_allowed=True)
+            await admin.put_policy("otto", ["Cluster:DefaultCluster"], ["Get", "Update"], is_allowed=True)
+            await admin.update_user("gone", is_enabled=False)
+        server = ConsoleServer(
+            ConsoleConfig(
+                nameserver=closed.server.address, port=0, cluster_users=True, audit_file=audit, refresh_s=0.5
+            ),
+            client=client("root"),
+        )
+        await server.start()
+        try:
+
+            async def login(name: str, key: str) -> tuple[int, str]:
+                """Status, and the role or why not."""
+                jar = aiohttp.CookieJar(unsafe=True)
+                server._access._tries.clear()  # wrong keys are counted by address, and all come from here
+                async with aiohttp.ClientSession(cookie_jar=jar) as session:
+                    async with session.post(
+                        f"{server.url}api/login", json={"name": name, "password": key}
+                    ) as answer:
+                        if answer.status != 200:
+                            return answer.status, (await answer.json())["error"]
+                    async with session.get(f"{server.url}api/session") as answer:
+                        return 200, (await answer.json())["role"]
+
+            assert await login("root", "rootsecret") == (200, "admin")
+            assert await login("otto", "ottosecret") == (200, "operator")
+            assert await login("vera", "verasecret") == (200, "viewer")
+            wrong = (403, "the name or the password is wrong")
+            assert await login("vera", "ottosecret") == wrong
+            assert await login("vera", "") == wrong
+            assert await login("stranger", "strangersecret") == wrong
+            assert await login("gone", "gonesecret") == wrong
+            status, said = await login("nobody", "nobodysecret")
+            assert (
+                status,
+                "may not look at the cluster: that takes Get on Cluster:DefaultCluster" in said,
+            ) == (403, True)
+            assert "verasecret" not in audit.read_text()
+            async with aiohttp.ClientSession() as session, session.get(f"{server.url}api/overview") as answer:
+                assert answer.status == 401
+        finally:
+            await server.stop()
+
+
+async def test_a_broker_that_takes_any_key_lets_nobody_in(tmp_path: Path) -> None:
+    takes_any = replace(USERS, authentication_whitelist=str(int(RequestCode.UNREGISTER_CLIENT)))
+    async with running(Cluster(tmp_path, takes_any)) as closed:
+        server = ConsoleServer(
+            ConsoleConfig(nameserver=closed.server.address, port=0, cluster_users=True), client=client("root")
+        )
+        await server.start()
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{server.url}api/login", json={"name": "root", "password": "x"}) as answer,
+            ):
+                assert (answer.status, "does not verify" in (await answer.json())["error"]) == (403, True)
+        finally:
+            await server.stop()

@@ -10,7 +10,16 @@ from typing import Any
 from rich.console import Console
 
 from aerobee.message import Message, MessageQueue
-from aerobee.spark.lag_job import History, evaluation, groups_of, look, report, send_alerts, write_page
+from aerobee.spark.lag_job import (
+    History,
+    evaluation,
+    groups_of,
+    look,
+    report,
+    send_alerts,
+    write_metrics,
+    write_page,
+)
 from aerobee.testing.threaded_cluster import ThreadedCluster
 
 
@@ -51,6 +60,12 @@ def test_lag_is_what_it_is_and_unknown_when_nobody_answers(spark: Any, tmp_path:
         write_page(result, history.read(spark), str(page), at_ms, hours=1)
         text = page.read_text()
         assert "<title>billing: 10</title>" in text, "the first look, when both brokers answered"
+        metrics = tmp_path / "lag.prom"
+        write_metrics(result, str(metrics), at_ms)
+        lines = metrics.read_text().splitlines()
+        assert 'aerobee_lag_job_messages{cluster="DefaultCluster",consumer_group="billing"} 0' in lines
+        assert 'aerobee_lag_job_unknown_queues{cluster="DefaultCluster",consumer_group="billing"} 1' in lines
+        assert list(tmp_path.glob("*.unfinished")) == []
         screen = io.StringIO()
         report(result, Console(file=screen, width=200))
         assert "billing" in screen.getvalue()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerobee.client.admin.base import AdminCalls
-from aerobee.errors import MalformedFrame, NoBroker, RemoteSystemError, RequestNotSupported
+from aerobee.errors import MalformedFrame, NoBroker, NoPermission, RemoteSystemError, RequestNotSupported
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
@@ -165,6 +165,15 @@ class AccessCalls(AdminCalls):
         if policy is not None:
             ext["policyType"] = policy
         return await self._everywhere(RequestCode.AUTH_DELETE_ACL, ext, None, cluster)
+
+    async def is_authenticated(self, broker: str) -> bool:
+        """Whether the broker at this address takes this client's keys. The request changes nothing and needs no permission."""
+        ext = {"clientID": "is-authenticated", "producerGroup": "", "consumerGroup": ""}
+        try:
+            await self._call(broker, RequestCode.UNREGISTER_CLIENT, ext)
+        except NoPermission:
+            return False
+        return True
 
     async def _keepers(self, cluster: str | None) -> list[str]:
         """Brokers, and the NameServers that keep users: others do not know the request, or have access control off."""

@@ -1,0 +1,62 @@
+"""What the lag job found, for Prometheus: a file in its text format, which node_exporter's textfile collector shows. Core.
+
+One line a number and group, with the labels `cluster` and `consumer_group`. What is not known has no line, never a 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+GROUPS_MAX = 5_000  # the worst; of more a scrape would be slow
+# Column of lag_job.groups_of() -> name of the series, what it says, factor.
+_GAUGES: Mapping[str, tuple[str, str, float]] = {
+    "lag": ("messages", "Messages that the group has not consumed.", 1),
+    "retry": ("retry_messages", "Messages that wait in its retry topics.", 1),
+    "dead": ("dead_letters", "Its dead letters.", 1),
+    "lag_ms": ("oldest_seconds", "Age of the first message that is not consumed.", 0.001),
+    "consume_rate": ("consume_rate", "Messages a second that it consumes.", 1),
+    "produce_rate": ("produce_rate", "Messages a second that come in.", 1),
+    "drain_s": ("drain_seconds", "Until all is consumed if that goes on.", 1),
+    "retention_s": ("retention_left_seconds", "Until the first unread message may be deleted.", 1),
+    "unknown_queues": ("unknown_queues", "Queues of which nothing is known.", 1),
+}
+PREFIX = "aerobee_lag_job_"
+
+
+def metrics_text(groups: Sequence[Mapping[str, Any]], at_ms: int) -> str:
+    """Rows of lag_job.groups_of() as text; `at_ms` is when they were sampled, ms since the epoch."""
+    groups = groups[:GROUPS_MAX]
+    lines = list(
+        _family("sample_timestamp_seconds", "When the last look was taken.", [(_labels(), at_ms / 1000)])
+    )
+    for column, (name, text, factor) in _GAUGES.items():
+        found = [
+            (_labels(cluster=row["cluster"], consumer_group=row["group"]), row[column] * factor)
+            for row in groups
+            if row[column] is not None
+        ]
+        lines += _family(name, text, found)
+    states = [
+        (_labels(cluster=row["cluster"], consumer_group=row["group"], state=row["state"]), 1)
+        for row in groups
+    ]
+    lines += _family("state", "1 for the state of each group.", states)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _family(name: str, text: str, samples: Sequence[tuple[str, float]]) -> Iterable[str]:
+    if samples:
+        yield f"# HELP {PREFIX}{name} {text}"
+        yield f"# TYPE {PREFIX}{name} gauge"
+    for labels, value in samples:
+        yield f"{PREFIX}{name}{labels} {value!r}"
+
+
+def _labels(**values: str) -> str:
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
