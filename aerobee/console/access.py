@@ -143,8 +143,6 @@ class Access:
         if not request.path.startswith("/api/"):
             return None
         session = self.session_of(request)
-        if session is not None:
-            request["session"] = session
         if request.method == "POST":
             origin = request.headers.get("Origin")
             if origin is not None and origin.partition("://")[2].lower() != host:

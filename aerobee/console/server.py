@@ -153,7 +153,7 @@ class ConsoleServer:
     # --- who
 
     async def _session(self, request: web.Request) -> web.Response:
-        session: Session | None = request.get("session")
+        session = self._access.session_of(request)
         document: dict[str, Any] = {
             "has_login": self._access.has_login,
             "read_only": self.config.read_only,
@@ -223,7 +223,9 @@ class ConsoleServer:
         if name not in self._actions.table:
             raise web.HTTPNotFound(reason="there is no such action")
         role, run = self._actions.table[name]
-        session: Session = request["session"]
+        session = self._access.session_of(request)
+        if session is None:  # the gate has let it in, and it has ended since
+            raise web.HTTPUnauthorized(reason="nobody is logged in")
         fields = await _json_object(request)
         dry_run = fields.pop("dry_run", False) is True
         refusal = self._refusal(session.user.role, role, dry_run)
