@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aerobee.store.config import StoreConfig
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.reader import MessageReader
 from aerobee.store.store_reads import StoreReads
 from aerobee.store.stored_message import QueryResult

@@ -47,7 +47,8 @@ from aerobee.store.commit_log import BLANK_BYTES, CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue
 from aerobee.store.dispatch import batch_size_of, index_texts
-from aerobee.store.index_file import KeyIndex, key_hash
+from aerobee.store.index_file import key_hash
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.queue_table import AnyQueue, QueueTable
 from aerobee.store.record_layout import Origin, lay_out
 from aerobee.store.stored_message import AppendResult, StoredMessage

@@ -16,7 +16,7 @@ from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk
 from aerobee.store.flush import Watermark
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.queue_table import QueueTable
 from aerobee.store.retention import Retention
 

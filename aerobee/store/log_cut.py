@@ -15,7 +15,7 @@ from aerobee.store.checkpoint import CheckpointFile
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.disk import Disk
 from aerobee.store.dispatch import ScanKind
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.log_scanner import LogScanner
 from aerobee.store.queue_table import QueueTable
 

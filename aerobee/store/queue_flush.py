@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from aerobee.store.disk import Disk
-from aerobee.store.index_file import IndexFile, KeyIndex
+from aerobee.store.index_file import IndexFile
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.queue_files import FilePool, QueueFile
 
 

@@ -25,7 +25,7 @@ from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.disk import Disk
 from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.log_patch import DIRECTORY, patch_log
 from aerobee.store.log_scanner import LogScanner
 from aerobee.store.queue_bounds import QueueBound, QueueBounds, decode_queue_bounds, with_found

@@ -12,7 +12,7 @@ from aerobee.store.checkpoint import CheckpointFile, without_queues
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.log_cut import LogCut, cut_log
 from aerobee.store.queue_bounds import written_sizes
 from aerobee.store.queue_files import FilePool

@@ -26,7 +26,8 @@ from aerobee.store import checkpointing, dispatch, log_scanner, queue_upkeep, st
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.durability import Durability
-from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile, KeyIndex
+from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.log_appender import LogAppender
 from aerobee.store.queue_files import FilePool
 from aerobee.testing import simulated_disk

@@ -139,7 +139,7 @@ BROKER_ORDER = (
 STORE_ORDER = (
     "config descriptors listeners zeros stored_message disk writability json_file store_lock abort_file",  # shared
     "dispatch record_layout raw_records commit_log log_scanner log_patch delivery_mark retention flush",  # the log
-    "index_file",  # the key index
+    "index_file key_index",  # the key index
     "queue_files batch_consume_queue consume_queue extended_queue queue_table queue_bounds queue_flush",  # the queues
     "timer_log timer_wheel timer_checkpoint timer_files",  # the timer's files
     "reader queue_mender warmer",  # reading

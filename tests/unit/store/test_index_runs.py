@@ -7,7 +7,7 @@ import random
 import pytest
 
 from aerobee.store.config import StoreConfig
-from aerobee.store.index_file import LATER_ENTRIES, KeyIndex
+from aerobee.store.key_index import LATER_ENTRIES, KeyIndex
 from aerobee.testing.simulated_disk import SimulatedDisk
 
 BEGIN_MS = 1_700_000_000_123

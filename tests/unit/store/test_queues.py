@@ -11,7 +11,7 @@ from aerobee.errors import StoreFull
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ENTRY, FILLER, ConsumeQueue
 from aerobee.store.disk import MappedFile, RealDisk
-from aerobee.store.index_file import KeyIndex
+from aerobee.store.key_index import KeyIndex
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
 from aerobee.testing.simulated_disk import SimulatedDisk
