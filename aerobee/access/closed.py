@@ -48,7 +48,7 @@ def account_keeper(
     def reload() -> None:
         found = files.changed()
         if found is not None:
-            accounts.rules = found
+            accounts.replace_rules(found)
 
     return accounts, reload
 

@@ -10,6 +10,7 @@ Who decides at a closed gate: keepers.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aerobee.access.addresses import is_loopback
@@ -22,10 +23,26 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.signature import ACCESS_KEY
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Who asks, and what his request still has to be verified by: the key of its signature, None when none is asked for."""
+
+    name: str
+    secret: str | None = field(default=None, repr=False)
+
+
 class Keeper(Protocol):
     """One way to decide: it names the user of a request, and raises RemoteError for what he may not do."""
 
     def check(self, request: RemotingCommand, host: str) -> str: ...
+
+    def grant(self, request: RemotingCommand, host: str) -> Grant:
+        """All that check() asks but the signature, which is left to the caller. Raises RemoteError."""
+        ...
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """`callback` is called behind each change of users or permissions, from any thread."""
+        ...
 
 
 class Gate:
@@ -86,6 +103,27 @@ class Gate:
             peer.principal = who
         if request.code in ADMIN:
             self._note(request, host, who, "passed")
+
+    def exempts(self, peer: Peer) -> bool:
+        """Whether nothing is asked of this peer, because of the listener it came in through."""
+        return self._keeper is None or self._exempt(peer)
+
+    def grant(self, request: RemotingCommand, host: str) -> Grant | None:
+        """What check() would let in with a right signature, for who verifies that himself; None for what it would refuse.
+
+        For requests that are no administrator's: nothing is noted in the audit log. What it says holds until on_change().
+        """
+        if self._keeper is None or request.code in ADMIN:
+            return None
+        try:
+            return self._keeper.grant(request, host)
+        except RemoteError:
+            return None
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """As Keeper.on_change; an open gate never changes."""
+        if self._keeper is not None:
+            self._keeper.on_change(callback)
 
     def close(self) -> None:
         """End the audit log."""

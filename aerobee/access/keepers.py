@@ -1,7 +1,8 @@
 """Who decides at a closed gate: users with policies (ACL 2.0), or accounts of a file (ACL 1.0).
 
 Signatures are verified for each request: the protocol signs its fields and its body, so that none can stand for another.
-Decisions are remembered until users or permissions change.
+Decisions are remembered until users or permissions change. check() names the user, verifies his signature, then asks what he
+may do, so that nobody learns from a refusal what another may; grant() leaves out the signature, for the fast path verifies it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import NoReturn
 
 from aerobee.access.admin_requests import ADMIN
 from aerobee.access.config import AccessConfig, codes_of
+from aerobee.access.gate import Grant
 from aerobee.access.needs import Need, needs_of
 from aerobee.access.plain_acl import Account, PlainAcl
 from aerobee.access.policies import SUBJECT_PREFIX, Acl, Decision
-from aerobee.access.users import Users, UserStatus, UserType
+from aerobee.access.users import User, Users, UserStatus, UserType
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
@@ -42,8 +44,32 @@ class UserKeeper:
 
     def check(self, request: RemotingCommand, host: str) -> str:
         """The user's name. Raises RemoteError."""
-        if request.code in self._unsigned:
+        user = self._user_of(request)
+        if user is None:
             return ""
+        if not is_signed_with(request, user.password):
+            _refuse(
+                f"check signature failed: the secret key of {user.name} is another one, or the request was changed on its way"
+            )
+        self._authorize(user, request, host)
+        return user.name
+
+    def grant(self, request: RemotingCommand, host: str) -> Grant:
+        """As Keeper.grant."""
+        user = self._user_of(request)
+        if user is None:
+            return Grant("")
+        self._authorize(user, request, host)
+        return Grant(user.name, user.password)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """As Keeper.on_change."""
+        self.users.on_change(callback)
+
+    def _user_of(self, request: RemotingCommand) -> User | None:
+        """Whose key has to have signed it; None where no signature is asked for."""
+        if request.code in self._unsigned:
+            return None
         name = request.field(ACCESS_KEY)
         if not name:
             _refuse(
@@ -54,19 +80,18 @@ class UserKeeper:
             _refuse(f"User:{_shown(name)} is not found.")
         if user.status is UserStatus.DISABLE:
             _refuse(f"User:{name} is disabled.")
-        if not is_signed_with(request, user.password):
-            _refuse(
-                f"check signature failed: the secret key of {name} is another one, or the request was changed on its way"
-            )
+        return user
+
+    def _authorize(self, user: User, request: RemotingCommand, host: str) -> None:
+        name = user.name
         if not self.config.authorization_enabled or user.kind is UserType.SUPER or request.code in self._free:
-            return name
+            return
         for need in _needs(request, self.cluster()):
             if self._decide(name, need, host) is not Decision.ALLOW:
                 said = "the decision is deny" if self._decide(name, need, host) else "no matched policies"
                 _refuse(
                     f"User:{name} has no permission to access {need.resource} from {host}, {said}: it takes {need}"
                 )
-        return name
 
     def _decide(self, name: str, need: Need, host: str) -> Decision | None:
         if self._version != self.users.version or len(self._remembered) >= REMEMBERED_MAX:
@@ -81,16 +106,50 @@ class UserKeeper:
 
 @dataclass(slots=True)
 class AccountKeeper:
-    """ACL 1.0. `rules` is replaced when the files have changed."""
+    """ACL 1.0."""
 
     rules: PlainAcl
     cluster: Callable[[], str]
+    _on_change: list[Callable[[], None]] = field(default_factory=list, init=False)
+
+    def replace_rules(self, rules: PlainAcl) -> None:
+        """The files have changed."""
+        self.rules = rules
+        for callback in self._on_change:
+            callback()
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """As Keeper.on_change."""
+        self._on_change.append(callback)
 
     def check(self, request: RemotingCommand, host: str) -> str:
         """The access key, empty for a white address. Raises RemoteError."""
+        account, is_signed = self._account_of(request, host)
+        if account is None:
+            return ""
+        key = account.access_key
+        if not is_signed:
+            return key
+        if not is_signed_with(request, account.secret_key):
+            _refuse(f"Check signature failed for accessKey={key}")
+        self._authorize(account, request, host)
+        return key
+
+    def grant(self, request: RemotingCommand, host: str) -> Grant:
+        """As Keeper.grant."""
+        account, is_signed = self._account_of(request, host)
+        if account is None:
+            return Grant("")
+        if not is_signed:
+            return Grant(account.access_key)
+        self._authorize(account, request, host)
+        return Grant(account.access_key, account.secret_key)
+
+    def _account_of(self, request: RemotingCommand, host: str) -> tuple[Account | None, bool]:
+        """Whose request it is, None for a white address, and whether he has to have signed it."""
         rules = self.rules
         if rules.is_white(host):
-            return ""
+            return None, False
         key = request.field(ACCESS_KEY)
         if not key:
             _refuse(
@@ -99,18 +158,15 @@ class AccountKeeper:
         account = rules.accounts.get(key)
         if account is None:
             _refuse(f"No acl config for {_shown(key)}")
-        if account.white(host):
-            return key
-        if not is_signed_with(request, account.secret_key):
-            _refuse(f"Check signature failed for accessKey={key}")
-        if account.is_admin:
-            return key
-        if request.code in ADMIN:
-            _refuse(f"Need admin permission for request code={request.code}, but accessKey={key} is not")
-        self._check_needs(account, request, host)
-        return key
+        return account, not account.white(host)
 
-    def _check_needs(self, account: Account, request: RemotingCommand, host: str) -> None:
+    def _authorize(self, account: Account, request: RemotingCommand, host: str) -> None:
+        if account.is_admin:
+            return
+        if request.code in ADMIN:
+            _refuse(
+                f"Need admin permission for request code={request.code}, but accessKey={account.access_key} is not"
+            )
         for need in _needs(request, self.cluster()):
             if not account.may(need):
                 _refuse(

@@ -126,6 +126,7 @@ class Users:
         """Loads both. Raises StoreError that names the entry which cannot be read."""
         self._user_table, self._acl_table = users, acls
         self.version = 0
+        self._on_change: list[Callable[[], None]] = []
         self.users: dict[str, User] = dict(_load(users, "user", _user_of))
         self.acls: dict[str, Acl] = dict(_load(acls, "permission", _acl_of))
 
@@ -135,13 +136,13 @@ class Users:
             raise UsageError(f"there are {USERS_MAX} users, more are not kept")
         self._user_table.put(user.name, _dump(user.to_document()))
         self.users[user.name] = user
-        self.version += 1
+        self._changed()
 
     def remove(self, name: str) -> None:
         """A user goes with all that was allowed to him."""
         self._user_table.remove(name)
         self.users.pop(name, None)
-        self.version += 1
+        self._changed()
         self.remove_acl(SUBJECT_PREFIX + name)
 
     def put_acl(self, acl: Acl) -> None:
@@ -150,12 +151,12 @@ class Users:
             raise UsageError(f"{acl.subject} does not exist; create the user first")
         self._acl_table.put(acl.subject, _dump(acl.to_document()))
         self.acls[acl.subject] = acl
-        self.version += 1
+        self._changed()
 
     def remove_acl(self, subject: str) -> None:
         self._acl_table.remove(subject)
         self.acls.pop(subject, None)
-        self.version += 1
+        self._changed()
 
     def copy_of(self, subject: str) -> Acl:
         """What is said of a subject, to be changed and put back; an empty one when nothing is."""
@@ -168,6 +169,15 @@ class Users:
         """A user of the configuration file: made when he is not there, never changed."""
         if name not in self.users:
             self.put(User(name, password, UserType.SUPER))
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """`callback` is called behind each change, in the thread that makes it."""
+        self._on_change.append(callback)
+
+    def _changed(self) -> None:
+        self.version += 1
+        for callback in self._on_change:
+            callback()
 
     def close(self) -> None:
         self._user_table.close()

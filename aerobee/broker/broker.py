@@ -225,9 +225,8 @@ class Broker:
         self._is_running = True
         await serving.prepare()
         serving.start()
-        # Nobody is answered before replication, which says when: start() has set it. What the gate has to look at, frame by
-        # frame, goes to the handlers.
-        self.ports.serve(serving.handlers, None if base.access.is_closed else serving.fast_path)
+        # Nobody is answered before replication, which says when: start() has set it.
+        self.ports.serve(serving.handlers, serving.fast_path)
         base.start()
         has_id = True
         if serving.controllers is not None:

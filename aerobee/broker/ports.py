@@ -41,6 +41,8 @@ class Bursts(Protocol):
 
     def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received: ...
 
+    def host_of(self, connection: Connection) -> str: ...
+
 
 class Ports:
     """Both servers. `main` serves the listeners, `vip` the second port."""
@@ -100,7 +102,7 @@ class Ports:
             for server in (self.main, self.vip):
                 server.use_burst(fast_path.burst)
             if self._direct is not None:
-                self._direct.serve(fast_path.receive)
+                self._direct.serve(fast_path.receive, fast_path.host_of)
         self._is_serving = True
 
     async def close(self) -> None:

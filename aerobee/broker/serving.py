@@ -30,6 +30,7 @@ from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.fastpath.access import FrameAccess
 from aerobee.broker.fastpath.choice import BackendChoice, HeldRawAppends
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.features import fast_path_kinds, make_features
@@ -375,6 +376,7 @@ class Serving:
             later=later,
             transactions=transactions,
             pops=pops,
+            access=FrameAccess(base.access.gate) if base.access.is_closed else None,
             expressions=parts.expressions,
         )
 

@@ -50,15 +50,18 @@ class DirectNetwork(AsyncioNetwork):
 
     def __init__(self, make_sockets: Callable[[], NativeSockets]) -> None:
         self._receive: Receive = _give_all
+        self.host_of: Callable[[Connection], str | None] = lambda connection: None
         self._make_sockets = make_sockets
         self._sockets: NativeSockets | None = None
         self._users = 0  # listeners and transports: the last one leaving gives the sockets back
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lender: NativeEventLoop | None = None  # None: these have an epoll of their own
 
-    def serve(self, receive: Receive) -> None:
-        """Let `receive` serve what arrives from now on (FastPath.receive); before, everything goes to the connections."""
+    def serve(self, receive: Receive, host_of: Callable[[Connection], str]) -> None:
+        """Let `receive` serve what arrives from now on (FastPath.receive); before, everything goes to the connections.
+        `host_of` says whom to ask for what comes over a connection (FastPath.host_of)."""
         self._receive = receive
+        self.host_of = host_of
 
     async def create_server(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
@@ -259,7 +262,9 @@ class DirectTransport(asyncio.Transport):
         """Let the fast path have what arrives next, when the connection allows it."""
         connection = self._connection
         if connection.takes_bursts and not self._is_closing:
-            self._sockets.serve(self._token, connection, pack_host(*connection.host_port))
+            self._sockets.serve(
+                self._token, connection, pack_host(*connection.host_port), self._network.host_of(connection)
+            )
 
     def stop_serving(self) -> None:
         """Give everything that arrives to the connection, from the next byte on."""

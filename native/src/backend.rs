@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
@@ -15,6 +15,7 @@ use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyList};
 use crate::appender::Appender;
 use crate::batch::Batches;
 use crate::field::{Fields, Value};
+use crate::guard::{Asked, Guard, Shown};
 use crate::later::Later;
 use crate::latency::Steps;
 use crate::outcome::{Outcome, Stop, note_failed_callback};
@@ -33,6 +34,7 @@ pub struct State {
     pub shared: Shared,
     pub put_steps: Steps,
     pub get_steps: Steps,
+    guard: Option<Guard>,
     families: Vec<Box<dyn Family>>,
 }
 
@@ -41,13 +43,14 @@ pub struct Backend {
     state: Mutex<State>,
     forgets_topics: AtomicBool,
     forgets_authorizations: AtomicBool,
+    forgets_grants: Arc<AtomicBool>,
 }
 
 #[pymethods]
 impl Backend {
     #[new]
     #[pyo3(signature = (*, store, find_topic, find_authorization, store_host, own_properties, reply_fields, reply_ext,
-        waiting, special_properties, supports_long_poll, permits, put_steps, get_steps, put_took, get_took))]
+        waiting, special_properties, supports_long_poll, permits, put_steps, get_steps, put_took, get_took, guard=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         store: Bound<'_, PyAny>,
@@ -65,7 +68,12 @@ impl Backend {
         get_steps: Bound<'_, PyAny>,
         put_took: Py<PyAny>,
         get_took: Py<PyAny>,
+        guard: Option<(Py<PyAny>, Vec<(i64, Vec<String>)>)>,
     ) -> PyResult<Self> {
+        let forgets_grants = Arc::new(AtomicBool::new(false));
+        let guard = guard
+            .map(|(find_grant, guarded)| Guard::new(find_grant, guarded, Arc::clone(&forgets_grants)))
+            .transpose()?;
         let identity = Identity::new(own_properties, reply_fields, &reply_ext)?;
         let appender = Appender::new(&store, store_host, waiting)?;
         let families: Vec<Box<dyn Family>> =
@@ -76,10 +84,12 @@ impl Backend {
                 shared,
                 put_steps: Steps::new(&put_steps, put_took)?,
                 get_steps: Steps::new(&get_steps, get_took)?,
+                guard,
                 families,
             }),
             forgets_topics: AtomicBool::new(false),
             forgets_authorizations: AtomicBool::new(false),
+            forgets_grants,
         })
     }
 
@@ -119,8 +129,13 @@ impl Backend {
         self.forgets_authorizations.store(true, Ordering::Relaxed);
     }
 
-    /// Serve ordinary frames from `position` on.
-    #[pyo3(signature = (data, position, born_host, now_ms, takes_sends, takes_pulls))]
+    /// Users or permissions have changed: ask again, from the next frame on. From any thread.
+    fn forget_grants(&self) {
+        self.forgets_grants.store(true, Ordering::Release);
+    }
+
+    /// Serve ordinary frames from `position` on. `host` is whom a guard asks, "" for nobody.
+    #[pyo3(signature = (data, position, born_host, now_ms, takes_sends, takes_pulls, host=None))]
     #[allow(clippy::too_many_arguments)]
     fn burst(
         &self,
@@ -131,10 +146,12 @@ impl Backend {
         now_ms: i64,
         takes_sends: bool,
         takes_pulls: bool,
+        host: Option<&str>,
     ) -> PyResult<Py<BurstResult>> {
         let Some(mut state) = self.state() else { return nothing(py, position) };
         let gates = Gates { sends: takes_sends, pulls: takes_pulls };
         let mut burst = state.shared.begin(py, born_host, now_ms, gates)?;
+        burst.asked = Asked::of(host);
         if let Ok(bytes) = data.cast::<PyBytes>() {
             return state.serve(burst, bytes.as_bytes(), position, 0);
         }
@@ -293,16 +310,18 @@ impl State {
     /// Serve one frame, whose body begins at `body_at`.
     fn frame(&mut self, burst: &mut Burst<'_>, kind: u8, frame: &[u8], body_at: usize) -> Outcome<()> {
         let (header, body) = (&frame[8..body_at], &frame[body_at..]);
-        let mut fields = Fields::new();
+        let mut fields = if self.guard.is_some() { Fields::with_all() } else { Fields::new() };
         match kind {
             0 => {
                 let read = json_header::parse(header, &mut fields).filter(|read| read.has_fields).ok_or(Stop::Slow)?;
                 let (code, flag, opaque) = (int(read.code)?, int(read.flag)?, int(read.opaque)?);
+                self.guarded(burst, code, &mut fields, body, false)?;
                 self.request(burst, &Request { form: Form::Json, code, flag, opaque, fields: &fields, body, frame })
             }
             1 => {
                 let mut replaced = binary_header::Replaced::new();
                 let mut read = binary_header::parse(header, &replaced, &mut fields).ok_or(Stop::Slow)?;
+                self.guarded(burst, read.code.into(), &mut fields, body, true)?;
                 let mut mended = Fields::new();
                 let mut fields = &fields;
                 if read.mended > 0 {
@@ -315,6 +334,15 @@ impl State {
             }
             _ => Err(Stop::Slow),
         }
+    }
+
+    /// Let a frame through to the families, where there is a guard.
+    fn guarded(&mut self, burst: &Burst<'_>, code: i64, fields: &mut Fields<'_>, body: &[u8], is_binary: bool) -> Outcome<()> {
+        let Some(guard) = &mut self.guard else { return Ok(()) };
+        let fields = fields.take_sorted();
+        let appender = &mut self.shared.appender;
+        let shown = Shown { code, fields: &fields, body, is_binary };
+        guard.admit(burst.writing.py, &appender.errors, &burst.asked, &shown, &mut appender.has_called)
     }
 
     /// Ask the families, in their order.

@@ -4,6 +4,8 @@
 //!     | int32 remark_length, remark | int32 ext_length, entries
 //!     entry = int16 name_length, name | int32 value_length, value
 
+use std::borrow::Cow;
+
 use crate::field::{Fields, Name, Value};
 
 const FIXED_BYTES: usize = 17;
@@ -45,6 +47,9 @@ pub fn parse<'a>(header: &'a [u8], replaced: &'a Replaced, fields: &mut Fields<'
         let value_bytes = int32(entries, at)?;
         at += 4;
         let value = piece(entries, &mut at, value_bytes)?;
+        if fields.keeps_all() && !name.is_empty() && !value.is_empty() {
+            fields.keep(Cow::Borrowed(name), Value::Text { raw: value, escaped: false });
+        }
         if let Some(known) = Name::of(name).filter(|_| !value.is_empty()) {
             let raw = if std::str::from_utf8(value).is_ok() {
                 value

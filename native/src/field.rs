@@ -69,31 +69,75 @@ impl Name {
 }
 
 /// The fields of one header; a later value of a name replaces an earlier one.
-pub struct Fields<'a>([Value<'a>; COUNT]);
+pub struct Fields<'a> {
+    known: [Value<'a>; COUNT],
+    /// All of them in their order, those of equal names, too; None where nobody asks for them.
+    all: Option<Vec<(Cow<'a, [u8]>, Value<'a>)>>,
+}
 
 impl<'a> Fields<'a> {
     pub fn new() -> Self {
-        Self([Value::Missing; COUNT])
+        Self { known: [Value::Missing; COUNT], all: None }
+    }
+
+    /// Keeps all fields, for a signature is over them.
+    pub fn with_all() -> Self {
+        Self { known: [Value::Missing; COUNT], all: Some(Vec::with_capacity(24)) }
     }
 
     pub fn clear(&mut self) {
-        self.0 = [Value::Missing; COUNT];
+        self.known = [Value::Missing; COUNT];
+        if let Some(all) = &mut self.all {
+            all.clear();
+        }
     }
 
     #[inline]
     pub fn set(&mut self, name: Name, value: Value<'a>) {
-        self.0[name as usize] = value;
+        self.known[name as usize] = value;
     }
 
     #[inline]
     pub fn get(&self, name: Name) -> Value<'a> {
-        self.0[name as usize]
+        self.known[name as usize]
+    }
+
+    #[inline]
+    pub fn keeps_all(&self) -> bool {
+        self.all.is_some()
+    }
+
+    /// Note a field among all of them.
+    pub fn keep(&mut self, name: Cow<'a, [u8]>, value: Value<'a>) {
+        if let Some(all) = &mut self.all {
+            all.push((name, value));
+        }
+    }
+
+    /// All fields, by name, of equal names the last. Empty where they are not kept.
+    pub fn take_sorted(&mut self) -> Vec<(Cow<'a, [u8]>, Value<'a>)> {
+        let mut all = self.all.take().unwrap_or_default();
+        all.sort_by(|(left, _), (right, _)| left.cmp(right)); // stable
+        if all.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            all.reverse();
+            all.dedup_by(|(left, _), (right, _)| left == right);
+            all.reverse();
+        }
+        all
     }
 }
 
 impl<'a> Value<'a> {
     pub fn is_missing(&self) -> bool {
         matches!(self, Value::Missing)
+    }
+
+    /// The text as it stands in the header, with its escapes; None when it is no text.
+    pub fn raw(&self) -> Option<&'a [u8]> {
+        match *self {
+            Value::Text { raw, .. } => Some(raw),
+            _ => None,
+        }
     }
 
     /// The text's bytes, None when it is no text.

@@ -130,12 +130,20 @@ impl<'a> Reader<'a> {
             let known;
             let value;
             if let Some([b'"', letter @ b'a'..=b'z', b'"', b':', b'"']) = self.bytes.get(self.at..self.at + 5) {
+                let at = self.at + 1;
                 self.at += 5;
                 known = Name::of_letter(*letter);
                 value = self.string()?;
+                if fields.keeps_all() {
+                    fields.keep(Text::Borrowed(&self.bytes[at..=at]), value);
+                }
             } else {
-                known = Name::of(&self.name()?);
+                let name = self.name()?;
+                known = Name::of(&name);
                 value = self.value(2)?;
+                if fields.keeps_all() {
+                    fields.keep(name, value);
+                }
             }
             if let Some(known) = known {
                 fields.set(known, value);

@@ -9,6 +9,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::appender::{Appender, Writing};
 use crate::binary_header;
 use crate::field::{Fields, Name, Value};
+use crate::guard::Asked;
 use crate::outcome::{Outcome, Stop};
 use crate::results::Pulled;
 use crate::window::Window;
@@ -95,6 +96,8 @@ pub struct Burst<'py> {
     /// Tells bursts apart: what a family has looked up for one is not good for the next.
     pub number: u64,
     pub gates: Gates,
+    /// Asked of whom the frames come from, where there is a guard.
+    pub asked: Asked,
     /// Senders that want to wait are answered when the append is safe.
     holds: bool,
     /// And the others by the handlers.
@@ -208,6 +211,7 @@ impl Shared {
         };
         self.burst_count += 1;
         Ok(Burst {
+            asked: Asked::Unknown,
             writing: Writing::new(py, born_host, now_ms, is_sync),
             number: self.burst_count,
             gates,

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
 use crate::backend::{Backend, REPLY_BYTES_MAX, State};
+use crate::guard::Asked;
 use crate::outcome::note_failed_callback;
 use crate::results::{self, Pulled, SocketTurns};
 use crate::shared::{Burst, Gates};
@@ -68,6 +69,7 @@ struct Socket {
 struct Served {
     connection: Py<PyAny>,
     born_host: Vec<u8>,
+    asked: Asked,
 }
 
 #[derive(Default)]
@@ -144,12 +146,13 @@ impl Sockets {
         self.watch_socket(socket, token)
     }
 
-    /// From now on the fast path serves what arrives, until bytes go to the transport again.
-    fn serve(&self, token: u64, connection: Py<PyAny>, born_host: Vec<u8>) -> PyResult<()> {
+    /// From now on the fast path serves what arrives, until bytes go to the transport again. `host` is whom its guard asks.
+    #[pyo3(signature = (token, connection, born_host, host=None))]
+    fn serve(&self, token: u64, connection: Py<PyAny>, born_host: Vec<u8>, host: Option<&str>) -> PyResult<()> {
         let replaced = {
             let mut inner = self.inner();
             let socket = inner.sockets.get_mut(&token).ok_or_else(unknown)?;
-            socket.served.replace(Arc::new(Served { connection, born_host }))
+            socket.served.replace(Arc::new(Served { connection, born_host, asked: Asked::of(host) }))
         };
         drop(replaced);
         Ok(())
@@ -558,6 +561,7 @@ impl Sockets {
         let py = run.py;
         burst.writing.born_host.clear();
         burst.writing.born_host.extend_from_slice(&served.born_host);
+        burst.asked = served.asked.clone();
         burst.pulled_bytes = 0;
         let start = burst.replies.len();
         let (used, slow, fault) = state.frames(burst, data, 0);

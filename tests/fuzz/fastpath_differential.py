@@ -1,7 +1,7 @@
 """A differential fuzz of the fast path: both backends get the same bursts and must give the same answers and the same bytes,
 and so must, in two stores of three, the ordinary handlers, which get each frame that the backends serve.
 
-    python tests/fuzz/fastpath_differential.py [--bursts 1000000] [--seed 1] [--first-store 0] [--sockets]
+    python tests/fuzz/fastpath_differential.py [--bursts 1000000] [--seed 1] [--first-store 0] [--sockets] [--guarded]
 
 Bursts are made of captured frames (tests/data/wire), of frames made here with numbers, escapes and properties of every
 kind, and of both mutated, cut and put behind one another. After each burst the results are compared, the log's end and
@@ -35,6 +35,7 @@ from aerobee.message import decode_properties, encode_properties, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.frame import decode_frame
 from tests.fuzz.fastpath_bursts import later_or_half, long_poll, one_burst
+from tests.fuzz.fastpath_guarded import AccessWorld, shown
 from tests.fuzz.fastpath_sockets import SocketTwin
 from tests.fuzz.fastpath_worlds import LEFT_TO_HANDLERS, HandlerTwin, Twin
 
@@ -69,7 +70,8 @@ def compare(
     gates = rng.choice(((True, True), (True, True), (True, True), (False, True), (True, False)))
     while True:
         results = [
-            twin.burst(bytearray(data) if in_place else data, position, born_host, gates) for twin in twins
+            twin.burst(bytearray(data) if in_place else data, position, born_host, gates, host_port[0])
+            for twin in twins
         ]
         if results[0] != results[1]:
             names = (
@@ -85,7 +87,7 @@ def compare(
         if handlers is not None:
             compare_handlers(handlers, list(cut_frames(data[position:used])), host_port, results[0])
         if sockets is not None:
-            compare_sockets(sockets, data, position, born_host, gates, results[0])
+            compare_sockets(sockets, data, position, born_host, gates, results[0], host_port[0])
         if results[0][6] is not None:
             return  # the connection ends
         if not slow:
@@ -106,6 +108,7 @@ def compare_sockets(
     born_host: bytes,
     gates: tuple[bool, bool],
     result: tuple[Any, ...],
+    host: str,
 ) -> None:
     """Give native sockets what the backends have served, and the frame that they left to the handlers. Raises Disagreement."""
     replies, used, slow, held, appended, _, fault, _, _, end, written = result
@@ -118,7 +121,7 @@ def compare_sockets(
     expected = {
         "replies": replies, "rest": left, "held": held, "appended": appended, "end": end, "written": written,
     }  # fmt: skip
-    found = sockets.serve(data[position:used] + left, born_host, gates)
+    found = sockets.serve(data[position:used] + left, born_host, gates, host)
     if found != expected:
         differing = [
             f"{name}: {expected[name]!r:.3000} and {found[name]!r:.3000}"
@@ -217,8 +220,12 @@ def run(
     *,
     first_store: int = 0,
     socket_stores: int = SOCKET_STORES,
+    guarded: bool = False,
 ) -> int:
-    """Compare `count` bursts; return how many bytes each log took. Raises Disagreement with the seed and the burst."""
+    """Compare `count` bursts; return how many bytes each log took. Raises Disagreement with the seed and the burst.
+
+    `guarded`: with access control, by users in one store, by accounts in the next.
+    """
     stored, done, store_number = 0, 0, first_store
     started = time.monotonic()
     while done < count:
@@ -229,12 +236,18 @@ def run(
         settings: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH"} if store_number % 4 == 3 else {}
         if store_number % 5 == 4:
             settings["message_index_enable"] = False
-        twins = [Twin(directory / name, name, **settings) for name in (PYTHON, NATIVE)]
+        by_users = store_number % 2 == 0
+
+        def access(by_users: bool = by_users) -> AccessWorld | None:
+            return AccessWorld(by_users) if guarded else None
+
+        twins = [Twin(directory / name, name, access=access(), **settings) for name in (PYTHON, NATIVE)]
         # Without the service of transactions handlers cannot end one: two stores of three are without ends.
-        handlers = HandlerTwin(directory / "handlers", **settings) if store_number % 3 else None
+        has_handlers = store_number % 3
+        handlers = HandlerTwin(directory / "handlers", access=access(), **settings) if has_handlers else None
         # One store of some also comes through native sockets: nobody fails there and nobody waits, for when they are told differs.
         has_sockets = sys.platform == "linux" and store_number % socket_stores == socket_stores // 2
-        sockets = SocketTwin(directory / "sockets", rng, **settings) if has_sockets else None
+        sockets = SocketTwin(directory / "sockets", rng, access=access(), **settings) if has_sockets else None
         others = [each for each in (handlers, sockets) if each is not None]
         everybody = [*twins, *others]
         if sockets is not None:
@@ -255,6 +268,13 @@ def run(
                         )
                         + data
                     )
+                if guarded:
+                    data = shown(rng, list(cut_frames(data)), by_users=by_users)
+                    if rng.random() < 0.03:
+                        kind, which = rng.randrange(5), rng.randrange(12)
+                        for twin in everybody:
+                            assert twin.access is not None
+                            twin.access.change(kind, which)
                 if rng.random() < 0.02:
                     _change_settings(everybody, rng, has_sockets=has_sockets)
                 if sockets is not None and rng.random() < 0.1:
@@ -334,6 +354,7 @@ def main() -> None:
     parser.add_argument("--bursts", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--first-store", type=int, default=0, help="where an earlier run ended")
+    parser.add_argument("--guarded", action="store_true", help="with access control")
     parser.add_argument("--sockets", action="store_true", help="every store also through native sockets")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)  # listeners that fail, offsets that go back, names that are not legal
@@ -344,6 +365,7 @@ def main() -> None:
         lambda text: print(text, flush=True),
         first_store=options.first_store,
         socket_stores=1 if options.sockets else SOCKET_STORES,
+        guarded=options.guarded,
     )
     print(f"backends and handlers agree on {options.bursts:,} bursts, {stored:,} bytes of log")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.fastpath.choice import NATIVE
+from tests.fuzz.fastpath_guarded import AccessWorld
 from tests.fuzz.fastpath_worlds import Twin
 
 PIECE_BYTES_MAX = 100_000  # what a socket takes at once
@@ -25,10 +26,17 @@ TURN_COUNTS = (1, 2, 1 << 30)
 class SocketTwin(Twin):
     """The parts around a native backend that is given bytes by native sockets."""
 
-    def __init__(self, path: Path, rng: random.Random, **store_settings: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rng: random.Random,
+        *,
+        access: AccessWorld | None = None,
+        **store_settings: Any,
+    ) -> None:
         import aerobee_native
 
-        super().__init__(path, NATIVE, **store_settings)
+        super().__init__(path, NATIVE, access=access, **store_settings)
         self.rng = rng
         self.sockets = aerobee_native.Sockets()
         self.linger_s, self.turn_count_max = -1.0, 1 << 30
@@ -38,18 +46,26 @@ class SocketTwin(Twin):
         """Go on with another way to end a run."""
         self.linger_s, self.turn_count_max = self.rng.choice(LINGERS_S), self.rng.choice(TURN_COUNTS)
 
-    def serve(self, data: bytes, born_host: bytes, gates: tuple[bool, bool]) -> dict[str, Any]:
+    def serve(
+        self, data: bytes, born_host: bytes, gates: tuple[bool, bool], host: str | None = None
+    ) -> dict[str, Any]:
         """Serve whole frames through sockets; returns what is to be compared."""
-        return _Exchange(self, _cut(data, self.rng), born_host, gates).run()
+        return _Exchange(self, _cut(data, self.rng), born_host, gates, host).run()
 
 
 class _Exchange:
     """The pieces of one burst on their way. Turns come from two connections by turns: one brings the pieces, another one single bytes."""
 
     def __init__(
-        self, twin: SocketTwin, pieces: list[bytes], born_host: bytes, gates: tuple[bool, bool]
+        self,
+        twin: SocketTwin,
+        pieces: list[bytes],
+        born_host: bytes,
+        gates: tuple[bool, bool],
+        host: str | None,
     ) -> None:
         self._twin = twin
+        self._host = host
         self._pieces = collections.deque(pieces)
         self._gates = gates
         self._ready: list[int] = []
@@ -66,7 +82,7 @@ class _Exchange:
         ours.setblocking(False)
         theirs.setblocking(False)
         token = self._twin.sockets.add(ours.detach(), self)
-        self._twin.sockets.serve(token, self._twin.connection, born_host)
+        self._twin.sockets.serve(token, self._twin.connection, born_host, self._host)
         return theirs, token
 
     def run(self) -> dict[str, Any]:

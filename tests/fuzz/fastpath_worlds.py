@@ -36,6 +36,7 @@ from aerobee.store.queue_table import AnyQueue
 from aerobee.store.stored_message import StoredMessage
 from tests.fakes import FakePeer
 from tests.fuzz.fastpath_bursts import GROUPS, TOPICS, captured_groups, captured_topics
+from tests.fuzz.fastpath_guarded import AccessWorld
 from tests.unit.broker.sending import Sending
 
 LEFT_TO_HANDLERS = b"for the handler: "
@@ -57,9 +58,13 @@ UNREAD = {
 class Twin(Sending):
     """The parts around one backend."""
 
-    def __init__(self, path: Path, name: str, **store_settings: Any) -> None:
+    def __init__(
+        self, path: Path, name: str, *, access: AccessWorld | None = None, **store_settings: Any
+    ) -> None:
         config = BrokerConfig(broker_name="broker-a", enable_property_filter=True)
-        super().__init__(path, config, choice=choose_backend(name), **store_settings)
+        self.access = access
+        gate = None if access is None else access.gate
+        super().__init__(path, config, choice=choose_backend(name), gate=gate, **store_settings)
         for topic in captured_topics():
             self.topics.put(TopicConfig(topic, 8, 8))
         for topic in TOPICS:
@@ -162,6 +167,7 @@ class Twin(Sending):
         position: int,
         born_host: bytes,
         gates: tuple[bool, bool] = (True, True),
+        host: str | None = None,
     ) -> tuple[Any, ...]:
         """Serve through the shell's backend, and let the shell's accounts follow."""
         backend, (takes_sends, takes_pulls) = self.fast_path._backend, gates
@@ -172,6 +178,7 @@ class Twin(Sending):
             self.store.store_time_now(),
             takes_sends=takes_sends,
             takes_pulls=takes_pulls,
+            host=host,
         )
         if result.appended:
             self.fast_path._count(result.appended)
@@ -229,8 +236,8 @@ class Twin(Sending):
 class HandlerTwin(Twin):
     """The ordinary handlers around a store of their own. They get what the backends have served, frame by frame."""
 
-    def __init__(self, path: Path, **store_settings: Any) -> None:
-        super().__init__(path, PYTHON, **store_settings)
+    def __init__(self, path: Path, *, access: AccessWorld | None = None, **store_settings: Any) -> None:
+        super().__init__(path, PYTHON, access=access, **store_settings)
         self.waiting_for_disk: list[bytes] = []
         self.held.answer_first(lambda pulls: pulls)  # no fast path
         self.writer.add_hook(PutHook(frozenset(TIMER_REQUESTS), self._timer))
@@ -277,6 +284,8 @@ class HandlerTwin(Twin):
         for frame in frames:
             request = without_unread(decode_frame(frame))
             try:
+                if self.gate is not None:
+                    self.gate.check(self.connection, decode_frame(frame))
                 reply: Any = self._handlers[request.code](self.connection, request)  # type: ignore[arg-type]
             except AerobeeError as error:  # as Connection answers it
                 reply = request.reply(1, remark=str(error))

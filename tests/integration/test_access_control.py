@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import json
 import os
 import random
@@ -15,9 +16,11 @@ import pytest
 
 from aerobee import Message, Producer
 from aerobee.access.config import AccessConfig
+from aerobee.access.keepers import UserKeeper
 from aerobee.access.rocks_table import RocksTable
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
+from aerobee.broker.fastpath.choice import VARIABLE, choose_backend
 from aerobee.client.admin.admin import Admin
 from aerobee.client.config import ClientConfig
 from aerobee.clock import SystemClock
@@ -173,6 +176,43 @@ async def test_users_with_right_wrong_and_missing_keys(tmp_path: Path) -> None:
             refused = await asked(cluster.broker.address, code, pull, None, alice)
             assert (refused.code, refused.body) == (16, b"")
             assert "Group:readers" in (refused.remark or "")
+
+
+@pytest.mark.parametrize("backend", ["python", "native"])
+async def test_what_is_signed_is_served_by_the_fast_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Over real sockets: no handler sees an ordinary send of a user who may, and each of one who no longer may."""
+    try:
+        choose_backend(backend)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv(VARIABLE, backend)
+    checked: collections.Counter[int] = collections.Counter()
+    check = UserKeeper.check
+
+    def counted(keeper: UserKeeper, request: RemotingCommand, host: str) -> str:
+        checked[request.code] += 1
+        return check(keeper, request, host)
+
+    monkeypatch.setattr(UserKeeper, "check", counted)
+    cluster = Cluster(tmp_path, USERS)
+    async with running(cluster):
+        await make_alice(cluster)
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders", queue_count=1)
+        async with Producer(cluster.server.address, client=client("alice")) as producer:
+            await asyncio.gather(*(producer.send(Message("orders", b"%d" % number)) for number in range(100)))
+            assert checked[RequestCode.SEND_MESSAGE_V2] == 0
+            assert cluster.broker.store.max_offset("orders", 0) == 100
+            gone = await asked(
+                cluster.broker.address, RequestCode.AUTH_DELETE_USER, {"username": "alice"}, None, ROOT
+            )
+            assert gone.code == 0
+            with pytest.raises(AerobeeError, match="User:alice is not found"):
+                await producer.send(Message("orders", b"late"))
+        assert checked[RequestCode.SEND_MESSAGE_V2] > 0
+        assert cluster.broker.store.max_offset("orders", 0) == 100
 
 
 async def test_users_outlive_a_restart_in_the_database_of_rocketmq(tmp_path: Path) -> None:

@@ -162,6 +162,9 @@ def make_native(
         get_steps=memoryview(settings.get_steps).cast("B"),
         put_took=settings.put_took,
         get_took=settings.get_took,
+        guard=None
+        if settings.guard is None
+        else (settings.guard.find_grant, list(settings.guard.fields.items())),
     )
     if later is not None:
         backend.serve_later(

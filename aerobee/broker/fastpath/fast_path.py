@@ -20,6 +20,7 @@ from aerobee.broker.config import PERM_WRITE, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.fastpath.access import NOBODY_ASKED, FrameAccess
 from aerobee.broker.fastpath.authorizations import Authorizations
 from aerobee.broker.fastpath.choice import NATIVE, BackendChoice, choose_backend
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
@@ -90,9 +91,10 @@ class FastPath:
         later: LaterSettings | None = None,
         transactions: TransactionSettings | None = None,
         pops: PopHooks | None = None,
+        access: FrameAccess | None = None,
     ) -> None:
         """`resume_pull` answers a held pull that the fast path cannot answer. `later`, `transactions` and `pops`: these
-        kinds are served, too."""
+        kinds are served, too. `access`: access control is on, and asked for each frame."""
         self.choice = choice or choose_backend()
         self._store = store
         self._appender = store.appender
@@ -123,7 +125,8 @@ class FastPath:
         self._opens_ms = 0
         self._later = later
         self._transactions = transactions
-        self._pops = None if pops is None else PopBursts(pops)
+        self._access = access
+        self._pops = None if pops is None else PopBursts(pops, None if access is None else access.settings)
         self._authorizations = Authorizations(
             role=role,
             topics=topics,
@@ -141,6 +144,8 @@ class FastPath:
         consumers.on_change(lambda: self._backend.forget_authorizations())
         offsets.on_reset(lambda *_: self._backend.forget_authorizations())
         live.on_change(lambda _: self._settings_changed())
+        if access is not None:
+            access.on_change(self._access_changed)
         held.answer_first(self.answer)
         role.on_change(self._role_changed)
 
@@ -170,6 +175,7 @@ class FastPath:
                     or (self._opens_ms and self._is_closed())
                 ),
                 self._role.serves_reads,
+                NOBODY_ASKED if self._access is None else self._access.host_of(connection),
             )
         except Exception as error:
             self._give_up(error)  # what it has stored is not where the store looks for it
@@ -211,11 +217,16 @@ class FastPath:
             return position
         started = self._monotonic()
         try:
-            return self._pops.burst(connection, data, position)
+            host = NOBODY_ASKED if self._access is None else self._access.host_of(connection)
+            return self._pops.burst(connection, data, position, host)
         finally:
             elapsed_s = self._monotonic() - started
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
+
+    def host_of(self, connection: Connection) -> str:
+        """Whom a guard asks for what comes over this connection, for native sockets."""
+        return NOBODY_ASKED if self._access is None else self._access.host_of(connection)
 
     def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received:
         """Serve all connections whose bytes are read natively, for as long as nothing is left for Python, and note what
@@ -318,7 +329,8 @@ class FastPath:
         backend, now_ms = self._backend, self._store_time_now()
 
         def burst(data: bytes, position: int) -> BurstResult:
-            return backend.burst(data, position, _NO_HOST, now_ms, takes_sends=False, takes_pulls=True)
+            # Its peer was asked when it came.
+            return backend.burst(data, position, _NO_HOST, now_ms, False, True, NOBODY_ASKED)
 
         try:
             answered, others = answer_released(burst, pulls)
@@ -408,6 +420,7 @@ class FastPath:
             get_steps=self._get_steps,
             put_took=self._put_took,
             get_took=self._get_took,
+            guard=None if self._access is None else self._access.settings,
         )
         return self.choice.make(settings, later=self._later, transactions=self._transactions)
 
@@ -419,6 +432,12 @@ class FastPath:
         """
         self._backend, self._direct_backend = _ClosedBackend(), None
         self._later = self._transactions = self._pops = None
+
+    def _access_changed(self) -> None:
+        """Users or permissions are others now; from the thread that changed them."""
+        self._backend.forget_grants()
+        if self._pops is not None:
+            self._pops.forget_grants()
 
     def _role_changed(self, role: RoleState) -> None:
         self._backend.forget_authorizations()
@@ -462,6 +481,7 @@ class _ClosedBackend:
         now_ms: int,
         takes_sends: bool,
         takes_pulls: bool,
+        host: str | None = None,
     ) -> BurstResult:
         result = NothingServed()
         result.replies = result.held_replies = b""
@@ -474,6 +494,9 @@ class _ClosedBackend:
 
     def forget_authorizations(self) -> None:
         """It gives none."""
+
+    def forget_grants(self) -> None:
+        """It asks nobody."""
 
 
 def _ascii_json(text: str) -> str:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Container, Sequence
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
+from aerobee.broker.fastpath.seam import GuardSettings
 from aerobee.errors import FrameTooLarge
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
@@ -23,6 +24,9 @@ from aerobee.remoting.command import VERSION
 from aerobee.remoting.frame import FRAME_BYTES_MAX
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from aerobee.broker.fastpath.guard import Guard
 
 POP_START = (
     b'{"code":200'  # how the headers of these requests begin, as everybody writes them who sorts the names
@@ -86,11 +90,23 @@ class MakePopRecords(Protocol):
 class PopBursts:
     """Cuts reads into requests, and gives each to its hook."""
 
-    def __init__(self, hooks: PopHooks) -> None:
+    def __init__(self, hooks: PopHooks, guard: GuardSettings | None = None) -> None:
         self._serve = {_POP: hooks.pop, _ACK: hooks.ack}
+        self._guard: Guard | None = None
+        if guard is not None:
+            from aerobee.broker.fastpath.guard import Guard  # it loads OpenSSL's hashes
 
-    def burst(self, peer: Peer, data: bytes | bytearray, position: int) -> int:
-        """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
+            self._guard = Guard(guard)
+
+    def forget_grants(self) -> None:
+        """As Backend.forget_grants."""
+        if self._guard is not None:
+            self._guard.forget()
+
+    def burst(self, peer: Peer, data: bytes | bytearray, position: int, host: str | None = None) -> int:
+        """Serve what is ordinary in `data` from `position` on; return the first position that was not served. `host`: as
+        Backend.burst."""
+        guard = self._guard
         at, size, written = position, len(data), 0
         replies: list[bytes] = []
         unpack, serve_of = _WORDS.unpack_from, self._serve.get
@@ -106,7 +122,7 @@ class PopBursts:
                     if flag or type(opaque) is not int or not -0x80000000 <= opaque <= 0x7FFFFFFF:
                         break
                     serve = serve_of(code)
-                    if serve is None:
+                    if serve is None or (guard is not None and not guard.admits(code, fields, b"", host)):
                         break
                 except UNREADABLE:
                     break

@@ -18,7 +18,7 @@ import logging
 import struct
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -41,6 +41,9 @@ from aerobee.broker.fastpath.shared import PREFIXES, Shared, frame_prefix
 from aerobee.broker.fastpath.transaction import Transactions
 from aerobee.remoting.binary_header import decode_binary_header
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION, SerializeType
+
+if TYPE_CHECKING:
+    from aerobee.broker.fastpath.guard import Guard
 
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
@@ -68,6 +71,11 @@ class PythonBackend:
         self._families: list[Family] = []
         # By which gates are open (1 sends, 2 pulls): by request code, how its families serve.
         self._serves: dict[int, dict[Any, tuple[Serve, ...]]] = {gates: {} for gates in range(4)}
+        self._guard: Guard | None = None
+        if settings.guard is not None:
+            from aerobee.broker.fastpath.guard import Guard  # it loads OpenSSL's hashes
+
+            self._guard = Guard(settings.guard)
         special = settings.special_properties
         self._register(Sends(shared, special))
         self._register(Batches(shared))
@@ -95,6 +103,11 @@ class PythonBackend:
         for family in self._families:
             family.forget_authorizations()
 
+    def forget_grants(self) -> None:
+        """As Backend.forget_grants."""
+        if self._guard is not None:
+            self._guard.forget()
+
     def burst(
         self,
         data: bytes | bytearray,
@@ -103,6 +116,7 @@ class PythonBackend:
         now_ms: int,
         takes_sends: bool,
         takes_pulls: bool,
+        host: str | None = None,
     ) -> BurstResult:
         """As Backend.burst."""
         shared, request = self._shared, self._request
@@ -111,6 +125,7 @@ class PythonBackend:
         at, size = position, len(data)
         last = size - 8  # where a frame can begin
         serves_of = self._serves[(takes_sends and not self._permits[FENCE]) + 2 * takes_pulls]
+        guard = self._guard
         is_slow = False
         try:
             while at <= last and shared.pulled_bytes < REPLY_BYTES_MAX:
@@ -140,6 +155,10 @@ class PythonBackend:
                     or type(opaque) is not int
                     or (flag and flag != FLAG_ONEWAY)
                     or not -0x80000000 <= opaque <= 0x7FFFFFFF
+                ):
+                    break
+                if guard is not None and not guard.admits(
+                    code, ext, data[body_at:end], host, is_binary=command is not None
                 ):
                     break
                 request.start, request.body_at, request.end = at, body_at, end  # four would be a tuple first

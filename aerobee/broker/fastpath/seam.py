@@ -17,7 +17,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 15
+FAST_PATH_VERSION = 16
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -195,6 +195,25 @@ class TransactionHooks(Protocol):
         ...
 
 
+class FrameGrant(Protocol):
+    """As aerobee.access.gate.Grant: `secret` is the key that has to have signed each frame, None when none is asked for."""
+
+    @property
+    def secret(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """Access control is on: what each frame has to show before it is served (guard.py).
+
+    `find_grant` takes a request's code, its access key and the fields that name what it needs permission for, and the peer's
+    host; it returns None for what is to be refused. `fields` are the names of those fields, by the codes that are served.
+    """
+
+    find_grant: Callable[[int, dict[str, str], str], FrameGrant | None]
+    fields: Mapping[int, tuple[str, ...]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSettings:
     """What a backend is made of."""
@@ -215,6 +234,7 @@ class BackendSettings:
     get_steps: array[int]
     put_took: Callable[[float, int], None]
     get_took: Callable[[float, int], None]
+    guard: GuardSettings | None = None  # None: nothing is asked of anybody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +267,13 @@ class Backend(Protocol):
         now_ms: int,
         takes_sends: bool,
         takes_pulls: bool,
+        host: str | None = None,
     ) -> BurstResult:
         """Serve ordinary frames from `position` on, until the data ends or a frame is not ordinary.
 
-        `born_host` is packed, `now_ms` the store's time. Frames of a closed gate are not ordinary. Raises what fails at the
-        burst's end: nothing of it may be answered then.
+        `born_host` is packed, `now_ms` the store's time. Frames of a closed gate are not ordinary. `host` is whom a guard asks:
+        the peer's address, "" for one of whom nothing is asked; None is not let in where there is a guard. Raises what fails
+        at the burst's end: nothing of it may be answered then.
         """
         ...
 
@@ -261,6 +283,10 @@ class Backend(Protocol):
 
     def forget_authorizations(self) -> None:
         """Groups, subscriptions or offsets have changed: ask again who may pull."""
+        ...
+
+    def forget_grants(self) -> None:
+        """Users or permissions have changed: the guard asks again, from the next frame on. From any thread."""
         ...
 
 

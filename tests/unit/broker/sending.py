@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from aerobee.access.gate import Gate
 from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.fastpath.access import FrameAccess
 from aerobee.broker.fastpath.choice import PYTHON, BackendChoice, choose_backend
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.filter.expressions import Expressions
@@ -76,8 +78,11 @@ class Sending:
         config: BrokerConfig | None = None,
         *,
         choice: BackendChoice | None = None,
+        gate: Gate | None = None,
         **store_settings: Any,
     ) -> None:
+        """With `gate`, access control is on."""
+        self.gate = gate
         self.clock = ManualClock()
         self.store_config = StoreConfig(store_path_root_dir=str(path), **{**SMALL, **store_settings})
         host = pack_host("127.0.0.2", 20_911)
@@ -187,6 +192,7 @@ class Sending:
             role=self.role,
             clock=self.clock,
             choice=choice or _chosen[-1],
+            access=None if self.gate is None else FrameAccess(self.gate),
         )
 
     def resume(self, pull: HeldPull) -> None:

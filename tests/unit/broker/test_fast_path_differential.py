@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from aerobee.access.gate import Grant
+from aerobee.access.keepers import UserKeeper
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.errors import ConfigError
 from aerobee.message import encode_properties, pack_host
 from tests.fuzz import fastpath_differential, fastpath_sockets, fastpath_worlds
 from tests.fuzz.fastpath_differential import Disagreement, run
+from tests.fuzz.fastpath_guarded import SECRETS
 from tests.unit.broker.sending import send_frame
 
 BURSTS = int(os.environ.get("AEROBEE_FAST_PATH_BURSTS", "1500"))
@@ -35,6 +38,19 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize("store", [0, 1, 3], ids=["with-transactions", "with-handlers", "with-sockets"])
 def test_backends_and_handlers_agree_on_random_bursts(store: int) -> None:
     assert run(BURSTS, seed=int(os.environ.get("AEROBEE_FAST_PATH_SEED", "20")), first_store=store) > 0
+
+
+@pytest.mark.parametrize("store", [1, 2, 3], ids=["accounts", "users", "with-sockets"])
+def test_they_agree_where_access_control_is_on(store: int) -> None:
+    seed = int(os.environ.get("AEROBEE_FAST_PATH_SEED", "20"))
+    assert run(BURSTS // 3, seed=seed, first_store=store, guarded=True) > 10_000
+
+
+def test_a_frame_that_the_gate_refuses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has no permission is let in by both backends alike; the handlers behind the gate refuse him."""
+    monkeypatch.setattr(UserKeeper, "grant", lambda keeper, request, host: Grant("x", SECRETS["alice"]))
+    with pytest.raises(Disagreement, match=r"store 2, burst \d+: the fast path and the handlers: "):
+        run(500, seed=1, first_store=2, guarded=True)
 
 
 def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,45 @@
+"""From the gate before the handlers (access/gate.py) to the guard of the fast path (guard.py): who is asked, and what he may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from aerobee.access.gate import Gate, Grant
+from aerobee.broker.fastpath.seam import GuardSettings
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.peer import Peer
+
+NOBODY_ASKED = ""  # the host of a peer of whom nothing is asked
+
+# The fields that name what a request needs permission for (access/needs.py), by the codes that the fast path serves.
+_TOPIC_AND_GROUP = ("topic", "consumerGroup")
+GUARDED_FIELDS: Mapping[int, tuple[str, ...]] = {
+    RequestCode.SEND_MESSAGE.value: ("topic",),
+    RequestCode.SEND_MESSAGE_V2.value: ("b",),
+    RequestCode.SEND_BATCH_MESSAGE.value: ("b",),
+    RequestCode.PULL_MESSAGE.value: _TOPIC_AND_GROUP,
+    RequestCode.LITE_PULL_MESSAGE.value: _TOPIC_AND_GROUP,
+    RequestCode.POP_MESSAGE.value: _TOPIC_AND_GROUP,
+    RequestCode.ACK_MESSAGE.value: _TOPIC_AND_GROUP,
+    RequestCode.END_TRANSACTION.value: ("topic",),
+}
+
+
+class FrameAccess:
+    """The gate, as the fast path asks it."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.settings = GuardSettings(self._find_grant, GUARDED_FIELDS)
+
+    def host_of(self, peer: Peer) -> str:
+        """The peer's host, NOBODY_ASKED for one that the gate exempts."""
+        return NOBODY_ASKED if self._gate.exempts(peer) else peer.host_port[0]
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """As Gate.on_change."""
+        self._gate.on_change(callback)
+
+    def _find_grant(self, code: int, fields: dict[str, str], host: str) -> Grant | None:
+        return self._gate.grant(RemotingCommand(code, fields), host)

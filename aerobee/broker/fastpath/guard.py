@@ -1,0 +1,85 @@
+"""What each frame has to show where access control is on: the signature of somebody who may do this. A core.
+
+Asked once, and remembered until users or permissions change: whether who signs with this access key may send to this topic, or
+pull this topic for this group, from this host (Gate.grant). Verified for each frame: the signature, HMAC-SHA1 over the values
+of all its fields and its body, for that is what the protocol signs: one frame's says nothing of another. So a request that the
+handlers' gate would refuse is served by no fast path; whatever is not as usual here is left to them, who say why.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+from aerobee.broker.fastpath.seam import FrameGrant, GuardSettings
+from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, signature
+
+FIELDS_MAX = 64  # of a header; one with more is for the handlers
+REMEMBERED_MAX = 10_000  # grants; then all are forgotten
+_UNDECODABLE = "\ufffd"  # what stands for bytes that are not UTF-8
+
+
+class Guard:
+    """Lets frames through, one by one."""
+
+    def __init__(self, settings: GuardSettings) -> None:
+        self._find_grant = settings.find_grant
+        self._fields = settings.fields
+        self._granted: dict[tuple[int, str, str, tuple[str, ...]], FrameGrant] = {}
+        self._forgets = False
+
+    def forget(self) -> None:
+        """Users or permissions have changed: ask again. From any thread."""
+        self._forgets = True
+
+    def admits(
+        self,
+        code: int,
+        ext: Any,
+        body: bytes | bytearray,
+        host: str | None,
+        *,
+        is_binary: bool = False,
+    ) -> bool:
+        """Whether this frame may be served here. `host` is the peer's, "" for one of whom nothing is asked, None for one
+        that is not known."""
+        if host == "":
+            return True
+        names = self._fields.get(code)
+        if names is None or host is None or type(ext) is not dict:
+            return False
+        if UNIQUE_KEY_QUERY in ext or len(ext) > FIELDS_MAX:
+            return False
+        if is_binary and any(_UNDECODABLE in name or _UNDECODABLE in ext[name] for name in ext):
+            return False
+        if self._forgets:
+            self._forgets = False  # first: what changes from now on is forgotten with the next frame
+            self._granted.clear()
+        access_key = ext.get(ACCESS_KEY, "")
+        named = tuple([ext.get(name, "") for name in names])
+        if type(access_key) is not str or any(type(text) is not str for text in named):
+            return False
+        key = (code, host, access_key, named)
+        grant = self._granted.get(key) or self._ask(key, names)
+        if grant is None:
+            return False
+        secret = grant.secret
+        if secret is None:
+            return True
+        given = ext.get(SIGNATURE)
+        if type(given) is not str:
+            return False
+        try:
+            content = "".join([ext[name] for name in sorted(ext) if name != SIGNATURE]).encode()
+            return hmac.compare_digest(given.encode(), signature(secret, content + body).encode())
+        except (TypeError, UnicodeEncodeError):
+            return False  # a value that is no text
+
+    def _ask(self, key: tuple[int, str, str, tuple[str, ...]], names: tuple[str, ...]) -> FrameGrant | None:
+        code, host, access_key, named = key
+        grant = self._find_grant(code, {ACCESS_KEY: access_key, **dict(zip(names, named, strict=True))}, host)
+        if grant is not None:
+            if len(self._granted) >= REMEMBERED_MAX:
+                self._granted.clear()
+            self._granted[key] = grant
+        return grant

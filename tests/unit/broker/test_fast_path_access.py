@@ -1,0 +1,357 @@
+"""The fast path where access control is on: it serves what is signed by somebody who may, and nothing that the gate refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.access.config import AccessConfig
+from aerobee.access.gate import Gate
+from aerobee.access.keepers import AccountKeeper, UserKeeper
+from aerobee.access.needs import needs_of
+from aerobee.access.plain_acl import PlainAcl, plain_acl
+from aerobee.access.policies import PolicyType, acl_from_info
+from aerobee.access.users import MemoryTable, User, Users, disabled
+from aerobee.broker.fastpath.access import GUARDED_FIELDS, FrameAccess
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON
+from aerobee.broker.fastpath.families import Family
+from aerobee.broker.fastpath.pop import PopBursts
+from aerobee.errors import AerobeeError
+from aerobee.message import pack_host
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand, SerializeType
+from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.signature import Credentials
+from tests.fakes import FakePeer
+from tests.fuzz.fastpath_bursts import framed
+from tests.unit.broker.sending import Sending, send_frame, use_backend
+
+ALICE = Credentials("alice", "alicesecret")
+CONFIG = AccessConfig(
+    authentication_enabled=True,
+    authorization_enabled=True,
+    init_authentication_user='{"username":"root","password":"rootsecret"}',
+)
+PULL = {
+    "consumerGroup": "readers", "topic": "TopicNormal", "queueId": "1", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4",
+    "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+}  # fmt: skip
+
+
+def allow(users: Users, resource: str, *actions: str, decision: str = "Allow") -> None:
+    entry = {"resource": resource, "actions": list(actions), "decision": decision}
+    acl = users.copy_of("User:alice")
+    said = acl_from_info({"subject": "User:alice", "policies": [{"entries": [entry]}]})
+    acl.merge(PolicyType.CUSTOM, said.policies[PolicyType.CUSTOM])
+    users.put_acl(acl)
+
+
+class World:
+    """A broker's parts behind a gate, and what becomes of a frame in them."""
+
+    def __init__(self, path: Path, gate: Gate, users: Users | None = None) -> None:
+        self.gate = gate
+        self.sending = Sending(path, gate=gate)
+        self.sending.groups.find_or_create_all(("readers",))
+        self.peer = FakePeer()
+        if users is not None:
+            self.users = users
+
+    def is_served(self, frame: bytes, peer: FakePeer | None = None) -> bool:
+        """Whether the fast path takes it. What it leaves has changed nothing."""
+        end = self.sending.store.log.end
+        used = self.sending.fast_path.burst(peer or self.peer, frame, 0)  # type: ignore[arg-type]
+        assert used in (0, len(frame))
+        assert used or self.sending.store.log.end == end
+        return used > 0
+
+    def is_let_in(self, frame: bytes, peer: FakePeer | None = None) -> bool:
+        """Whether the gate before the handlers lets it in."""
+        try:
+            self.gate.check(peer or self.peer, decode_frame(frame))  # type: ignore[arg-type]
+        except AerobeeError:
+            return False
+        return True
+
+    def is_refused(self, frame: bytes, peer: FakePeer | None = None) -> bool:
+        assert not self.is_let_in(frame, peer), "the test's own fault: this one may be served"
+        return not self.is_served(frame, peer)
+
+
+@pytest.fixture(params=[PYTHON, NATIVE])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    use_backend(request.param, monkeypatch)
+    users = Users(MemoryTable(), MemoryTable())
+    users.ensure_super("root", "rootsecret")
+    users.put(User("alice", "alicesecret"))
+    allow(users, "Topic:TopicNormal", "Pub", "Sub")
+    allow(users, "Group:readers", "Sub")
+    gate = Gate(keeper=UserKeeper(users, CONFIG, lambda: "DefaultCluster"), admin_open=False)
+    made = World(tmp_path, gate, users)
+    yield made
+    made.sending.close()
+
+
+def signed(frame: bytes, keys: Credentials = ALICE, kind: SerializeType = SerializeType.JSON) -> bytes:
+    request = decode_frame(frame)
+    request.serialize_type = kind
+    keys.sign(request)
+    return encode_frame(request)
+
+
+def changed(frame: bytes, change: Callable[[RemotingCommand], Any]) -> bytes:
+    request = decode_frame(frame)
+    change(request)
+    return encode_frame(request)
+
+
+def pull(**fields: str) -> bytes:
+    return encode_frame(RemotingCommand(RequestCode.PULL_MESSAGE, {**PULL, **fields}))
+
+
+def in_header(frame: bytes, old: str, new: str) -> bytes:
+    size = int.from_bytes(frame[5:8], "big")
+    header = frame[8 : 8 + size].decode()
+    assert header.count(old) == 1
+    return framed(header.replace(old, new).encode(), frame[8 + size :])
+
+
+@pytest.mark.parametrize("kind", list(SerializeType))
+def test_what_is_signed_by_somebody_who_may_is_served(world: World, kind: SerializeType) -> None:
+    for frame in (
+        send_frame(),
+        send_frame(body=b"x" * 70_000, properties="UNIQ_KEY\x01U1\x02KEYS\x01\u952e\x02"),
+        pull(),
+    ):
+        assert world.is_let_in(signed(frame, kind=kind))
+        assert world.is_served(signed(frame, kind=kind))
+    assert world.sending.store.max_offset("TopicNormal", 1) == 2
+
+
+@pytest.mark.parametrize("kind", list(SerializeType))
+def test_a_signature_is_good_for_its_own_frame_alone(world: World, kind: SerializeType) -> None:
+    good = signed(send_frame(body=b"pay 1"), kind=kind)
+    assert world.is_served(good)
+    attacks: list[Callable[[RemotingCommand], Any]] = [
+        lambda request: setattr(request, "body", b"pay 9"),
+        lambda request: setattr(request, "body", b""),
+        lambda request: request.ext.update(b="TopicOrder"),
+        lambda request: request.ext.update(e="2"),
+        lambda request: request.ext.update(i="UNIQ_KEY\x01U2\x02WAIT\x01true\x02"),
+        lambda request: request.ext.update(zz="1"),
+        lambda request: request.ext.pop("n"),
+        lambda request: request.ext.pop("Signature"),
+        lambda request: request.ext.update(Signature=""),
+        lambda request: request.ext.update(Signature=request.ext["Signature"].lower()),
+        lambda request: request.ext.update(Signature=request.ext["Signature"].rstrip("=")),
+        lambda request: request.ext.update(Signature=request.ext["Signature"] + " "),
+        lambda request: request.ext.update(AccessKey="root"),
+        lambda request: request.ext.update(AccessKey="nobody"),
+        lambda request: request.ext.pop("AccessKey"),
+    ]
+    for number, attack in enumerate(attacks):
+        assert world.is_refused(changed(good, attack)), number
+    # What is not signed may change: the number of the request.
+    assert world.is_served(changed(good, lambda request: setattr(request, "opaque", 99)))
+    assert world.sending.store.max_offset("TopicNormal", 1) == 2
+
+
+def test_values_that_move_from_one_field_to_the_next_ask_for_another_permission(world: World) -> None:
+    """The protocol signs values without their names: the same text may stand for other fields. Both are asked alike then."""
+    frame = signed(send_frame("TopicOrder"))
+    assert world.is_refused(frame)
+    moved = changed(frame, lambda request: request.ext.update(b="TopicNormal", c="TopicOrder"))
+    assert world.is_refused(moved)
+
+
+def test_of_two_fields_of_a_name_the_last_counts_for_all(world: World) -> None:
+    good = signed(send_frame())
+    for old, new in (
+        ('"b":"TopicNormal"', '"b":"TopicOrder","b":"TopicNormal"'),  # the handlers take the last, too
+        ('"b":"TopicNormal"', '"b":"TopicNormal","b":"TopicOrder"'),
+        ('"AccessKey":"alice"', '"AccessKey":"alice","AccessKey":"root"'),
+        ('"b":"TopicNormal"', '"b":"TopicNormal","\\u0062":"TopicOrder"'),
+        ('"extFields":', '"extFields":{"b":"TopicOrder"},"extFields":'),
+        ('"flag":0', '"flag":0,"extFields":{"b":"TopicOrder","e":"0"}'),
+        ('"b":"TopicNormal"', '"b":"TopicNormal","n\\ufffd":"","\\ud83d\\udc1d":""'),
+    ):
+        frame = in_header(good, old, new)
+        assert not (world.is_served(frame) and not world.is_let_in(frame)), new
+    assert world.is_refused(in_header(good, '"b":"TopicNormal"', '"b":"TopicNormal","b":"TopicOrder"'))
+
+
+def test_who_may_not_is_refused(world: World) -> None:
+    assert world.is_refused(signed(send_frame("TopicOrder")))
+    assert world.is_refused(signed(pull(topic="TopicOrder")))
+    assert world.is_refused(signed(pull(consumerGroup="others")))
+    assert world.is_refused(send_frame())
+    assert world.is_refused(signed(send_frame(), Credentials("alice", "another")))
+    root = Credentials("root", "rootsecret")
+    assert world.is_served(signed(send_frame("TopicOrder"), root))
+
+
+def test_what_is_remembered_is_forgotten_when_users_and_permissions_change(world: World) -> None:
+    users, send, fetch = world.users, signed(send_frame()), signed(pull())
+    assert world.is_served(send)
+    assert world.is_served(fetch)
+    allow(users, "Topic:TopicNormal", "Sub")
+    assert world.is_refused(send)
+    assert world.is_served(fetch)
+    allow(users, "Topic:TopicNormal", "Pub", decision="Deny")
+    assert world.is_refused(send)
+    assert world.is_refused(fetch)
+    allow(users, "Topic:TopicNormal", "Pub", "Sub")
+    assert world.is_served(send)
+    users.put(replace(users.users["alice"], password="new password"))
+    assert world.is_refused(send)
+    assert world.is_served(signed(send_frame(), Credentials("alice", "new password")))
+    users.put(disabled(users.users["alice"]))
+    assert world.is_refused(signed(send_frame(), Credentials("alice", "new password")))
+    users.remove("alice")
+    assert world.is_refused(signed(send_frame(), Credentials("alice", "new password")))
+    users.put(User("alice", "alicesecret"))
+    assert world.is_refused(send), "a user who is made again has no permission of before"
+
+
+def test_a_source_that_a_policy_does_not_name_is_refused(world: World) -> None:
+    entry = {
+        "resource": "Topic:TopicBatch",
+        "actions": ["Pub"],
+        "decision": "Allow",
+        "sourceIps": ["10.0.0.1"],
+    }
+    acl = world.users.copy_of("User:alice")
+    said = acl_from_info({"subject": "User:alice", "policies": [{"entries": [entry]}]})
+    acl.merge(PolicyType.CUSTOM, said.policies[PolicyType.CUSTOM])
+    world.users.put_acl(acl)
+    frame = signed(send_frame("TopicBatch"))
+    assert world.is_served(frame)
+    assert world.is_refused(frame, FakePeer(("10.0.0.2", 1)))
+    assert world.is_refused(frame, FakePeer(("::1", 1)))
+
+
+def test_what_older_clients_leave_out_of_the_content_is_for_the_handlers(world: World) -> None:
+    frame = decode_frame(send_frame())
+    frame.version = 399
+    ALICE.sign(frame)
+    assert frame.ext is not None
+    frame.ext["_UNIQUE_KEY_QUERY"] = "true"
+    assert world.is_let_in(encode_frame(frame))
+    assert not world.is_served(encode_frame(frame))
+
+
+def test_a_peer_that_nobody_knows_is_not_served(world: World) -> None:
+    backend = world.sending.fast_path._backend
+    result = backend.burst(signed(send_frame()), 0, pack_host("10.0.0.1", 1), 1, True, True)
+    assert (result.used, list(result.appended)) == (0, [])
+
+
+def test_peers_of_an_open_listener_are_asked_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (PYTHON, NATIVE):
+        use_backend(name, monkeypatch)
+        users = Users(MemoryTable(), MemoryTable())
+        gate = Gate(
+            keeper=UserKeeper(users, CONFIG, lambda: "c"),
+            admin_open=False,
+            exempt=lambda peer: peer.listener == "internal",
+        )
+        world = World(tmp_path / name, gate, users)
+        inside = FakePeer()
+        inside.listener = "internal"
+        assert world.is_served(send_frame(), inside)
+        assert world.is_refused(send_frame())
+        world.sending.close()
+
+
+def accounts(**fields: Any) -> PlainAcl:
+    account = {"accessKey": "alicekey", "secretKey": "alicesecret", "topicPerms": ["TopicNormal=PUB"]}
+    white = fields.pop("white", [])
+    document = {"globalWhiteRemoteAddresses": white, "accounts": [{**account, **fields}]}
+    return plain_acl([("plain_acl.yml", document)])
+
+
+@pytest.mark.parametrize("name", [PYTHON, NATIVE])
+def test_accounts_and_their_white_lists(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_backend(name, monkeypatch)
+    keeper = AccountKeeper(accounts(), lambda: "c")
+    world = World(tmp_path, Gate(keeper=keeper, admin_open=False))
+    keys = Credentials("alicekey", "alicesecret")
+    good, unsigned = signed(send_frame(), keys), send_frame()
+    named = changed(unsigned, lambda request: request.ext.update(AccessKey="alicekey"))
+    assert world.is_served(good)
+    assert world.is_refused(unsigned)
+    assert world.is_refused(named)
+    assert world.is_refused(signed(send_frame("TopicOrder"), keys))
+    keeper.replace_rules(accounts(whiteRemoteAddress="10.0.0.1"))
+    assert world.is_served(named), "this account needs no signature from there"
+    assert world.is_refused(unsigned)
+    assert world.is_refused(named, FakePeer(("10.0.0.2", 1)))
+    keeper.replace_rules(accounts(white=["10.0.0.*"]))
+    assert world.is_served(unsigned)
+    assert world.is_served(send_frame("TopicOrder"), FakePeer(("10.0.0.9", 1)))
+    assert world.is_refused(unsigned, FakePeer(("10.0.1.9", 1)))
+    keeper.replace_rules(accounts())
+    assert world.is_refused(unsigned)
+    assert world.is_refused(named)
+    keeper.replace_rules(accounts(secretKey="another secret"))
+    assert world.is_refused(good)
+    world.sending.close()
+
+
+def test_pops_pass_the_same_guard() -> None:
+    """POP's requests have a path of their own (fastpath/pop.py)."""
+    users = Users(MemoryTable(), MemoryTable())
+    users.put(User("alice", "alicesecret"))
+    allow(users, "Topic:TopicNormal", "Sub")
+    allow(users, "Group:readers", "Sub")
+    gate = Gate(keeper=UserKeeper(users, CONFIG, lambda: "c"), admin_open=False)
+
+    class Hooks:
+        def pop(self, peer: object, opaque: int, fields: dict[str, Any]) -> bytes:
+            return b"popped"
+
+        def ack(self, peer: object, opaque: int, fields: dict[str, Any]) -> bytes:
+            return b"acked"
+
+    bursts = PopBursts(Hooks(), FrameAccess(gate).settings)
+    gate.on_change(bursts.forget_grants)
+    peer = FakePeer()
+
+    def is_served(frame: bytes, host: str | None = "10.0.0.1") -> bool:
+        return bursts.burst(peer, frame, 0, host) > 0
+
+    for code in (RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE):
+        fields = {"topic": "TopicNormal", "consumerGroup": "readers"}
+        frame = encode_frame(RemotingCommand(code, fields))
+        good = signed(frame)
+        assert is_served(good)
+        assert not is_served(good, None)
+        assert is_served(frame, "")
+        assert not is_served(frame)
+        assert not is_served(changed(good, lambda request: request.ext.update(topic="TopicOrder")))
+        assert not is_served(signed(encode_frame(RemotingCommand(code, {**fields, "topic": "TopicOrder"}))))
+        assert is_served(good)
+    users.remove("alice")
+    assert not is_served(good)
+
+
+def test_what_a_request_needs_is_said_by_the_fields_that_grants_are_known_by() -> None:
+    """Else a grant would stand for a request that needs more."""
+    odd = dict.fromkeys(("group", "b", "topic", "consumerGroup", "producerGroup", "groupName", "c"), "odd")
+    for code, names in GUARDED_FIELDS.items():
+        own = {name: f"own-{name}" for name in names}
+        alone = needs_of(RemotingCommand(code, dict(own)), "c")
+        among = needs_of(RemotingCommand(code, {**odd, **own}, json.dumps(odd).encode()), "c")
+        assert alone == among, code
+
+
+def test_each_code_that_a_family_serves_is_guarded(world: World) -> None:
+    backend = world.sending.fast_path._backend
+    families: list[Family] = getattr(backend, "_families", [])
+    served = {code for family in families for code in family.codes}
+    assert served <= set(GUARDED_FIELDS)
