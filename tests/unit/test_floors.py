@@ -255,6 +255,8 @@ LOADED_WHEN_WANTED = {
     "ops/shared_options.py": {"aerobee.client.config", "aerobee.client.contexts"},
     "ops/up.py": {"aerobee.ha.quorum.config"},
     "remoting/signature.py": {"hmac"},
+    "broker/fastpath/pop.py": {"aerobee.broker.fastpath.guard"},
+    "broker/fastpath/python_backend.py": {"aerobee.broker.fastpath.guard"},
 }
 
 

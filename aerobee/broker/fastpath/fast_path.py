@@ -123,9 +123,7 @@ class FastPath:
         self._watch = watch or LoopWatch(clock.monotonic)
         self._permits = Permits(role, ack)
         self._opens_ms = 0
-        self._later = later
-        self._transactions = transactions
-        self._access = access
+        self._later, self._transactions, self._access = later, transactions, access
         self._pops = None if pops is None else PopBursts(pops, None if access is None else access.settings)
         self._authorizations = Authorizations(
             role=role,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 from typing import Any
 
+from aerobee.broker.fastpath.request import Request
 from aerobee.broker.fastpath.seam import FrameGrant, GuardSettings
 from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, signature
 
@@ -31,6 +32,11 @@ class Guard:
     def forget(self) -> None:
         """Users or permissions have changed: ask again. From any thread."""
         self._forgets = True
+
+    def lets(self, request: Request, host: str | None) -> bool:
+        """As admits(), for the request that a backend has at hand."""
+        is_binary = request.command is not None
+        return self.admits(request.code, request.ext, request.body, host, is_binary=is_binary)
 
     def admits(
         self,

@@ -125,8 +125,7 @@ class PythonBackend:
         at, size = position, len(data)
         last = size - 8  # where a frame can begin
         serves_of = self._serves[(takes_sends and not self._permits[FENCE]) + 2 * takes_pulls]
-        guard = self._guard
-        is_slow = False
+        guard, is_slow = self._guard, False
         try:
             while at <= last and shared.pulled_bytes < REPLY_BYTES_MAX:
                 length, word = _unpack_words(data, at)
@@ -157,14 +156,10 @@ class PythonBackend:
                     or not -0x80000000 <= opaque <= 0x7FFFFFFF
                 ):
                     break
-                if guard is not None and not guard.admits(
-                    code, ext, data[body_at:end], host, is_binary=command is not None
-                ):
-                    break
                 request.start, request.body_at, request.end = at, body_at, end  # four would be a tuple first
                 request.code, request.flag, request.opaque = code, flag, opaque
                 request.ext, request.command, request.pairs = ext, command, None
-                for serve in serves_of.get(code, ()):
+                for serve in serves_of.get(code, ()) if guard is None or guard.lets(request, host) else ():
                     try:
                         answer = serve(request)
                     except NotOrdinary:
