@@ -159,10 +159,12 @@ class World:
         self.kill_in = -1  # appends until the process is killed; -1: it lives
         self.soon: list[Callable[[], None]] = []
         self.counts: Counter[str] = Counter()
+        self._native_parts: list[Callable[[], None]] = []  # how those of this life are let go
 
     # --- life
 
     def start(self, down_s: float) -> None:
+        self.let_go()
         self.clock = ManualClock(self.clock.now_ms() + round(down_s * 1000))
         self.soon = []
         self.store = store = MessageStore(
@@ -191,6 +193,7 @@ class World:
             waiting=held.by_queue,
             choice=self.backend,
         )
+        self._native_parts.append(self.deliveries.close)
         parts = SimpleNamespace(
             store=store,
             bounds=Bounds(self.live, self.clock),
@@ -228,6 +231,7 @@ class World:
         self.pop_feature = Pop(
             cast(BrokerParts, parts), timer=self.timers, pick=self.rng.randrange, call_soon=self.soon.append
         )
+        self._native_parts.append(self.pop_feature.engine.log.close)
         self.handlers = {**self.pop_feature.handlers()}
         self.bursts = PopBursts(self.pop_feature.fast_path_hooks())
         self.timers.load()
@@ -237,6 +241,12 @@ class World:
         self.timers.start()
         self.pop_feature.start()
         self.run_soon()
+
+    def let_go(self) -> None:
+        """The end of a life: native parts hold its store, and Python's garbage collection does not know of it."""
+        for close in self._native_parts:
+            close()
+        self._native_parts = []
 
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(self.config.path("config", name), disk=self.disk)
@@ -593,6 +603,7 @@ def crashes(seed: int, lives: int = LIVES) -> World:
     world.drain()
     left = world.left()
     assert not left, f"never acknowledged by anybody: {left}"
+    world.let_go()
     return world
 
 
