@@ -53,12 +53,12 @@ class Overload:
         self._late_samples = 0
         self._samples = 0
         self._was_asked = False
-        self._is_idle = False
+        self.is_idle = False  # nobody has asked for a while, so samples are rare
         self._last_pending_bytes = 0
         self.wait_ms = 0
         self.wait_max_ms = 0
         self.refused_count = 0
-        self._reason = ""
+        self.last_reason = ""  # as the last sample has it: for who asks before there is a request
 
     def count_refused(self) -> None:
         """A send was refused for what `reason` says."""
@@ -69,7 +69,7 @@ class Overload:
         self._wait_limit_ms = wait_limit_ms or math.inf
         self._pending_limit_bytes = pending_limit_bytes
         self._late_samples = 0
-        self._reason = ""
+        self.last_reason = ""
         if self._timer is not None:
             self._overdue = self._due + HICCUP_LIMITS * self._wait_limit_ms / 1000
 
@@ -84,17 +84,7 @@ class Overload:
             self._timer.cancel()
             self._timer = None
         self._overdue = math.inf
-        self._is_idle = False
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody has asked for a while, so that samples are rare."""
-        return self._is_idle
-
-    @property
-    def last_reason(self) -> str:
-        """The reason as the last sample has it: for who asks before there is a request."""
-        return self._reason
+        self.is_idle = False
 
     @property
     def reason(self) -> str:
@@ -104,17 +94,17 @@ class Overload:
     def asked(self) -> str:
         """Requests have come: sample often from now on, and at once when a sample is long overdue. Returns `reason`."""
         self._was_asked = True
-        if self._is_idle:
-            self._is_idle = False
+        if self.is_idle:
+            self.is_idle = False
             self._arm(min(SAMPLE_S, self._due - self._now()))
         # Asked with each burst, so only a sample that is overdue is looked at closely: stalls can but shorten the wait.
         if (
             self._now() > self._overdue
-            and not self._reason
+            and not self.last_reason
             and (wait_ms := self._late_ms()) > HICCUP_LIMITS * self._wait_limit_ms
         ):
             self.observe(round(wait_ms), self._last_pending_bytes)
-        return self._reason
+        return self.last_reason
 
     def observe(self, wait_ms: int, pending_bytes: int) -> None:
         """Take one measurement: how long a ready task waited, and the bytes that peers have not read."""
@@ -122,26 +112,26 @@ class Overload:
         self.wait_max_ms = max(self.wait_max_ms, wait_ms)
         self._late_samples = self._late_samples + 1 if wait_ms > self._wait_limit_ms else 0
         if self._late_samples >= SAMPLES_TO_SHED or wait_ms > HICCUP_LIMITS * self._wait_limit_ms:
-            self._reason = (
+            self.last_reason = (
                 f"[OVERLOAD] the broker is busy: requests wait {wait_ms} ms, more than "
                 f"{self._wait_limit_ms} ms are not allowed (waitTimeMillsInSendQueue); try again later"
             )
         elif pending_bytes > self._pending_limit_bytes:
-            self._reason = (
+            self.last_reason = (
                 f"[REJECTREQUEST] clients have not read {pending_bytes} bytes of replies, more than "
                 f"{self._pending_limit_bytes} are not held (pendingReplyBytesMax); measured wait {wait_ms} ms"
             )
         else:
-            self._reason = ""
+            self.last_reason = ""
 
     def _sample(self) -> None:
-        if self._is_idle or self._samples % PENDING_EVERY == 0:
+        if self.is_idle or self._samples % PENDING_EVERY == 0:
             self._last_pending_bytes = self._pending_bytes()
         self._samples += 1
         self.observe(round(self._late_ms()), self._last_pending_bytes)
-        self._is_idle = not self._was_asked and not self._reason
+        self.is_idle = not self._was_asked and not self.last_reason
         self._was_asked = False
-        self._arm(IDLE_SAMPLE_S if self._is_idle else SAMPLE_S)
+        self._arm(IDLE_SAMPLE_S if self.is_idle else SAMPLE_S)
 
     def _late_ms(self) -> float:
         """How late the sample is, without what stalls took since it was armed; not below 0."""

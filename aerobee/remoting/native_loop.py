@@ -20,6 +20,7 @@ FOREVER = -1.0
 
 # For how many seconds to wait, below 0 for ever; what the loop is to run; its timers.
 Wait = tuple[float, Sized | None, list[Any] | None]
+Work = tuple[Sized | None, list[Any] | None]
 # Serves connections for at most that long; returns after how many turns, and (descriptor, mask) of others.
 Run = Callable[[Wait], tuple[int, list[tuple[int, int]]]]
 
@@ -121,7 +122,7 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
     _stopping: bool
 
     def __init__(self, sockets: NativeSockets) -> None:
-        self._native_selector = _NativeSelector(sockets, self.wait)
+        self._native_selector = _NativeSelector(sockets, self.wait, self.work)
         super().__init__(self._native_selector)
 
     def lend(self, run: Run) -> NativeSockets | None:
@@ -135,6 +136,10 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
     def take_back(self) -> None:
         """The network that has the sockets has closed all of its own."""
         self._native_selector.run = None
+
+    def work(self) -> Work:
+        """What the loop is to run, and its timers; asyncio replaces both now and then."""
+        return self._ready, self._scheduled
 
     def wait(self) -> Wait:
         """How long the loop has nothing to do but to wait, and what changes when that is over."""
@@ -150,10 +155,11 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
 class _NativeSelector(selectors.BaseSelector):
     """What asyncio needs of a selector; register() and its like see plain descriptors and objects with fileno()."""
 
-    def __init__(self, sockets: NativeSockets, wait: Callable[[], Wait]) -> None:
+    def __init__(self, sockets: NativeSockets, wait: Callable[[], Wait], work: Callable[[], Work]) -> None:
         self.sockets = sockets
         self.run: Run | None = None
         self._wait = wait
+        self._work = work
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -178,7 +184,7 @@ class _NativeSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         keys = self._keys
-        _, loop_ready, loop_timers = self._wait()
+        loop_ready, loop_timers = self._work()
         timeout_s = FOREVER if timeout is None else max(0.0, timeout)
         while True:
             if self.run is None:

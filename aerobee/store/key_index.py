@@ -235,18 +235,18 @@ class KeyIndex:
         After a crash RocketMQ deletes the files that end behind the checkpoint's index time, this one and younger
         ones, and indexes again only what lies behind the checkpoint's queue bound.
         """
-        used = [file for file in self.files if not file.is_empty]
-        for file in used:
-            if file.dirty_from >= 0 or file is self.files[-1]:
+        files = self.files
+        for file in files:
+            if not file.is_empty and (file.dirty_from >= 0 or file is files[-1]):
                 return file
         return None
 
     @property
     def settled_timestamp(self) -> int:
         """Store time of the newest record in the files before open_file; 0 when there is none."""
-        settled = 0
-        for file in self.files:
-            if file is self.open_file or file.is_empty:
+        settled, open_file = 0, self.open_file
+        for file in self._files:
+            if file is open_file or file.is_empty:
                 break
             settled = file.end_timestamp
         return settled
@@ -267,7 +267,8 @@ class KeyIndex:
 
     def needs_map_in(self) -> bool:
         """Whether pin_newest() should be called in the executor now."""
-        return bool(self.files) and not self.files[-1].is_mapped_in and self.files[-1].count > MAP_IN_ENTRIES
+        files = self.files
+        return bool(files) and not files[-1].is_mapped_in and files[-1].count > MAP_IN_ENTRIES
 
     def pin_newest(self) -> IndexFile:
         """The newest file, pinned, so that any thread may call its map_in(); unpin() follows."""

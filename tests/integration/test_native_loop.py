@@ -425,7 +425,7 @@ def test_a_second_network_on_the_loop_has_an_epoll_of_its_own() -> None:
 
 def test_the_selector_keeps_the_rules_of_pythons_selectors() -> None:
     assert MAKE_SOCKETS is not None
-    selector = _NativeSelector(MAKE_SOCKETS(), lambda: (0.0, None, None))
+    selector = _NativeSelector(MAKE_SOCKETS(), lambda: (0.0, None, None), lambda: (None, None))
     one, two = socket.socketpair()
     with one, two:
         key = selector.register(one, selectors.EVENT_READ, "data")

@@ -232,7 +232,7 @@ class FastPath:
         timeout_s, loop_ready, loop_timers = wait
         overload = self._overload
         # Whoever is told of each burst is told of each turn; and what is sampled rarely is sampled often from now on.
-        is_told = self._store.wants_each_burst or self._opens_ms or overload.is_idle
+        is_told = overload.is_idle or self._opens_ms or self._store.wants_each_burst
         turns = sockets.run(
             self._direct_backend,
             timeout_s,
@@ -242,13 +242,15 @@ class FastPath:
             now_ms=self._own_now_ms,
             loop_ready=loop_ready,
             loop_timers=loop_timers,
-            linger_s=LINGER_S if self._store.wants_bursts else -1.0,
+            linger_s=LINGER_S if not is_told and self._store.wants_bursts else -1.0,
         )
         turn_count, appended, pulled, held, fault = (
             turns.turn_count, turns.appended, turns.pulled, turns.held, turns.fault,
         )  # fmt: skip
         if turn_count:
             overload.asked()
+        elif fault is None and not (appended or pulled or held or turns.unsent):
+            return 0, turns.others, turns.events  # a timer of the loop: what an idle broker wakes up for
         began = self._monotonic()
         if fault is not None:
             self._give_up(fault)
