@@ -20,6 +20,9 @@ class Checker(Enum):
     EQUAL = "equal"  # in the end all replicas have the same bytes
     DELIVERED = "delivered"  # whoever reads gets every acknowledged message
     PROGRESS = "progress"  # within a bound once faults end: a master, equal replicas, everything delivered
+    NOT_EARLY = "not-early"  # nobody gets a delayed message before its time, nor one of an open transaction
+    TRANSACTIONS = "transactions"  # what was rolled back reaches nobody
+    POPPED = "popped"  # what a member of a POP group has acknowledged does not come back
     NO_FAULT_OF_OURS = "no-fault-of-ours"  # no exception that nobody expected
 
 

@@ -45,11 +45,12 @@ from aerobee.simulation.names import (
 )
 from aerobee.simulation.node import Node, Settings
 from aerobee.simulation.watch import WATCH_S, Watch
-from aerobee.store.config import FlushDiskType, StoreConfig
+from aerobee.store.config import BrokerRole, FlushDiskType, StoreConfig
 from aerobee.testing.simulated_loop import InlineExecutor, SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
 
 ELECT_TIMEOUT_S = 30.0
+CHECK_INTERVAL_MS = 5_000  # between two questions about an open transaction
 BEGIN_S = 60.0  # longest until clients of a cluster that has just started send and receive
 
 
@@ -77,7 +78,9 @@ class Cluster:
         )
         self.story = Story(clock.monotonic)
         self.nameservers = [self._node("nameserver", n) for n in range(NAMESERVERS)]
-        self.controllers = [self._node("controller", n) for n in range(CONTROLLERS)]
+        self.controllers = [
+            self._node("controller", n) for n in range(CONTROLLERS if settings.controllers else 0)
+        ]
         self.brokers = [self._node("broker", n) for n in range(BROKERS)]
         self.watch = Watch(self.brokers, settings, clock)
         self.clients = Clients(self.rng, clock, self.network, self.watch.acknowledged)
@@ -156,17 +159,27 @@ class Cluster:
         )
 
     def _broker(self, node: Node) -> Broker:
+        has_controllers = self.settings.controllers
+        role = (
+            BrokerRole.ASYNC_MASTER
+            if has_controllers
+            else BrokerRole.SLAVE
+            if node.index
+            else BrokerRole.SYNC_MASTER
+        )
         return Broker(
             BrokerConfig(
                 broker_name=NAME,
+                broker_id=0 if has_controllers else node.index,
+                transaction_check_interval=CHECK_INTERVAL_MS,
                 broker_ip1=LOCAL,
                 bind_address=LOCAL,
                 listen_port=BROKER_PORT + PORT_STEP * node.index,
                 enable_vip_listener=False,
                 namesrv_addr=NAMESERVER_ADDRESSES,
                 default_topic_queue_nums=QUEUES,
-                enable_controller_mode=True,
-                controller_addr=CONTROLLER_ADDRESSES,
+                enable_controller_mode=has_controllers,
+                controller_addr=CONTROLLER_ADDRESSES if has_controllers else "",
             ),
             StoreConfig(
                 store_path_root_dir="/store",
@@ -175,11 +188,13 @@ class Cluster:
                 max_hash_slot_num=64,
                 max_index_num=256,
                 commit_log_reserve_bytes=16_384,
-                timer_wheel_enable=False,
+                timer_wheel_enable=self.settings.features,
+                mapped_file_size_timer_log=16_384,
+                broker_role=role,
                 ha_listen_port=HA_PORT + PORT_STEP * node.index,
-                all_ack_in_sync_state_set=self.settings.waits_for_replicas,
+                all_ack_in_sync_state_set=self.settings.waits_for_replicas and has_controllers,
                 in_sync_replicas=2 if self.settings.waits_for_replicas else 1,
-                min_in_sync_replicas=2 if self.settings.waits_for_replicas else 1,
+                min_in_sync_replicas=2 if self.settings.waits_for_replicas and has_controllers else 1,
                 total_replicas=BROKERS,
                 flush_disk_type=FlushDiskType.SYNC_FLUSH
                 if self.settings.sync_disk
@@ -274,11 +289,11 @@ class Cluster:
         finally:
             await client.close()
 
-    async def create_topic(self) -> None:
-        """Make the topic at the master, and wait until it is known."""
+    async def create_topic(self, name: str = TOPIC, queues: int = QUEUES) -> None:
+        """Make a topic at the master, and wait until it is known."""
         node = self.master()
         assert node is not None
-        await node.process.topics.put_beside([TopicConfig(TOPIC, QUEUES, QUEUES)])
+        await node.process.topics.put_beside([TopicConfig(name, queues, queues)])
 
     def begin(self) -> None:
         """Clients work from now on, and what must hold all the time is watched."""

@@ -125,7 +125,7 @@ class Fault:
     def _victim(self) -> Node:
         rng, cluster = self._rng, self._cluster
         kinds = (cluster.brokers, cluster.brokers, cluster.brokers, cluster.controllers, cluster.nameservers)
-        return rng.choice(rng.choice(kinds))
+        return rng.choice(rng.choice([kind for kind in kinds if kind]))
 
     async def _die(self, *, power: bool, node: Node | None = None) -> None:
         cluster = self._cluster

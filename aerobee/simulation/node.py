@@ -18,7 +18,10 @@ class Settings:
     waits_for_replicas: bool = (
         True  # else a master answers alone, under its lease: what it answered may be lost with it
     )
-    controllers: bool = True
+    controllers: bool = (
+        True  # else a master and two slaves by their files (SYNC_MASTER, SLAVE), and nobody is elected
+    )
+    features: bool = False  # with delays, transactions and POP
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from aerobee.errors import AerobeeError
 from aerobee.ha.sync_state_set import SyncStateSet
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.cluster import Cluster
+from aerobee.simulation.feature_scenarios import features_under_faults
 from aerobee.simulation.names import NAME
 from aerobee.simulation.node import Node, Settings
 
@@ -400,6 +401,18 @@ _ALL = (
         "hanging-connections", "open connections carry nothing any more, new ones work", _hanging_connections
     ),
     Scenario("full-disk", "a disk is full for a while", _full_disk),
+    Scenario(
+        "features",
+        "delays, transactions and POP under random faults",
+        features_under_faults,
+        Settings(features=True),
+    ),
+    Scenario(
+        "classic",
+        "the same at a master and two slaves without controllers: nobody is elected",
+        features_under_faults,
+        Settings(controllers=False, features=True, sync_disk=True),
+    ),
 )
 SCENARIOS = {each.name: each for each in _ALL}
 

@@ -16,11 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.pop.engine import PopEngine
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower, _MasterConnection
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ControllerAgent
 from aerobee.broker.replication.offset_merge import Merge, OffsetMerge
 from aerobee.broker.replication.raw_receiver import RawReceiver
+from aerobee.broker.transaction import end as end_transaction
+from aerobee.broker.transaction.check import Checker as TransactionChecks
+from aerobee.broker.transaction.transaction_table import Outcome
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.publish_route import TopicRoute
 from aerobee.client.route_cache import RouteCache
@@ -28,6 +33,7 @@ from aerobee.errors import TransportError
 from aerobee.ha.controller import election, state
 from aerobee.ha.controller.leases import MasterLeases
 from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.message import TRANSACTION_ROLLBACK
 from aerobee.simulation.broken import Checker
 from aerobee.simulation.run import run_seed
 from aerobee.simulation.scenarios import SCENARIOS
@@ -208,6 +214,29 @@ def _disk_is_always_sound(agent: ControllerAgent) -> bool:
     return True
 
 
+# --- delays, transactions, POP
+
+
+@contextmanager
+def _levels_are_early() -> Any:
+    run = Schedule._run
+
+    def at_once(schedule: Schedule, level: int) -> None:
+        schedule._delays_ms = [0 for _ in schedule._delays_ms]
+        run(schedule, level)
+
+    with mock.patch.object(Schedule, "_run", at_once):
+        yield
+
+
+def _asks_nobody(checks: TransactionChecks, transaction: Any, half: Any) -> bool:
+    return True
+
+
+def _acks_not_written(engine: PopEngine, acks: Any, now_ms: int) -> int:
+    return 0
+
+
 _ALL = (
     Mutation(
         "what_was_asked_for_does_not_count",
@@ -301,6 +330,25 @@ _ALL = (
         (Checker.ACKNOWLEDGED, Checker.CONFIRMED),
     ),
     Mutation("nobody_leaves_the_set", _nobody_leaves, "left-behind", (Checker.PROGRESS,)),
+    Mutation("levels_are_early", _levels_are_early, "features", (Checker.NOT_EARLY,)),
+    Mutation(
+        "a_rollback_is_a_commit",
+        lambda: mock.patch.dict(end_transaction._DECISIONS, {TRANSACTION_ROLLBACK: Outcome.COMMITTED}),
+        "features",
+        (Checker.TRANSACTIONS,),
+    ),
+    Mutation(
+        "nobody_asks_about_a_transaction",
+        _replaced(TransactionChecks, "ask", _asks_nobody),
+        "features",
+        (Checker.DELIVERED,),
+    ),
+    Mutation(
+        "acknowledgements_are_not_written",
+        _replaced(PopEngine, "write_acks", _acks_not_written),
+        "features",
+        (Checker.POPPED,),
+    ),
 )
 MUTATIONS = {each.name: each for each in _ALL}
 HISTORIES = tuple(each.name for each in _ALL[:6])

@@ -128,7 +128,11 @@ class AutoSwitchMode:
             admit=self._admit,
             on_ack=self._acknowledged,
             on_lost=self._lost,
+            is_urgent=self._is_urgent,
         )
+
+    def _is_urgent(self) -> bool:
+        return self._needs_all or self._copies.waiting_count > 0
 
     def on_appended(self) -> None:
         for slave in self._slaves:

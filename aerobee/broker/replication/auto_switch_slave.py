@@ -39,8 +39,9 @@ class AutoSwitchSlave(asyncio.Protocol):
         admit: Callable[[AutoSwitchSlave], str],
         on_ack: Callable[[AutoSwitchSlave], None],
         on_lost: Callable[[AutoSwitchSlave], None],
+        is_urgent: Callable[[], bool],
     ) -> None:
-        """`admit` says why the connection may not stay, "" when it may; asked when it is made, and when the slave says who it is."""
+        """`is_urgent`: somebody waits until slaves have what is written. `admit` says why the connection may not stay, "" when it may; asked when it is made, and when the slave says who it is."""
         self.address = ""
         self.broker_id = -1
         self.is_learner = False
@@ -53,6 +54,7 @@ class AutoSwitchSlave(asyncio.Protocol):
         self._admit = admit
         self._on_ack = on_ack
         self._on_lost = on_lost
+        self._is_urgent = is_urgent
         self._stream = SlaveStream()
         self._wants_last_file = False
         self._transport: asyncio.Transport | None = None
@@ -210,6 +212,7 @@ class AutoSwitchSlave(asyncio.Protocol):
             warm=store.warm_records,
             clock=self._clock,
             on_gone=self.end,
+            is_urgent=self._is_urgent,
             position=start,
         )
         self._sender.write(self._head(start, 0))

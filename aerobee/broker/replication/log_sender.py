@@ -1,7 +1,9 @@
 """Sending the log to one slave: frames of raw bytes, straight from the mapped files, no matter what messages they hold.
 
-A burst of appends wakes it once. It stops while the slave does not read, lets others have a turn after TURN_BYTES, and has
-bytes that are not in memory read beside the event loop first, so that a slave far behind delays no producer.
+A burst of appends wakes it once. While nobody waits for the slave, what comes within GATHER_S of the last write goes in one
+piece: a write and its acknowledgement cost as much as dozens of messages do. It stops while the slave does not read, lets
+others have a turn after TURN_BYTES, and has bytes that are not in memory read beside the event loop first, so that a slave far
+behind delays no producer.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from aerobee.clock import Clock
+from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
 from aerobee.store.disk import WritableBuffer
 
 TURN_BYTES = 1 << 20  # sent before others have a turn: about 0.2 ms
 WARM_BYTES = 4 << 20  # brought into memory at a time
 _WRITE_BYTES = 256 << 10  # of frames in one write
+GATHER_S = 0.001  # least time between two writes for which nobody waits
+GATHER_BYTES = 128 << 10  # and most bytes that wait for it
 
 
 class _File(Protocol):
@@ -59,9 +63,12 @@ class LogSender:
         warm: Callable[[Sequence[tuple[int, int]]], Awaitable[None]],
         clock: Clock,
         on_gone: Callable[[str], None],
+        is_urgent: Callable[[], bool],
         position: int,
     ) -> None:
-        """`hot_bytes`: how many of the newest bytes of the log count as in memory; `warm` brings others there."""
+        """`is_urgent`: whether anybody waits for slaves to have what is written. `hot_bytes`: how many of the newest bytes of
+        the log count as in memory; `warm` brings others there.
+        """
         self.position = position
         self.last_write_s = clock.monotonic()
         self._log = log
@@ -72,6 +79,9 @@ class LogSender:
         self._warm_end = 0
         self._clock = clock
         self._on_gone = on_gone
+        self._is_urgent = is_urgent
+        self._gathered_s = float("-inf")  # when log bytes were sent last
+        self._gathering: Timer | None = None
         self._is_paused = False
         self._is_closed = False
         self._is_planned = False  # a turn is to come
@@ -79,9 +89,34 @@ class LogSender:
 
     def wake(self) -> None:
         """There are bytes to send. Cheap, and may be called as often as one likes."""
+        if self._is_planned or self._is_paused or self._is_closed or self._warming is not None:
+            return
+        if self._may_gather():
+            return
+        self._is_planned = True
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _may_gather(self) -> bool:
+        """Whether the bytes that there are wait for others; then there is a timer."""
+        if self._log.end - self.position >= GATHER_BYTES or self._is_urgent():
+            self._gather_no_more()
+            return False
+        if self._gathering is None:
+            pause_s = self._gathered_s + GATHER_S - self._clock.monotonic()
+            if pause_s <= 0:
+                return False
+            self._gathering = self._clock.call_later(pause_s, self._gathered)
+        return True
+
+    def _gathered(self) -> None:
+        self._gathering = None
         if not (self._is_planned or self._is_paused or self._is_closed or self._warming is not None):
-            self._is_planned = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            self._turn()
+
+    def _gather_no_more(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
 
     def pause(self) -> None:
         """The transport takes no more."""
@@ -95,6 +130,7 @@ class LogSender:
     def close(self) -> None:
         """Send nothing more."""
         self._is_closed = True
+        self._gather_no_more()
         if self._warming is not None:
             self._warming.cancel()
 
@@ -126,7 +162,7 @@ class LogSender:
             self._transport.write(b"".join(parts))
             sent += _WRITE_BYTES
         if sent:
-            self.last_write_s = self._clock.monotonic()
+            self.last_write_s = self._gathered_s = self._clock.monotonic()
 
     def _frames(self) -> list[bytes | memoryview]:
         """Frames for one write, all of one file. `position` is behind them on return."""

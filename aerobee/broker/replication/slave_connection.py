@@ -37,8 +37,9 @@ class SlaveConnection(asyncio.Protocol):
         admit: Callable[[SlaveConnection], str],
         on_ack: Callable[[SlaveConnection], None],
         on_lost: Callable[[SlaveConnection], None],
+        is_urgent: Callable[[], bool],
     ) -> None:
-        """`admit` says why the connection may not stay, "" when it may. `on_ack`: `acknowledged` has changed."""
+        """`is_urgent`: somebody waits until slaves have what is written. `admit` says why the connection may not stay, "" when it may. `on_ack`: `acknowledged` has changed."""
         self.address = ""
         self.acknowledged = -1  # before its first report
         self.caught_up_at_s = -1.0
@@ -47,6 +48,7 @@ class SlaveConnection(asyncio.Protocol):
         self._admit = admit
         self._on_ack = on_ack
         self._on_lost = on_lost
+        self._is_urgent = is_urgent
         self._reports = Reports()
         self._transport: asyncio.Transport | None = None
         self._sender: LogSender | None = None
@@ -181,6 +183,7 @@ class SlaveConnection(asyncio.Protocol):
             warm=store.warm_records,
             clock=self._clock,
             on_gone=self.end,
+            is_urgent=self._is_urgent,
             position=start,
         )
         self._rate = ByteRate(self._clock.monotonic(), start)

@@ -1,0 +1,231 @@
+"""Delays, transactions and POP at a simulated cluster: a producer of each kind, two members of a POP group, and what they were told.
+
+Everything goes to a topic of its own. A message here is sent once and never again, so that it lies once where it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from aerobee.client import (
+    ClientConfig,
+    Producer,
+    ProducerConfig,
+    ReceivedMessage,
+    SimpleConsumer,
+    TransactionProducer,
+    TransactionState,
+)
+from aerobee.errors import AerobeeError
+from aerobee.message import Message
+from aerobee.simulation.broken import Broken, Checker
+from aerobee.simulation.host import Host
+from aerobee.simulation.names import LOCAL, NAMESERVER_ADDRESSES
+from aerobee.testing.simulated_loop import SimulatedClock
+from aerobee.testing.simulated_network import SimulatedNetwork
+
+TASKS, TASK_QUEUES, POP_GROUP = "tasks", 2, "poppers"
+LEVELS_S = (1.0, 5.0)  # of delay levels 1 and 2
+DELAY_S_MAX = 6.0
+PAUSE_S_MAX = 0.8
+SEND_TIMEOUT_S = 5.0
+INVISIBLE_S = 6.0
+FORGOTTEN_SHARE = 0.15  # of what is received is not acknowledged
+TIMER_EARLY_S = 1.0  # a timer's slot is a second (timerPrecisionMs)
+
+
+@dataclass(slots=True)
+class Task:
+    """One message: what its sender was told, and when a member of the group got it."""
+
+    body: bytes
+    is_stored: bool = False  # the sender was told so
+    due_s: float = 0.0  # by the simulation's clock, no member gets it sooner
+    wanted: TransactionState | None = None  # what its sender says when a broker asks; None: no transaction
+    received: list[float] = field(default_factory=list)
+    done_at_s: float = float("inf")  # an acknowledgement was answered
+    is_maybe_done: bool = False  # one was sent, and what became of it is not known
+
+    @property
+    def is_due(self) -> bool:
+        """It has to reach the group in the end."""
+        return self.is_stored and self.wanted in (None, TransactionState.COMMIT)
+
+
+class Features:
+    """Of one cluster. `trouble` is the first promise that was seen to be broken."""
+
+    def __init__(self, rng: random.Random, clock: SimulatedClock, network: SimulatedNetwork) -> None:
+        self.tasks: dict[bytes, Task] = {}
+        self.trouble: Broken | None = None
+        self._rng, self._clock, self._network = rng, clock, network
+        self._host = Host("features", rng=rng, clock=clock, network=network)
+        self._is_sending = True
+        self._is_over = asyncio.Event()
+        self._senders: list[asyncio.Task[None]] = []
+        self._members: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        """Senders and members work from now on. The topic is there."""
+        works: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (self._delay, self._transact)
+        self._senders = [asyncio.create_task(work()) for work in works]
+        self._members = [asyncio.create_task(self._pop(number)) for number in range(2)]
+
+    def send_no_more(self) -> None:
+        """What was sent is still answered for when brokers ask, and nothing is forgotten any more."""
+        self._is_sending = False
+
+    async def end(self) -> None:
+        """Leave the groups."""
+        self._is_sending = False
+        self._is_over.set()
+        for member in self._members:
+            member.cancel()
+        await asyncio.gather(*self._members, return_exceptions=True)
+        await asyncio.gather(*self._senders)
+
+    def look(self) -> None:
+        """Raise what was noticed."""
+        if self.trouble is not None:
+            raise self.trouble
+        for each in (*self._senders, *self._members):
+            if each.done():
+                each.result()
+
+    @property
+    def missing(self) -> list[Task]:
+        """What has to reach the group and has not."""
+        return [task for task in self.tasks.values() if task.is_due and not task.received]
+
+    @property
+    def unfinished(self) -> list[Task]:
+        """What the group got and nobody has tried to acknowledge: it has to come back."""
+        return [
+            task
+            for task in self.tasks.values()
+            if task.received and task.done_at_s == float("inf") and not task.is_maybe_done
+        ]
+
+    def _settings(self, name: str) -> dict[str, Any]:
+        return {
+            "client": ClientConfig(instance=name, client_ip=LOCAL, route_refresh_s=2.0, heartbeat_s=5.0),
+            "clock": self._host.clock,
+            "network": self._network.endpoint(name),
+            "random": random.Random(self._rng.getrandbits(32)),
+        }
+
+    def _new(self, kind: str) -> Task:
+        task = Task(f"{kind}-{len(self.tasks)}".encode())
+        self.tasks[task.body] = task
+        return task
+
+    def _break(self, checker: Checker, text: str) -> None:
+        self.trouble = self.trouble or Broken(checker, text)
+
+    # --- senders
+
+    async def _delay(self) -> None:
+        rng = random.Random(self._rng.getrandbits(64))
+        config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, retry_count_max=0)
+        async with Producer(NAMESERVER_ADDRESSES, "D", config=config, **self._settings("delays")) as producer:
+            while self._is_sending:
+                await self._clock.sleep(rng.uniform(0.05, PAUSE_S_MAX))
+                task, now = self._new("delay"), self._clock.monotonic()
+                level = rng.choice((0, 0, 1, 2))
+                seconds = LEVELS_S[level - 1] if level else rng.uniform(1.0, DELAY_S_MAX)
+                message = (
+                    Message(TASKS, task.body, delay_level=level)
+                    if level
+                    else Message(TASKS, task.body, deliver_after=seconds)
+                )
+                task.due_s = now + seconds - (0 if level else TIMER_EARLY_S)
+                try:
+                    result = await producer.send(message)
+                except AerobeeError:
+                    continue
+                task.is_stored = result.status.value == "SEND_OK"
+
+    async def _transact(self) -> None:
+        rng = random.Random(self._rng.getrandbits(64))
+
+        async def checker(message: ReceivedMessage) -> TransactionState:
+            return self.tasks[message.body].wanted or TransactionState.ROLLBACK
+
+        config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, retry_count_max=0)
+        async with TransactionProducer(
+            NAMESERVER_ADDRESSES, "T", checker=checker, config=config, **self._settings("transactions")
+        ) as producer:
+            while self._is_sending:
+                await self._clock.sleep(rng.uniform(0.05, PAUSE_S_MAX))
+                task = self._new("transaction")
+                task.wanted = rng.choice((TransactionState.COMMIT, TransactionState.ROLLBACK))
+                said = task.wanted if rng.random() < 0.7 else TransactionState.UNKNOWN
+                task.due_s = float("inf")
+
+                def decide(_: Message, argument: object, task: Task = task) -> TransactionState:
+                    task.due_s = self._clock.monotonic()  # nobody may get it before this moment
+                    assert isinstance(argument, TransactionState)
+                    return argument
+
+                try:
+                    result = await producer.send_in_transaction(
+                        Message(TASKS, task.body), said, executor=decide, immunity_s=3
+                    )
+                except AerobeeError:
+                    # Whether the half message is there is not known: a broker may ask about it.
+                    task.due_s = self._clock.monotonic()
+                    continue
+                if result.send.status.value == "SEND_OK":
+                    task.is_stored = True
+                else:
+                    task.wanted = TransactionState.ROLLBACK  # as the producer has told the broker
+            await self._is_over.wait()  # brokers ask whoever of the group is there
+
+    # --- the group
+
+    async def _pop(self, number: int) -> None:
+        rng = random.Random(self._rng.getrandbits(64))
+        async with SimpleConsumer(
+            NAMESERVER_ADDRESSES, POP_GROUP, {TASKS: "*"}, **self._settings(f"popper-{number}")
+        ) as consumer:
+            while True:
+                try:
+                    messages = await consumer.receive(8, invisible_s=INVISIBLE_S, wait_s=2.0)
+                except AerobeeError:
+                    await self._clock.sleep(0.5)
+                    continue
+                now = self._clock.monotonic()
+                for message in messages:
+                    self._received(message, now)
+                    if self._is_sending and rng.random() < FORGOTTEN_SHARE:
+                        continue
+                    task = self.tasks[message.body]
+                    try:
+                        await consumer.ack(message)
+                    except AerobeeError:
+                        task.is_maybe_done = True
+                        continue
+                    task.done_at_s = min(task.done_at_s, self._clock.monotonic())
+
+    def _received(self, message: ReceivedMessage, now: float) -> None:
+        task = self.tasks.get(message.body)
+        if task is None:
+            self._break(Checker.NOTHING_UNSENT, f"{message.body!r} was popped, and nobody sent it")
+            return
+        if now < task.due_s:
+            self._break(
+                Checker.NOT_EARLY,
+                f"{message.body!r} was popped at {now:.3f} s, which was to happen at {task.due_s:.3f} s at the earliest",
+            )
+        if task.wanted is TransactionState.ROLLBACK:
+            self._break(Checker.TRANSACTIONS, f"{message.body!r} was rolled back, and popped at {now:.3f} s")
+        if now > task.done_at_s + INVISIBLE_S:
+            self._break(
+                Checker.POPPED,
+                f"{message.body!r} was acknowledged at {task.done_at_s:.3f} s, and popped again at {now:.3f} s",
+            )
+        task.received.append(now)
