@@ -16,7 +16,7 @@ from typing import Protocol
 from aerobee.access.addresses import is_loopback
 from aerobee.access.admin_requests import ADMIN
 from aerobee.access.audit import AuditLog
-from aerobee.errors import RemoteError
+from aerobee.errors import AerobeeError, RemoteError
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
@@ -25,10 +25,20 @@ from aerobee.remoting.signature import ACCESS_KEY
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Who asks, and what his request still has to be verified by: the key of its signature, None when none is asked for."""
+    """Who asks, and what is still to be looked at, in this order: by which key his request has to be signed, None when by none;
+    and then whether he may make it."""
 
     name: str
-    secret: str | None = field(default=None, repr=False)
+    signing_key: str | None = field(default=None, repr=False)
+    authorize: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def allows(self) -> bool:
+        """Whether he may make it. Who has not signed is not told, and costs nothing: ask behind his signature."""
+        try:
+            self.authorize()
+        except AerobeeError:
+            return False  # or nobody can say: the handlers answer with the error
+        return True
 
 
 class Keeper(Protocol):
@@ -37,7 +47,7 @@ class Keeper(Protocol):
     def check(self, request: RemotingCommand, host: str) -> str: ...
 
     def grant(self, request: RemotingCommand, host: str) -> Grant:
-        """All that check() asks but the signature, which is left to the caller. Raises RemoteError."""
+        """What check() asks first; the signature and the permission are left to the caller. Raises RemoteError."""
         ...
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -109,7 +119,7 @@ class Gate:
         return self._keeper is None or self._exempt(peer)
 
     def grant(self, request: RemotingCommand, host: str) -> Grant | None:
-        """What check() would let in with a right signature, for who verifies that himself; None for what it would refuse.
+        """What check() asks, for who does it himself, step by step; None for what it would refuse at once.
 
         For requests that are no administrator's: nothing is noted in the audit log. What it says holds until on_change().
         """
@@ -117,7 +127,7 @@ class Gate:
             return None
         try:
             return self._keeper.grant(request, host)
-        except RemoteError:
+        except AerobeeError:
             return None
 
     def on_change(self, callback: Callable[[], None]) -> None:

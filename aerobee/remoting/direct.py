@@ -57,7 +57,7 @@ class DirectNetwork(AsyncioNetwork):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lender: NativeEventLoop | None = None  # None: these have an epoll of their own
 
-    def serve(self, receive: Receive, host_of: Callable[[Connection], str]) -> None:
+    def serve(self, receive: Receive, host_of: Callable[[Connection], str | None]) -> None:
         """Let `receive` serve what arrives from now on (FastPath.receive); before, everything goes to the connections.
         `host_of` says whom to ask for what comes over a connection (FastPath.host_of)."""
         self._receive = receive

@@ -1,8 +1,9 @@
 //! Who may have a frame served: aerobee/broker/fastpath/guard.py is the definition.
 //!
 //! A grant is asked for once for a host, an access key and the names that a request needs permission for, and kept until users
-//! or permissions change. Each frame's signature is verified: HMAC-SHA1 over the values of all its fields and its body. Of a
-//! secret only the state of the hash is kept that every signature with it begins with.
+//! or permissions change; what it allows is asked behind the first right signature. Each frame's signature is verified:
+//! HMAC-SHA1 over the values of all its fields and its body. Of a secret only the state of the hash is kept that every
+//! signature with it begins with.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ use crate::outcome::{Errors, Outcome, Stop};
 
 const FIELDS_MAX: usize = 64;
 const REMEMBERED_MAX: usize = 10_000;
+const TEXT_CHARS_MAX: usize = 512;
 const ACCESS_KEY: &[u8] = b"AccessKey";
 const SIGNATURE: &[u8] = b"Signature";
 const UNIQUE_KEY_QUERY: &[u8] = b"_UNIQUE_KEY_QUERY";
@@ -131,22 +133,36 @@ impl Guard {
         for (_, name) in names {
             put_field(&mut self.wanted, shown.fields, name.as_bytes())?;
         }
-        if self.last.as_ref().is_none_or(|(wanted, _)| *wanted != self.wanted) {
-            let key = match self.granted.get(self.wanted.as_slice()) {
-                Some(key) => key.clone(),
-                None => {
-                    *called = true;
-                    let key = self.ask(py, errors, index, host, shown)?;
-                    if self.granted.len() >= REMEMBERED_MAX {
-                        self.granted.clear();
-                    }
-                    self.granted.insert(self.wanted.clone(), key.clone());
-                    key
-                }
-            };
-            self.last = Some((self.wanted.clone(), key));
+        match self.last.take() {
+            Some((wanted, key)) if wanted == self.wanted => {
+                let is_signed = self.is_signed(key.as_ref(), shown);
+                self.last = Some((wanted, key)); // as it was
+                return is_signed;
+            }
+            _ => {}
         }
-        let (_, key) = self.last.as_ref().ok_or(Stop::Slow)?;
+        if let Some(key) = self.granted.get(self.wanted.as_slice()).cloned() {
+            self.is_signed(key.as_ref(), shown)?;
+            self.last = Some((self.wanted.clone(), key));
+            return Ok(());
+        }
+        *called = true;
+        let (grant, key) = self.ask(py, errors, index, host, shown)?;
+        self.is_signed(key.as_ref(), shown)?;
+        let allows = errors.check(py, grant.call_method0(intern!(py, "allows")))?;
+        if !errors.check(py, allows.is_truthy())? {
+            return Err(Stop::Slow);
+        }
+        if self.granted.len() >= REMEMBERED_MAX {
+            self.granted.clear();
+        }
+        self.granted.insert(self.wanted.clone(), key.clone());
+        self.last = Some((self.wanted.clone(), key));
+        Ok(())
+    }
+
+    /// Whether the frame is signed with this key, if with any.
+    fn is_signed(&mut self, key: Option<&Hmac<Sha1>>, shown: &Shown<'_>) -> Outcome<()> {
         let Some(key) = key else { return Ok(()) };
         let given = find(shown.fields, SIGNATURE).and_then(Value::text).ok_or(Stop::Slow)?;
         self.content.clear();
@@ -166,7 +182,15 @@ impl Guard {
         if is_equal(&given, &expected) { Ok(()) } else { Err(Stop::Slow) }
     }
 
-    fn ask(&self, py: Python<'_>, errors: &Errors, index: usize, host: &str, shown: &Shown<'_>) -> Outcome<Key> {
+    /// Who asks, and the key that has to have signed it.
+    fn ask<'py>(
+        &self,
+        py: Python<'py>,
+        errors: &Errors,
+        index: usize,
+        host: &str,
+        shown: &Shown<'_>,
+    ) -> Outcome<(Bound<'py, PyAny>, Key)> {
         let (code, names) = &self.guarded[index];
         let asked = PyDict::new(py);
         for name in std::iter::once(ACCESS_KEY).chain(names.iter().map(|(_, name)| name.as_bytes())) {
@@ -179,12 +203,13 @@ impl Guard {
         if grant.is_none() {
             return Err(Stop::Slow);
         }
-        let secret = errors.check(py, grant.getattr(intern!(py, "secret")))?;
-        if secret.is_none() {
-            return Ok(None);
-        }
-        let secret: String = errors.check(py, secret.extract())?;
-        Hmac::<Sha1>::new_from_slice(secret.as_bytes()).map(Some).map_err(|_| Stop::Slow)
+        let secret: Option<String> =
+            errors.check(py, grant.getattr(intern!(py, "signing_key")).and_then(|key| key.extract()))?;
+        let key = match secret {
+            None => None,
+            Some(secret) => Some(Hmac::<Sha1>::new_from_slice(secret.as_bytes()).map_err(|_| Stop::Slow)?),
+        };
+        Ok((grant, key))
     }
 }
 
@@ -202,12 +227,17 @@ fn put(wanted: &mut Vec<u8>, text: &[u8]) {
     wanted.extend_from_slice(text);
 }
 
-/// A field that is missing counts as empty; one that is no text is for the handlers.
+/// A field that is missing counts as empty; one that is no text, or longer than any name, is for the handlers.
 fn put_field(wanted: &mut Vec<u8>, fields: &Sorted<'_>, name: &[u8]) -> Outcome<()> {
-    match find(fields, name) {
-        None => put(wanted, b""),
-        Some(value) => put(wanted, &value.text().ok_or(Stop::Slow)?),
+    let Some(value) = find(fields, name) else {
+        put(wanted, b"");
+        return Ok(());
+    };
+    let text = value.text().ok_or(Stop::Slow)?;
+    if text.len() > TEXT_CHARS_MAX && text.iter().filter(|byte| **byte & 0xC0 != 0x80).count() > TEXT_CHARS_MAX {
+        return Err(Stop::Slow);
     }
+    put(wanted, &text);
     Ok(())
 }
 

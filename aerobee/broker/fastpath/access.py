@@ -33,9 +33,10 @@ class FrameAccess:
         self._gate = gate
         self.settings = GuardSettings(self._find_grant, GUARDED_FIELDS)
 
-    def host_of(self, peer: Peer) -> str:
-        """The peer's host, NOBODY_ASKED for one that the gate exempts."""
-        return NOBODY_ASKED if self._gate.exempts(peer) else peer.host_port[0]
+    def host_of(self, peer: Peer) -> str | None:
+        """The peer's host, NOBODY_ASKED for one that the gate exempts; None for one of whom no address is known, such as a
+        peer that had reset the connection before it was accepted."""
+        return NOBODY_ASKED if self._gate.exempts(peer) else peer.host_port[0] or None
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """As Gate.on_change."""

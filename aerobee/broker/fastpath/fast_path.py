@@ -222,7 +222,7 @@ class FastPath:
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
 
-    def host_of(self, connection: Connection) -> str:
+    def host_of(self, connection: Connection) -> str | None:
         """Whom a guard asks for what comes over this connection, for native sockets."""
         return NOBODY_ASKED if self._access is None else self._access.host_of(connection)
 

@@ -3,7 +3,8 @@
 Asked once, and remembered until users or permissions change: whether who signs with this access key may send to this topic, or
 pull this topic for this group, from this host (Gate.grant). Verified for each frame: the signature, HMAC-SHA1 over the values
 of all its fields and its body, for that is what the protocol signs: one frame's says nothing of another. So a request that the
-handlers' gate would refuse is served by no fast path; whatever is not as usual here is left to them, who say why.
+handlers' gate would refuse is served by no fast path; whatever is not as usual here is left to them, who say why. What somebody
+may do is asked and remembered only behind a signature of his: who has none fills no memory and makes nobody look anything up.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, 
 
 FIELDS_MAX = 64  # of a header; one with more is for the handlers
 REMEMBERED_MAX = 10_000  # grants; then all are forgotten
+TEXT_CHARS_MAX = 512  # of an access key, a topic, a group: no name is that long, and a grant is known by them
 _UNDECODABLE = "\ufffd"  # what stands for bytes that are not UTF-8
 
 
@@ -65,27 +67,35 @@ class Guard:
         named = tuple([ext.get(name, "") for name in names])
         if type(access_key) is not str or any(type(text) is not str for text in named):
             return False
+        if len(access_key) > TEXT_CHARS_MAX or any(len(text) > TEXT_CHARS_MAX for text in named):
+            return False
         key = (code, host, access_key, named)
-        grant = self._granted.get(key) or self._ask(key, names)
+        grant = known = self._granted.get(key)
         if grant is None:
+            grant = self._find_grant(
+                code, {ACCESS_KEY: access_key, **dict(zip(names, named, strict=True))}, host
+            )
+            if grant is None:
+                return False
+        if not _is_signed(grant.signing_key, ext, body):
             return False
-        secret = grant.secret
-        if secret is None:
-            return True
-        given = ext.get(SIGNATURE)
-        if type(given) is not str:
-            return False
-        try:
-            content = "".join([ext[name] for name in sorted(ext) if name != SIGNATURE]).encode()
-            return hmac.compare_digest(given.encode(), signature(secret, content + body).encode())
-        except (TypeError, UnicodeEncodeError):
-            return False  # a value that is no text
-
-    def _ask(self, key: tuple[int, str, str, tuple[str, ...]], names: tuple[str, ...]) -> FrameGrant | None:
-        code, host, access_key, named = key
-        grant = self._find_grant(code, {ACCESS_KEY: access_key, **dict(zip(names, named, strict=True))}, host)
-        if grant is not None:
+        if known is None:
+            if not grant.allows():
+                return False
             if len(self._granted) >= REMEMBERED_MAX:
                 self._granted.clear()
             self._granted[key] = grant
-        return grant
+        return True
+
+
+def _is_signed(key: str | None, ext: dict[str, Any], body: bytes | bytearray) -> bool:
+    if key is None:
+        return True
+    given = ext.get(SIGNATURE)
+    if type(given) is not str:
+        return False
+    try:
+        content = "".join([ext[name] for name in sorted(ext) if name != SIGNATURE]).encode()
+        return hmac.compare_digest(given.encode(), signature(key, content + body).encode())
+    except (TypeError, UnicodeEncodeError):
+        return False  # a value that is no text

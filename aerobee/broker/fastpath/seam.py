@@ -196,10 +196,14 @@ class TransactionHooks(Protocol):
 
 
 class FrameGrant(Protocol):
-    """As aerobee.access.gate.Grant: `secret` is the key that has to have signed each frame, None when none is asked for."""
+    """As aerobee.access.gate.Grant: `signing_key` has to have signed each frame, None when no signature is asked for."""
 
     @property
-    def secret(self) -> str | None: ...
+    def signing_key(self) -> str | None: ...
+
+    def allows(self) -> bool:
+        """Whether who signed may do this. Asked once, behind the first right signature."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from aerobee.access.config import AccessConfig
-from aerobee.access.gate import Gate
+from aerobee.access.gate import Gate, Grant
 from aerobee.access.keepers import AccountKeeper, UserKeeper
 from aerobee.access.needs import needs_of
 from aerobee.access.plain_acl import PlainAcl, plain_acl
-from aerobee.access.policies import PolicyType, acl_from_info
+from aerobee.access.policies import Acl, Decision, PolicyEntry, PolicyType, acl_from_info
+from aerobee.access.resource import Action, Resource, topic
 from aerobee.access.users import MemoryTable, User, Users, disabled
 from aerobee.broker.fastpath.access import GUARDED_FIELDS, FrameAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
@@ -249,6 +250,68 @@ def test_a_peer_that_nobody_knows_is_not_served(world: World) -> None:
     backend = world.sending.fast_path._backend
     result = backend.burst(signed(send_frame()), 0, pack_host("10.0.0.1", 1), 1, True, True)
     assert (result.used, list(result.appended)) == (0, [])
+
+
+def test_a_peer_without_an_address_is_not_one_of_whom_nothing_is_asked() -> None:
+    """Who resets a connection before it is accepted has none at some event loops, and what he sent is read all the same."""
+    users = Users(MemoryTable(), MemoryTable())
+    gate = Gate(keeper=UserKeeper(users, CONFIG, lambda: "c"), admin_open=False)
+    assert FrameAccess(gate).host_of(FakePeer(("", 0))) is None  # type: ignore[arg-type]
+
+
+def test_who_has_not_signed_finds_out_nothing_and_fills_nothing(world: World) -> None:
+    """What a user may do is looked up, and remembered, for those only who have his secret."""
+    decided: list[Resource] = []
+    acl = world.users.acls["User:alice"]
+
+    class Watched(Acl):
+        def decide(self, resource: Resource, actions: frozenset[Action], host: str) -> Decision | None:
+            decided.append(resource)
+            return acl.decide(resource, actions, host)
+
+    world.users.acls["User:alice"] = Watched("User:alice", acl.policies)
+    good = signed(send_frame())
+    assert world.is_refused(changed(good, lambda request: request.ext.update(Signature="x" * 28)))
+    assert world.is_refused(changed(good, lambda request: request.ext.pop("Signature")))
+    assert world.is_refused(changed(signed(pull()), lambda request: request.ext.update(queueOffset="1")))
+    assert decided == []
+    assert world.is_served(good)
+    assert decided == [topic("TopicNormal")]
+    assert world.is_served(good)
+    assert decided == [topic("TopicNormal")]
+
+
+def test_names_that_no_topic_has_are_not_remembered(world: World) -> None:
+    """A grant is known by texts of the request: they would take as much memory as a peer likes."""
+    asked: list[str] = []
+    ask = world.gate.grant
+
+    def grant(request: RemotingCommand, host: str) -> Grant | None:
+        asked.append(str(request.ext))
+        return ask(request, host)
+
+    world.gate.grant = grant  # type: ignore[method-assign]
+    root = Credentials("root", "rootsecret")
+    for name in ("x" * 513, "\u952e" * 513, "\n" * 513):
+        assert not world.is_served(signed(send_frame(name), root))
+        assert not world.is_served(signed(pull(consumerGroup=name), root))
+        assert not world.is_served(
+            changed(send_frame(), lambda request, name=name: request.ext.update(AccessKey=name))
+        )  # type: ignore[misc]
+    assert asked == []
+    for _ in range(2):
+        assert not world.is_served(signed(send_frame("\u952e" * 512), root)), "there is no such topic"
+    assert len(asked) == 1
+
+
+def test_a_policy_that_cannot_be_read_is_for_the_handlers(world: World) -> None:
+    """One of another product's making may name a source that is no address: they answer with an error."""
+    entry = PolicyEntry(topic("TopicBatch"), frozenset({Action.PUB}), Decision.ALLOW, ("10.0.0.x",))
+    acl = world.users.copy_of("User:alice")
+    acl.merge(PolicyType.CUSTOM, [entry])
+    world.users.put_acl(acl)
+    assert world.is_refused(signed(send_frame("TopicBatch")))
+    assert world.is_served(signed(send_frame()))
 
 
 def test_peers_of_an_open_listener_are_asked_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
