@@ -17,6 +17,7 @@ from aerobee.access.gate import Grant
 from aerobee.access.needs import Need, needs_of
 from aerobee.access.plain_acl import Account, PlainAcl
 from aerobee.access.policies import SUBJECT_PREFIX, Acl, Decision
+from aerobee.access.resource import NAME_CHARS_MAX
 from aerobee.access.users import User, Users, UserStatus, UserType
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.remoting.codes import ResponseCode, request_name
@@ -97,10 +98,15 @@ class UserKeeper:
             self._remembered.clear()
             self._version = self.users.version
         key = (name, need, host)
-        if key not in self._remembered:
-            acl = self.users.acls.get(SUBJECT_PREFIX + name) or Acl(SUBJECT_PREFIX + name)
-            self._remembered[key] = acl.decide(need.resource, need.actions, host)
-        return self._remembered[key]
+        if key in self._remembered:
+            return self._remembered[key]
+        acl = self.users.acls.get(SUBJECT_PREFIX + name) or Acl(SUBJECT_PREFIX + name)
+        decision = acl.decide(need.resource, need.actions, host)
+        if (
+            len(need.resource.name) <= NAME_CHARS_MAX
+        ):  # a longer one names nothing, and takes what memory a client likes
+            self._remembered[key] = decision
+        return decision
 
 
 @dataclass(slots=True)

@@ -96,6 +96,18 @@ def test_a_decision_is_forgotten_when_permissions_change() -> None:
     assert "no matched policies" in refusal(gate, request(SEND, b="orders"))
 
 
+def test_a_decision_about_a_name_that_nothing_has_is_not_remembered() -> None:
+    """Who has a key, and may do nothing with it, would fill the memory with names of megabytes."""
+    keeper = UserKeeper(users(), CONFIG, lambda: "DefaultCluster")
+    gate = Gate(keeper=keeper, admin_open=False)
+    assert refusal(gate, request(SEND, b="b" * 255))
+    remembered = len(keeper._remembered)
+    assert remembered == 1
+    for name in ("b" * 256, "orders" + "b" * 256, "%RETRY%" + "b" * 4_000_000):
+        assert bool(refusal(gate, request(SEND, b=name))) != name.startswith("orders")
+    assert len(keeper._remembered) == remembered
+
+
 def test_without_authorization_a_signature_is_enough() -> None:
     gate = closed(users(), AccessConfig(authentication_enabled=True, init_authentication_user=FIRST))
     assert refusal(gate, request(SEND, b="bills")) == ""
