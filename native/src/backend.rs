@@ -310,7 +310,8 @@ impl State {
     /// Serve one frame, whose body begins at `body_at`.
     fn frame(&mut self, burst: &mut Burst<'_>, kind: u8, frame: &[u8], body_at: usize) -> Outcome<()> {
         let (header, body) = (&frame[8..body_at], &frame[body_at..]);
-        let mut fields = if self.guard.is_some() { Fields::with_all() } else { Fields::new() };
+        let is_guarded = self.guard.is_some() && !matches!(burst.asked, Asked::Nothing);
+        let mut fields = if is_guarded { Fields::with_all() } else { Fields::new() };
         match kind {
             0 => {
                 let read = json_header::parse(header, &mut fields).filter(|read| read.has_fields).ok_or(Stop::Slow)?;
@@ -339,6 +340,9 @@ impl State {
     /// Let a frame through to the families, where there is a guard.
     fn guarded(&mut self, burst: &Burst<'_>, code: i64, fields: &mut Fields<'_>, body: &[u8], is_binary: bool) -> Outcome<()> {
         let Some(guard) = &mut self.guard else { return Ok(()) };
+        if matches!(burst.asked, Asked::Nothing) {
+            return Ok(());
+        }
         let fields = fields.take_sorted();
         let appender = &mut self.shared.appender;
         let shown = Shown { code, fields: &fields, body, is_binary };
