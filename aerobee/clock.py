@@ -69,6 +69,22 @@ class _HeapTimer:
         self.cancelled = True
 
 
+def to_next_step(now: float, interval_s: float) -> float:
+    """Seconds from `now` to a whole multiple of `interval_s`: the next one, or the one behind it when that is near."""
+    if interval_s <= 0:
+        return 0.0
+    left_s = interval_s - now % interval_s
+    return left_s if left_s > interval_s / 4 else left_s + interval_s
+
+
+def in_step(clock: Clock, interval_s: float) -> float:
+    """How long a periodic timer waits for its next turn: about `interval_s`, and until the others of its kind are due.
+
+    Timers that are in step share one wake-up of an idle process. A clock that somebody moves keeps intervals as they are.
+    """
+    return to_next_step(clock.monotonic(), interval_s) if isinstance(clock, SystemClock) else interval_s
+
+
 WALL_LOOK_S = 10.0
 
 

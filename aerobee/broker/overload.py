@@ -16,6 +16,8 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from aerobee.clock import to_next_step
+
 SAMPLE_S = 0.1
 IDLE_SAMPLE_S = 1.0  # while nobody asks: a broker without work should cost nothing
 PENDING_EVERY = 10  # samples between two looks at what peers have not read: that asks every connection
@@ -131,7 +133,7 @@ class Overload:
         self.observe(round(self._late_ms()), self._last_pending_bytes)
         self.is_idle = not self._was_asked and not self.last_reason
         self._was_asked = False
-        self._arm(IDLE_SAMPLE_S if self.is_idle else SAMPLE_S)
+        self._arm(to_next_step(self._now(), IDLE_SAMPLE_S) if self.is_idle else SAMPLE_S)
 
     def _late_ms(self) -> float:
         """How late the sample is, without what stalls took since it was armed; not below 0."""

@@ -24,7 +24,7 @@ from datetime import date, datetime
 from typing import Any
 
 from aerobee.broker.metrics import Registry
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock, Timer, in_step
 
 MINUTE_STEP_S, MINUTE_KEPT = 10, 7
 HOUR_STEP_S, HOUR_KEPT = 600, 7
@@ -274,7 +274,7 @@ class BrokerStats:
 
     def start(self) -> None:
         """Sample each second until stop()."""
-        self._timer = self._clock.call_later(RATE_STEP_S, self._tick)
+        self._timer = self._clock.call_later(in_step(self._clock, RATE_STEP_S), self._tick)
 
     def stop(self) -> None:
         """Take no more samples."""
@@ -314,7 +314,7 @@ class BrokerStats:
 
     def _tick(self) -> None:
         self.sample()
-        self._timer = self._clock.call_later(RATE_STEP_S, self._tick)
+        self._timer = self._clock.call_later(in_step(self._clock, RATE_STEP_S), self._tick)
 
     # --- helpers
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock, Timer, in_step
 from aerobee.errors import StoreError
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
@@ -156,7 +156,8 @@ class LogFlusher:
         self._finish(end)
 
     def _arm(self) -> None:
-        self._timer = self._clock.call_later(self._config.flush_interval_commit_log / 1000, self._on_interval)
+        interval_s = self._config.flush_interval_commit_log / 1000
+        self._timer = self._clock.call_later(in_step(self._clock, interval_s), self._on_interval)
 
     def _on_interval(self) -> None:
         if not self._running:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from aerobee.clock import Clock
+from aerobee.clock import Clock, in_step
 from aerobee.errors import StoreFull
 from aerobee.store.checkpoint import Checkpoint, CheckpointFile
 from aerobee.store.commit_log import CommitLog
@@ -61,7 +61,7 @@ class QueueUpkeep:
         await self._make_spares()
         thorough_at = self._clock.monotonic() + self._config.flush_consume_queue_thorough_interval / 1000
         while not self._flushed.failed:
-            await self._clock.sleep(self._config.flush_interval_consume_queue / 1000)
+            await self._clock.sleep(in_step(self._clock, self._config.flush_interval_consume_queue / 1000))
             if self._flushed.failed:
                 return
             await self._make_spares()

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.timer_service import TimerService
-from aerobee.clock import Clock, Timer
+from aerobee.clock import Clock, Timer, in_step
 from aerobee.errors import StoreError
 from aerobee.store.disk import Disk
 from aerobee.store.json_file import save_config_file
@@ -89,7 +89,7 @@ class TimerSaver:
             self._timer = None
 
     def _arm(self) -> None:
-        self._timer = self._clock.call_later(self._interval_ms() / 1000, self._tick)
+        self._timer = self._clock.call_later(in_step(self._clock, self._interval_ms() / 1000), self._tick)
 
     def _tick(self) -> None:
         self._arm()

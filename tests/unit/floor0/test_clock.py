@@ -1,6 +1,8 @@
 import asyncio
 
-from aerobee.clock import AdvancingClock, ManualClock
+import pytest
+
+from aerobee.clock import AdvancingClock, ManualClock, SystemClock, in_step, to_next_step
 
 
 def test_manual_clock_runs_due_timers_in_order_and_shows_their_moment():
@@ -31,3 +33,23 @@ async def test_advancing_clock_runs_timers_in_real_time_too():
     clock.call_later(0.01, fired.set)
     await asyncio.wait_for(fired.wait(), 30)
     assert clock.monotonic() - set_at >= 0.01
+
+
+def test_periodic_timers_fall_into_step():
+    """Whenever two of them began, they are due together after a turn at most; none waits less than a quarter, nor twice."""
+    for interval_s in (0.5, 1.0):
+        for now in (0.0, 17.3, 1_000_000.999):
+            waits = to_next_step(now, interval_s)
+            assert interval_s / 4 < waits <= interval_s * 5 / 4
+            assert (now + waits) % interval_s == pytest.approx(0, abs=1e-6) or (
+                now + waits
+            ) % interval_s == pytest.approx(interval_s, abs=1e-6)
+    assert to_next_step(5.0, 0.0) == 0.0
+    assert to_next_step(4.9999999, 1.0) == pytest.approx(1.0, abs=1e-3), (
+        "a timer that came a moment early is not run twice"
+    )
+
+
+def test_a_clock_that_is_moved_keeps_intervals():
+    assert in_step(ManualClock(), 0.5) == 0.5
+    assert 0.125 < in_step(SystemClock(), 0.5) <= 0.625
