@@ -22,7 +22,7 @@ from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_pull import QueuePull
 from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, give_back_after
-from aerobee.client.consumer.worker_pool import WorkerPool
+from aerobee.client.consumer.worker_pool import WorkerPool, is_of_handler
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 
@@ -98,14 +98,14 @@ class Consumption:
                     returned is not None and inspect.isawaitable(returned)
                 ):
                     await returned
-            except asyncio.CancelledError:
-                if not self._was_overdue():
-                    raise
-                await self._failed(work, self._overdue_verdict(messages))
-                continue
-            except Exception as error:
+            except BaseException as error:
                 # The outermost edge of the user's code: whatever it raises means "not consumed".
-                await self._raised(work, error)
+                if isinstance(error, asyncio.CancelledError) and self._was_overdue():
+                    await self._failed(work, self._overdue_verdict(messages))
+                elif is_of_handler(error):
+                    await self._raised(work, error)
+                else:
+                    raise
                 continue
             if self._overdue:
                 self._was_overdue()  # it ended by itself just then
@@ -116,7 +116,7 @@ class Consumption:
             if pull.room is not None:
                 pull.room_made()
 
-    async def _raised(self, work: Work, error: Exception) -> None:
+    async def _raised(self, work: Work, error: BaseException) -> None:
         messages = work[2]
         if isinstance(error, (RetryLater, Reject)):
             log.info("group %s does not consume %s: %r", self._group, messages[0], error)

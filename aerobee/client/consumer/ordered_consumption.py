@@ -21,7 +21,7 @@ from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.ordered_queue import OrderedQueue, OrderPolicy
 from aerobee.client.consumer.queue_pull import QueuePull
 from aerobee.client.consumer.verdict import GiveBack, RetryLater, give_back_after
-from aerobee.client.consumer.worker_pool import WorkerPool, one_by_one
+from aerobee.client.consumer.worker_pool import WorkerPool, is_of_handler, one_by_one
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.clock import Timer
@@ -199,8 +199,10 @@ class OrderedConsumption:
                 returned = self._handler(messages[0] if single else messages)
                 if returned is not None and inspect.isawaitable(returned):
                     await returned
-            except Exception as error:
+            except BaseException as error:
                 # The outermost edge of the user's code: whatever it raises means "not consumed".
+                if not is_of_handler(error):
+                    raise
                 if not line.revoked:
                     await self._failed(line, messages, error)
                 continue
@@ -212,7 +214,7 @@ class OrderedConsumption:
             pull.room_made()
         return True
 
-    async def _failed(self, line: _Line, messages: list[ReceivedMessage], error: Exception) -> None:
+    async def _failed(self, line: _Line, messages: list[ReceivedMessage], error: BaseException) -> None:
         self.failed_count += len(messages)
         ordered, clock = line.ordered, self._session.clock
         verdict = give_back_after(error)

@@ -19,7 +19,7 @@ from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, is
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.subscription import Subscription
 from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
-from aerobee.client.consumer.worker_pool import WorkerPool, one_by_one
+from aerobee.client.consumer.worker_pool import WorkerPool, is_of_handler, one_by_one
 from aerobee.client.session import Session
 from aerobee.client.tasks import Tasks
 from aerobee.errors import AerobeeError, RemoteError
@@ -175,8 +175,10 @@ class PopPush:
             log.info("group %s does not consume %s: %r", self._group, messages[0], error)
             verdict = give_back_after(error)
             after_s = error.after if isinstance(error, RetryLater) else None
-        except Exception as error:
+        except BaseException as error:
             # The outermost edge of the user's code: whatever it raises means "not consumed".
+            if not is_of_handler(error):
+                raise
             log.exception("handler of group %s failed for %s", self._group, messages)
             verdict = GiveBack(error=error_text(error))
         try:

@@ -55,7 +55,7 @@ class WorkerPool(Generic[T]):
         elif self._worker_count < self._concurrency:
             self._waking = True
             self._worker_count += 1
-            self._tasks.spawn(self._work(), f"consumer-worker-{self._worker_count}")
+            self._tasks.spawn(self._serve(), f"consumer-worker-{self._worker_count}")
 
     @property
     def busy(self) -> int:
@@ -100,6 +100,14 @@ class WorkerPool(Generic[T]):
             self._idle.append(idle)
             await idle
 
+    async def _serve(self) -> None:
+        try:
+            await self._work()
+        finally:
+            self._worker_count -= (
+                1  # a handler that cancels the task it runs in ends a worker: another takes its place
+            )
+
     async def stop(self, timeout_s: float) -> bool:
         """Take no more from the line and wait for the calls that run. False when some still run after the time."""
         self._stopped = True
@@ -113,6 +121,18 @@ class WorkerPool(Generic[T]):
         except TimeoutError:
             return False
         return True
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Whether what a handler call raised means "not consumed", instead of the end of its worker or of the program.
+
+    A handler that awaits a task which somebody cancelled raises CancelledError too, without being cancelled itself. Call it
+    in the worker's task.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        worker = asyncio.current_task()
+        return worker is None or not worker.cancelling()
+    return not isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
 
 
 def one_by_one(

@@ -24,7 +24,7 @@ class SendSemaphore:
         self.taken = 0
         self.is_watched = False
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._emptied: asyncio.Future[None] | None = None
+        self._emptied: list[asyncio.Future[None]] = []
 
     async def wait(self) -> None:
         """Take a slot as soon as it is our turn."""
@@ -39,9 +39,7 @@ class SendSemaphore:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self.give_back()  # it was handed to us and we do not use it
-            elif waiter in self._waiters:
-                self._waiters.remove(waiter)
-            raise
+            raise  # a cancelled waiter is passed over when its turn comes: to look for it would cost n for each of n
 
     def give_back(self) -> None:
         """Hand the slot to who waits longest, or free it."""
@@ -52,13 +50,17 @@ class SendSemaphore:
                 waiter.set_result(None)  # the slot stays taken: it is the waiter's now
                 return
         self.taken -= 1
-        self.is_watched = self._emptied is not None
-        if self._emptied is not None and not self.taken and not self._emptied.done():
-            self._emptied.set_result(None)
+        self.is_watched = bool(self._emptied)
+        if not self.taken:
+            for emptied in self._emptied:
+                if not emptied.done():
+                    emptied.set_result(None)
+            self._emptied.clear()
 
     async def emptied(self) -> None:
         """Return when no slot is taken."""
         if self.taken:
-            self._emptied = asyncio.get_running_loop().create_future()
+            emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._emptied.append(emptied)
             self.is_watched = True
-            await self._emptied
+            await emptied

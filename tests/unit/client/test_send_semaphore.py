@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 import pytest
 
@@ -68,3 +69,36 @@ async def test_emptied_returns_with_the_last_slot() -> None:
     assert not emptied.done()
     slots.give_back()
     await emptied
+
+
+async def test_all_who_wait_for_it_to_empty_are_told() -> None:
+    slots = SendSemaphore(1)
+    slots.taken += 1
+    waiting = [await started(asyncio.create_task(slots.emptied())) for _ in range(3)]
+    waiting[1].cancel()
+    slots.give_back()
+    await waiting[0]
+    await waiting[2]
+
+
+async def test_cancelled_waiters_are_passed_over_without_a_search_for_each() -> None:
+    slots = SendSemaphore(1)
+    slots.taken += 1
+    compared = 0
+
+    class Line(deque[asyncio.Future[None]]):
+        def remove(self, value: asyncio.Future[None]) -> None:
+            nonlocal compared
+            compared += self.index(value) + 1
+            super().remove(value)
+
+    slots._waiters = Line()
+    waiting = [await started(asyncio.create_task(slots.wait())) for _ in range(50)]
+    last = await started(asyncio.create_task(slots.wait()))
+    for each in reversed(waiting):
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    slots.give_back()
+    await last
+    slots.give_back()
+    assert (compared, slots.taken, slots.is_watched) == (0, 0, False)

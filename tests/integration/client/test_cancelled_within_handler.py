@@ -1,0 +1,78 @@
+"""A handler that ends with CancelledError, or another BaseException of its own, fails as with any error: no worker is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PushConsumer
+from aerobee.message import Message
+from aerobee.testing import LocalCluster
+from tests.waiting import wait_until
+
+
+class Outcome(BaseException):
+    """As test tools raise them."""
+
+
+async def await_what_was_cancelled():
+    other = asyncio.create_task(asyncio.sleep(3600))
+    await asyncio.sleep(0)
+    other.cancel()
+    await other
+
+
+async def raise_an_outcome():
+    raise Outcome("not an Exception")
+
+
+FORMS = {
+    "concurrent": ConsumerConfig(consume_from=ConsumeFrom.FIRST, concurrency=1, drain_s=1.0),
+    "orderly": ConsumerConfig(
+        consume_from=ConsumeFrom.FIRST, concurrency=1, drain_s=1.0, orderly=True, suspend_s=0.05
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("fail", [await_what_was_cancelled, raise_an_outcome])
+async def test_messages_go_on_after_it_and_the_message_is_given_back(
+    aerobee_cluster: LocalCluster, form, fail, caplog
+):
+    await aerobee_cluster.create_topic("orders", 1)
+    handled = []
+
+    async def handle(message):
+        handled.append(message.body)
+        if message.body == b"bad" and handled.count(b"bad") == 1:
+            await fail()
+
+    addresses = aerobee_cluster.nameserver_address
+    async with aerobee_cluster.producer() as producer:
+        await producer.send(Message("orders", b"bad"))
+        await producer.send(Message("orders", b"good"))
+    async with PushConsumer(addresses, "G", {"orders": "*"}, handle, config=FORMS[form]) as consumer:
+        await wait_until(lambda: b"good" in handled)
+        assert consumer._consumption.failed_count == 1
+    assert any("failed for" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_handler_that_cancels_its_own_task_costs_no_worker(broker):
+    handled = []
+
+    async def handle(message):
+        handled.append(message.body)
+        if message.body == b"bad":
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, concurrency=1, drain_s=1.0)
+    async with (
+        Producer(broker.address, "PG") as producer,
+        PushConsumer(broker.address, "G", {"orders": "*"}, handle, config=config),
+    ):
+        await producer.send(Message("orders", b"bad"))
+        await wait_until(lambda: b"bad" in handled)
+        await producer.send(Message("orders", b"good"))
+        await wait_until(lambda: b"good" in handled)
