@@ -104,9 +104,8 @@ class WorkerPool(Generic[T]):
         try:
             await self._work()
         finally:
-            self._worker_count -= (
-                1  # a handler that cancels the task it runs in ends a worker: another takes its place
-            )
+            # A handler that cancels the task it runs in ends a worker: another one takes its place.
+            self._worker_count -= 1
 
     async def stop(self, timeout_s: float) -> bool:
         """Take no more from the line and wait for the calls that run. False when some still run after the time."""
