@@ -231,7 +231,7 @@ async def run_pytest(directory: Path, *arguments: str) -> tuple[int, str]:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             output, _ = await process.communicate()
     finally:
         with contextlib.suppress(ProcessLookupError):
