@@ -351,15 +351,19 @@ _ALL = (
     ),
 )
 MUTATIONS = {each.name: each for each in _ALL}
+SEEDS_TO_NOTICE = 30
 HISTORIES = tuple(each.name for each in _ALL[:6])
 
 
 def noticed(mutation: Mutation, seeds: range) -> tuple[int, str, str] | None:
-    """(seed, checker, what it said) of the first life that notices; None when none does."""
+    """(seed, checker, what it said) of the first life that one of the mutation's checkers ends; None when none does.
+
+    Another checker may be the first to notice: a life ends with it, and the next one is looked at.
+    """
     for seed in seeds:
         with mutation.break_():
             outcome = run_seed(seed, scenario=SCENARIOS[mutation.scenario])
-        if outcome.failure:
+        if outcome.failure and outcome.checker in [each.value for each in mutation.checkers]:
             return seed, outcome.checker, outcome.failure
     return None
 
@@ -367,4 +371,4 @@ def noticed(mutation: Mutation, seeds: range) -> tuple[int, str, str] | None:
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     for name in sys.argv[1:] or MUTATIONS:
-        print(name, MUTATIONS[name].scenario, noticed(MUTATIONS[name], range(6)), flush=True)
+        print(name, MUTATIONS[name].scenario, noticed(MUTATIONS[name], range(SEEDS_TO_NOTICE)), flush=True)

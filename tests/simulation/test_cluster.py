@@ -18,12 +18,11 @@ from aerobee.simulation.fleet import run_all, run_groups
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.run import groups_of, run_group, run_seed, start_of
 from aerobee.simulation.scenarios import SCENARIOS
-from tests.simulation.cluster_mutations import HISTORIES, MUTATIONS, noticed
+from tests.simulation.cluster_mutations import HISTORIES, MUTATIONS, SEEDS_TO_NOTICE, noticed
 
 SEEDS = min(int(os.environ.get("AEROBEE_SEEDS", "0")), 100_000) or 2_000
 LONG_SEEDS = 12
 SCENARIO_SEEDS = 1
-SEEDS_TO_NOTICE = 6
 MINUTES, LONG_MINUTES = 0.02, 0.2
 JOBS = 2
 
@@ -86,9 +85,7 @@ def test_a_scenario_keeps_the_promises(name: str) -> None:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_noticed_by_its_checker(name: str) -> None:
     found = noticed(MUTATIONS[name], range(SEEDS_TO_NOTICE))
-    assert found is not None, f"{SEEDS_TO_NOTICE} lives without a promise broken"
-    _, checker, failure = found
-    assert checker in [each.value for each in MUTATIONS[name].checkers], failure
+    assert found is not None, f"{SEEDS_TO_NOTICE} lives, and none of its checkers noticed"
 
 
 def test_the_histories_are_among_the_mutations() -> None:
