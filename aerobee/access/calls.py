@@ -85,19 +85,16 @@ class AccessCalls:
         return request.reply()
 
     def delete_acl(self, users: Users, request: RemotingCommand) -> Reply:
-        """3008: one resource of a policy, a policy, or all of a subject."""
+        """3008: one resource of one policy, of Custom unless Default is said; without a resource all of a subject.
+
+        As AuthorizationMetadataManagerImpl.deleteAcl, but nothing said of the subject is no fault: a change may be made again.
+        """
         subject = checked_subject(request.text("subject"))
-        resource, kind = request.field("resource"), request.field("policyType")
-        if not resource and not kind:
-            users.remove_acl(subject)
-            return request.reply()
-        if kind and kind.upper() not in PolicyType.__members__:
+        resource, kind = request.field("resource"), request.field("policyType") or PolicyType.CUSTOM.name
+        if kind.upper() not in PolicyType.__members__:
             raise UsageError(f"policyType {kind!r} is neither Custom nor Default")
         acl = users.copy_of(subject)
-        kinds = [PolicyType[kind.upper()]] if kind else list(acl.policies)
-        for each in kinds:
-            acl.remove(each, parse_resource(resource) if resource else None)
-        if acl.policies:
+        if resource and acl.remove(PolicyType[kind.upper()], parse_resource(resource)):
             users.put_acl(acl)
         else:
             users.remove_acl(subject)

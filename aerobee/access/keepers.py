@@ -25,6 +25,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import ACCESS_KEY, is_signed_with
 
 REMEMBERED_MAX = 10_000
+SHOWN_CHARS_MAX = NAME_CHARS_MAX + 80  # a whole name of the longest, with what it takes
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class UserKeeper:
             if self._decide(name, need, host) is not Decision.ALLOW:
                 said = "the decision is deny" if self._decide(name, need, host) else "no matched policies"
                 _refuse(
-                    f"User:{name} has no permission to access {need.resource} from {host}, {said}: it takes {need}"
+                    f"User:{name} has no permission to access {_shown(str(need.resource))} from {host}, {said}: it takes {_shown(str(need))}"
                 )
 
     def _decide(self, name: str, need: Need, host: str) -> Decision | None:
@@ -174,7 +175,7 @@ class AccountKeeper:
         for need in _needs(request, self.cluster()):
             if not account.may(need):
                 _refuse(
-                    f"No default permission for {need.resource} of accessKey={account.access_key} from {host}: it takes {need}"
+                    f"No default permission for {_shown(str(need.resource))} of accessKey={account.access_key} from {host}: it takes {_shown(str(need))}"
                 )
 
 
@@ -182,11 +183,13 @@ def _needs(request: RemotingCommand, cluster: str) -> tuple[Need, ...]:
     try:
         return needs_of(request, cluster)
     except (AerobeeError, ValueError, TypeError, RecursionError) as error:
-        _refuse(f"what {request_name(request.code)} asks for cannot be read: {error}")
+        _refuse(f"what {request_name(request.code)} asks for cannot be read: {_shown(str(error))}")
 
 
 def _shown(text: str) -> str:
-    return text[:80] if text.isprintable() else repr(text[:80])
+    """What a stranger wrote, bounded: a name may have as many bytes as a frame."""
+    shown = text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}… ({len(text)} characters)"
+    return shown if shown.isprintable() else repr(shown)
 
 
 def _refuse(remark: str) -> NoReturn:

@@ -87,9 +87,9 @@ class Acl:
             )
         self.policies[kind] = list(by_resource.values())
 
-    def remove(self, kind: PolicyType, resource: Resource | None) -> bool:
-        """Take out one resource, or a whole policy. Returns whether anything is left of the subject."""
-        kept = [entry for entry in self.policies.get(kind, ()) if resource and entry.resource != resource]
+    def remove(self, kind: PolicyType, resource: Resource) -> bool:
+        """Take out one resource of one policy. Returns whether anything is left of the subject."""
+        kept = [entry for entry in self.policies.get(kind, ()) if entry.resource != resource]
         self.policies.pop(kind, None)
         if kept:
             self.policies[kind] = kept

@@ -33,6 +33,7 @@ class RocksTable:
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).mkdir(mode=0o700, exist_ok=True)  # the library's files are for all to read
+            Path(path).chmod(0o700)  # one that was there, too
             self._rows: Any = rocksdict.Rdict(path, options)
         except Exception as error:  # the library has one for everything
             raise StoreError(f"{path} cannot be opened: {error}", path=path) from error

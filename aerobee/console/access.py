@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,11 +21,13 @@ from aerobee.clock import Clock
 from aerobee.console.cluster_users import ClusterUsers
 from aerobee.console.config import ConsoleConfig
 from aerobee.console.users import Role, User, hash_password, is_password, load_users
-from aerobee.errors import AerobeeError
+from aerobee.errors import AerobeeError, UsageError
 
+log = logging.getLogger(__name__)
 COOKIE = "aerobee_console"
 SESSION_S = 12 * 3600.0
 SESSIONS_MAX = 1_000
+CHECKED_S = 5.0  # a user of the cluster who is deleted, disabled or given another role is noticed with the first request after this
 TRIES_MAX, TRIES_S = 5, 60.0  # wrong passwords of one address
 HEADERS = {
     "Content-Security-Policy": (
@@ -49,6 +52,8 @@ class Session:
     user: User
     csrf: str
     until_s: float
+    is_of_cluster: bool = False
+    check_at_s: float = 0.0  # when to look again what the cluster says of the user
 
 
 class Access:
@@ -94,6 +99,7 @@ class Access:
         if len(tries) >= TRIES_MAX:
             return f"{TRIES_MAX} wrong passwords from {address}: wait a minute"
         user = (self._users or {}).get(name)
+        is_of_cluster = user is None
         # An unknown name costs what a known one does.
         is_right = await asyncio.to_thread(is_password, user or self._dummy, password)
         if user is None and self._by_cluster is not None:
@@ -112,15 +118,46 @@ class Access:
         while len(self._sessions) >= SESSIONS_MAX:
             self._sessions.pop(next(iter(self._sessions)))
         cookie = secrets.token_urlsafe(32)
-        session = self._sessions[cookie] = Session(user, secrets.token_urlsafe(24), now + SESSION_S)
+        session = self._sessions[cookie] = Session(
+            user, secrets.token_urlsafe(24), now + SESSION_S, is_of_cluster, now + CHECKED_S
+        )
         return cookie, session
 
     def logout(self, request: web.Request) -> None:
         self._sessions.pop(request.cookies.get(COOKIE, ""), None)
 
+    async def check_user(self, request: web.Request) -> None:
+        """End the session of a user whom the cluster has no longer, or give it the role that he has now.
+
+        Asked with each request, answered by the cluster once in CHECKED_S. One that cannot be asked changes nothing: nothing can be
+        done at it either.
+        """
+        cookie = request.cookies.get(COOKIE, "")
+        session, now = self._sessions.get(cookie), self._clock.monotonic()
+        if (
+            session is None
+            or not session.is_of_cluster
+            or now < session.check_at_s
+            or self._by_cluster is None
+        ):
+            return
+        session.check_at_s = now + CHECKED_S
+        try:
+            user = await self._by_cluster.user_of(session.user.name, request.remote or "")
+        except UsageError:
+            user = None  # he may not even look any more
+        except AerobeeError as error:
+            log.warning("who %s is now cannot be asked, his session goes on: %s", session.user.name, error)
+            return
+        if user is None:
+            self._sessions.pop(cookie, None)
+        else:
+            session.user = user
+
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse, or let it through; either way with the headers."""
+        await self.check_user(request)
         refusal = self._refusal(request)
         if refusal is not None:
             response: web.StreamResponse = web.json_response({"error": refusal[1]}, status=refusal[0])

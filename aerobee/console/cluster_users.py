@@ -12,6 +12,7 @@ from dataclasses import replace
 from aerobee.access.policies import SUBJECT_PREFIX, Acl, Decision, PolicyEntry, PolicyType
 from aerobee.access.resource import Action, cluster, parse_action, parse_resource
 from aerobee.client import Admin, ClientConfig
+from aerobee.client.results import BrokerInfo
 from aerobee.console.users import Role, User
 from aerobee.errors import UsageError
 
@@ -30,11 +31,10 @@ class ClusterUsers:
         `host`: the browser's address. Raises RemoteSystemError where no users are kept, UsageError where a broker does not verify keys
         or the user may not even look.
         """
-        found = [each for each in await self._admin.users() if each.name == name]
-        brokers = [info for info in await self._admin.brokers() if info.broker_id == 0]
-        if not found or not secret_key or not all(each.is_enabled for each in found) or not brokers:
+        known = await self._known(name)
+        if known is None or not secret_key:
             return None
-        broker = brokers[0]
+        is_super, broker = known
         # A broker that takes any key (a white list, an open listener) would let everybody in.
         if await self._is_key(name, secrets.token_hex(), broker.address):
             raise UsageError(
@@ -43,10 +43,26 @@ class ClusterUsers:
             )
         if not await self._is_key(name, secret_key, broker.address):
             return None
-        if all(each.is_super for each in found):
+        return await self._with_role(name, is_super, broker.cluster, host)
+
+    async def user_of(self, name: str, host: str) -> User | None:
+        """The user with the role that he has now; None for one who is gone or disabled. The key is not asked for. Raises as verified()."""
+        known = await self._known(name)
+        return None if known is None else await self._with_role(name, known[0], known[1].cluster, host)
+
+    async def _known(self, name: str) -> tuple[bool, BrokerInfo] | None:
+        """Whether the user is an administrator, and a master to ask; None for one who is not known, or disabled somewhere."""
+        found = [each for each in await self._admin.users() if each.name == name]
+        brokers = [info for info in await self._admin.brokers() if info.broker_id == 0]
+        if not found or not all(each.is_enabled for each in found) or not brokers:
+            return None
+        return all(each.is_super for each in found), brokers[0]
+
+    async def _with_role(self, name: str, is_super: bool, cluster_name: str, host: str) -> User:
+        if is_super:
             return User(name, Role.ADMIN)
         acl = await self._acl(name)
-        wanted = cluster(broker.cluster)
+        wanted = cluster(cluster_name)
         for role, action in ((Role.OPERATOR, Action.UPDATE), (Role.VIEWER, Action.GET)):
             if acl.decide(wanted, frozenset({action}), host) is Decision.ALLOW:
                 return User(name, role)

@@ -320,6 +320,9 @@ class ConsoleServer:
             while True:
                 waiting = waiting or asyncio.ensure_future(anext(events))
                 done, _ = await asyncio.wait((waiting,), timeout=KEEP_ALIVE_S)
+                await self._access.check_user(request)
+                if self._access.session_of(request) is None:
+                    return response  # logged out, or gone from the cluster
                 if not done:
                     self.snapshot.asked()
                     await response.write(b": still here\n\n")

@@ -8,6 +8,7 @@ import typer
 
 from aerobee.access.resource import parse_action, parse_resource
 from aerobee.client.admin.access import CUSTOM, DEFAULT
+from aerobee.errors import UsageError
 from aerobee.ops.clients import open_admin
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.output import Output
@@ -149,8 +150,8 @@ def delete(
     user: UserArgument,
     resource: Annotated[str | None, typer.Argument(metavar="[RESOURCE]", help="Of this one only.")] = None,
     default: Annotated[
-        bool | None, typer.Option("--default/--custom", help="In one policy only; in both unless set.")
-    ] = None,
+        bool, typer.Option("--default/--custom", help="Of the Default policy, not of the Custom one.")
+    ] = False,
     yes: Yes = False,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
@@ -159,8 +160,10 @@ def delete(
     """Take back what was said of a resource, or all that was said of a user."""
     out = Output(as_json)
     name = str(parse_resource(resource)) if resource is not None else None
-    policy = None if default is None else DEFAULT if default else CUSTOM
-    about = f"about {name or 'everything'} of user {user}"
+    if name is None and default:
+        raise UsageError("--default is of one RESOURCE: without one all is taken back, of both policies")
+    policy = DEFAULT if default else CUSTOM
+    about = f"about {name or 'everything'} of user {user}" + (f" in the {policy} policy" if name else "")
     ask(f"Take back what is said {about}?", yes)
 
     async def command(stop: Stop) -> None:

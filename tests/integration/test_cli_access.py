@@ -89,6 +89,7 @@ async def test_what_is_wrong_is_said_before_anything_is_asked(tmp_path: Path) ->
             (("user", "create", "alice", "--secret-env", "NOTHING"), 2, "this variable is not set"),
             (("user", "update", "alice"), 2, "nothing is to be changed"),
             (("acl", "allow", "alice", "orders", "--action", "Pub"), 2, "resource 'orders' is not"),
+            (("acl", "delete", "alice", "--default", "--yes"), 2, "--default is of one RESOURCE"),
             (("acl", "allow", "alice", "Topic:orders", "--action", "Fly"), 2, "action 'Fly' is unknown"),
         ):
             found, document, _ = await aerobee(cluster, *arguments)
@@ -116,6 +117,8 @@ async def test_what_servers_tell_differently_is_shown_twice(tmp_path: Path) -> N
         ]  # fmt: skip
         assert list(await admin.policies()) == wanted
         assert await admin.policies("nobody") == ()
+        await admin.delete_policy("bob", "Group:b")  # of the Custom policy, where nothing is said of it
+        assert [each.resource for each in await admin.policies("bob")] == ["Group:b", "Topic:a"]
         await admin.delete_policy("bob", "Group:b", policy=DEFAULT)
         assert [each.resource for each in await admin.policies("bob")] == ["Topic:a"]
         # A NameServer that lost the user: the list says who knows it.

@@ -17,6 +17,7 @@ import pytest
 
 from aerobee import Message
 from aerobee.client import Admin
+from aerobee.console import access as console_access
 from aerobee.console.config import ConsoleConfig
 from aerobee.console.server import ConsoleServer
 from aerobee.console.users import Role, User, hash_password, is_password, load_users
@@ -509,6 +510,57 @@ async def test_users_of_the_cluster_log_in_with_their_keys(tmp_path: Path) -> No
             assert "verasecret" not in audit.read_text()
             async with aiohttp.ClientSession() as session, session.get(f"{server.url}api/overview") as answer:
                 assert answer.status == 401
+        finally:
+            await server.stop()
+
+
+async def test_a_session_ends_with_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_access, "CHECKED_S", 0.2)
+    async with (
+        running(Cluster(tmp_path, USERS)) as closed,
+        Admin(closed.server.address, client=client("root")) as admin,
+    ):
+        for name in ("otto", "vera"):
+            await admin.create_user(name, f"{name}secret")
+            await admin.put_policy(name, ["Cluster:*"], ["Get", "Update"], is_allowed=True)
+        server = ConsoleServer(
+            ConsoleConfig(nameserver=closed.server.address, port=0, cluster_users=True, refresh_s=0.5),
+            client=client("root"),
+        )
+        await server.start()
+        try:
+            async with (
+                aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as otto,
+                aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as vera,
+            ):
+
+                async def role(session: aiohttp.ClientSession) -> str:
+                    async with session.get(f"{server.url}api/session") as answer:
+                        return str((await answer.json()).get("role", "nobody"))
+
+                async def becomes(session: aiohttp.ClientSession, wanted: str) -> None:
+                    async def is_so() -> bool:
+                        return await role(session) == wanted
+
+                    await wait_until(is_so, f"the role {wanted}")
+
+                for name, session in (("otto", otto), ("vera", vera)):
+                    body = {"name": name, "password": f"{name}secret"}
+                    async with session.post(f"{server.url}api/login", json=body) as answer:
+                        assert answer.status == 200, await answer.text()
+                    assert await role(session) == "operator"
+                async with otto.get(f"{server.url}api/stream") as stream:
+                    await stream.content.readline()
+                    await admin.put_policy("vera", ["Cluster:*"], ["Get"], is_allowed=True)
+                    await admin.delete_user("otto")
+                    await becomes(otto, "nobody")
+                    await becomes(vera, "viewer")
+                    async with otto.get(f"{server.url}api/overview") as answer:
+                        assert answer.status == 401
+                    async with asyncio.timeout(60):
+                        await stream.content.read()  # it ends, too
+                await admin.update_user("vera", is_enabled=False)
+                await becomes(vera, "nobody")
         finally:
             await server.stop()
 

@@ -96,6 +96,9 @@ def test_the_users_database_is_hidden(tmp_path: Path) -> None:
     pytest.importorskip("rocksdict")
     RocksTable(str(tmp_path / "config" / "users")).close()
     assert mode(tmp_path / "config" / "users") == 0o700
+    (tmp_path / "config" / "users").chmod(0o755)  # as an earlier release left it
+    RocksTable(str(tmp_path / "config" / "users")).close()
+    assert mode(tmp_path / "config" / "users") == 0o700
 
 
 def test_what_a_process_that_died_left_is_written_over(tmp_path: Path) -> None:

@@ -156,14 +156,12 @@ class AccessCalls(AdminCalls):
         return await self._everywhere(RequestCode.AUTH_CREATE_ACL, {"subject": subject}, body, cluster)
 
     async def delete_policy(
-        self, user: str, resource: str | None = None, *, policy: str | None = None, cluster: str | None = None
+        self, user: str, resource: str | None = None, *, policy: str = CUSTOM, cluster: str | None = None
     ) -> tuple[str, ...]:
-        """Take back what was said of one resource, in one policy or in both, or all of a user. Returns where."""
+        """Take back what was said of one resource in one policy; without a resource all of a user, in both. Returns where."""
         ext = {"subject": SUBJECT.format(user)}
         if resource is not None:
-            ext["resource"] = resource
-        if policy is not None:
-            ext["policyType"] = policy
+            ext |= {"resource": resource, "policyType": policy}
         return await self._everywhere(RequestCode.AUTH_DELETE_ACL, ext, None, cluster)
 
     async def is_authenticated(self, broker: str) -> bool:

@@ -77,13 +77,16 @@ def test_who_is_let_in() -> None:
     assert "no permission to access Topic:bills from 10.0.0.1" in refusal(gate, request(SEND, b="bills"))
     assert "username cannot be null" in refusal(gate, request(SEND, user="", b="orders"))
     assert "User:bob is not found" in refusal(gate, request(SEND, user="bob", b="orders"))
+    longest = 1 << 20
+    said = refusal(gate, request(SEND, b="x" * longest))
+    assert (f"({longest + 6} characters)" in said, len(said) < 1_200) == (True, True)
     forged = request(SEND, b="orders")
     forged.body = b"other"
     assert "check signature failed" in refusal(gate, forged)
     assert refusal(gate, request(RequestCode.DELETE_TOPIC_IN_BROKER, user="root", topic="orders")) == ""
     made.put(disabled(made.users["alice"]))
     assert "disabled" in refusal(gate, request(SEND, b="orders"))
-    assert gate.refused_count == 5
+    assert gate.refused_count == 6
 
 
 def test_a_decision_is_forgotten_when_permissions_change() -> None:
