@@ -24,6 +24,7 @@ from tests.interop.test_replication import Slave, check_same, log_end
 from tests.waiting import wait_until
 
 COUNT = 300
+READ_BEFORE = 20  # messages handled before the master dies; the others are read from the slave
 
 
 @pytest.fixture
@@ -62,12 +63,17 @@ async def test_what_was_acknowledged_is_read_from_the_slave_and_the_master_retur
     await wait_until(lambda: follows(master))
     received: list[str] = []
     acknowledged: set[str] = set()
+    master_is_dead = asyncio.Event()
 
     async def handle(message: ReceivedMessage) -> None:
         received.append(message.body.decode())
-        await asyncio.sleep(0.02)
+        if len(received) > READ_BEFORE:
+            await master_is_dead.wait()
 
-    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, concurrency=2)
+    # Little is fetched ahead, so that most of it is read from the slave.
+    config = ConsumerConfig(
+        consume_from=ConsumeFrom.FIRST, concurrency=2, pull_batch_count=8, cached_count_max=8
+    )
     client = ClientConfig(route_refresh_s=1.0)
     consumer = PushConsumer(
         namesrv, "readers", subscriptions={"orders": "*"}, handler=handle, config=config, client=client
@@ -88,13 +94,14 @@ async def test_what_was_acknowledged_is_read_from_the_slave_and_the_master_retur
                 ):
                     assert sent.status is SendStatus.SEND_OK
                     acknowledged.add(body)
-            await wait_until(lambda: len(received) > 20)
+            await wait_until(lambda: len(received) > READ_BEFORE)
             # The slave copies the topic within a second or so; without it nothing can be read there.
             await wait_until(lambda: call(slave.address, 351, {"topic": "orders"})[0]["code"] == 0)
             end = log_end(master)
             await asyncio.to_thread(master.kill)
             assert len(set(received)) < COUNT, "everything was read before the master died"
             assert log_end(slave) == end
+            master_is_dead.set()
             await wait_until(lambda: set(received) >= acknowledged, timeout_s=90)
             await asyncio.to_thread(master.start)
             await wait_until(lambda: follows(master), timeout_s=60)

@@ -85,12 +85,10 @@ class QueuePull:
         self._broker_id = MASTER_ID
         self._paused = False
         self._failing = False
-        self._has_more = (
-            False  # the broker's last answer knew messages behind it: the next pull is answered at once
-        )
-        self._carrying: asyncio.Future[None] | None = (
-            None  # done when the pull with an offset that grows is answered
-        )
+        # Whether the broker's last answer knew messages behind it: the next pull is answered at once.
+        self._has_more = False
+        # Done when the pull with an offset that grows is answered.
+        self._carrying: asyncio.Future[None] | None = None
         self._ending = False
         self.room: asyncio.Future[None] | None = None  # set while room_made() would have somebody to wake
         self._task: asyncio.Task[None] | None = None
