@@ -19,7 +19,7 @@ async def wait_until(
     condition: Callable[[], object | Awaitable[object]],
     what: str = "",
     *,
-    timeout_s: float = 30.0,
+    timeout_s: float = 60.0,
     passing: tuple[type[Exception], ...] = (),
 ) -> None:
     """Return as soon as the condition holds, looking at each pass of the event loop and then each few milliseconds.
@@ -45,7 +45,7 @@ async def _look(
         return None
 
 
-def wait_for(what: str, probe: Callable[[], T | None], timeout_s: float = 30.0) -> T:
+def wait_for(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
     """The blocking form: return the first result of `probe` that is neither None nor False."""
     end = time.monotonic() + timeout_s
     while True:
@@ -57,6 +57,6 @@ def wait_for(what: str, probe: Callable[[], T | None], timeout_s: float = 30.0) 
         time.sleep(LOOK_AT_OTHERS_EVERY_S)
 
 
-async def wait_beside(what: str, probe: Callable[[], object], timeout_s: float = 30.0) -> None:
+async def wait_beside(what: str, probe: Callable[[], object], timeout_s: float = 60.0) -> None:
     """wait_for() in a thread, for a probe that blocks and must not hold the event loop."""
     await asyncio.to_thread(wait_for, what, probe, timeout_s)

@@ -28,7 +28,7 @@ async def test_a_message_with_the_greatest_number_of_tries_does_not_end_redelive
         pop = {"consumerGroup": "g", "topic": "t", "queueId": "0", "maxMsgNums": "2", "invisibleTime": "10000",
                "pollTime": "0", "bornTime": str(cluster.clock.now_ms()), "initMode": "0", "exp": "*", "expType": "TAG"}  # fmt: skip
         assert (await stranger.call(POP, pop)).code == 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while store.max_offset("%RETRY%g_t", 0) < 2:
                 await cluster.advance_clock(5)
                 await asyncio.sleep(0.01)

@@ -51,13 +51,13 @@ async def test_pulls_of_an_unreadable_file_are_refused_and_the_connection_stays(
             client = RemotingClient(clock=cluster.clock, network=cluster.network)
             address = cluster.broker().address
             connection = await client.connect(address)
-            refused = await connection.invoke(pull(0), timeout_s=10)
+            refused = await connection.invoke(pull(0), timeout_s=60)
             assert refused.code == 1
             assert "cannot be read" in (refused.remark or "")
-            served = await connection.invoke(pull(3), timeout_s=10)
+            served = await connection.invoke(pull(3), timeout_s=60)
             assert served.code == 0
             assert (served.ext or {})["nextBeginOffset"] == "4"
             os.rename(damaged.path + ".away", damaged.path)
-            assert (await connection.invoke(pull(0), timeout_s=10)).code == 0
+            assert (await connection.invoke(pull(0), timeout_s=60)).code == 0
             assert connection.is_open
             await client.close()

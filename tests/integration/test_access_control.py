@@ -117,7 +117,7 @@ async def asked(
     remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=keys)
     try:
         data = b"" if body is None else json.dumps(body).encode()
-        return await remoting.invoke(address, RemotingCommand(code, ext, data), timeout_s=10)
+        return await remoting.invoke(address, RemotingCommand(code, ext, data), timeout_s=60)
     finally:
         await remoting.close()
 
@@ -364,7 +364,7 @@ async def test_access_settings_do_not_come_over_the_wire(tmp_path: Path) -> None
             reply = await remoting.invoke(
                 cluster.broker.address,
                 RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, {}, f"{key}={value}\n".encode()),
-                timeout_s=10,
+                timeout_s=60,
             )
             await remoting.close()
             assert reply.code != 0, key

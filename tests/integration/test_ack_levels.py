@@ -106,7 +106,7 @@ async def test_flushed_survives_power_loss(client: RemotingClient, way: str) -> 
         world = PowerWorld(seed)
         broker = await world.start()
         await make_topic(client, broker, "flushed", way)
-        reply = await client.invoke(broker.address, leveled("flushed", way, b"x"), timeout_s=10)
+        reply = await client.invoke(broker.address, leveled("flushed", way, b"x"), timeout_s=60)
         assert reply.code == 0, reply
         assert broker.store.flushed.value >= int((reply.ext or {})["aerobeeOffset"])
         await broker.kill()
@@ -140,7 +140,7 @@ async def test_replicated_survives_the_loss_of_the_machine(pair: Pair, way: str,
     await make_topic(pair.client, master, level, way)
     await pair.send(master, 1, topic="other")
     await same(master, slave)
-    reply = await pair.client.invoke(master.address, leveled(level, way, b"safe"), timeout_s=10)
+    reply = await pair.client.invoke(master.address, leveled(level, way, b"safe"), timeout_s=60)
     assert reply.code == 0, reply
     assert (reply.ext or {})["aerobeeAck"] == level
     offset = int((reply.ext or {})["aerobeeOffset"])

@@ -92,7 +92,7 @@ class Cluster:
         await wait_until(lambda: self.slave.role.role is Role.ACTING, "the slave acts", timeout_s=60)
 
     async def ask(self, broker: Broker, request: RemotingCommand) -> RemotingCommand:
-        reply = await self.client.invoke(broker.address, request, timeout_s=10)
+        reply = await self.client.invoke(broker.address, request, timeout_s=60)
         assert reply.code == 0, reply
         return reply
 
@@ -266,7 +266,7 @@ async def test_a_living_master_that_a_nameserver_forgot_has_no_second_one(
     async def is_alone() -> bool:
         """The master registers again each 30 s."""
         reply = await cluster.client.invoke(
-            cluster.nameserver.address, RemotingCommand(104, fields), timeout_s=10
+            cluster.nameserver.address, RemotingCommand(104, fields), timeout_s=60
         )
         assert reply.code == 0
         return groups[-5:] == [1] * 5

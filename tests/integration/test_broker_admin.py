@@ -57,7 +57,7 @@ class Tool:
         return self.cluster.broker_addresses[0]
 
     async def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-        return await self.client.invoke(self.address, RemotingCommand(code, ext, body), timeout_s=5)
+        return await self.client.invoke(self.address, RemotingCommand(code, ext, body), timeout_s=60)
 
 
 def exchanges(name: str) -> list[Exchange]:
@@ -158,7 +158,7 @@ async def make_live_clients(tool: Tool) -> None:
             if client_id in ("10.0.0.1@CG_live", "10.0.0.1@PG_live") and client_id not in sent:
                 sent.add(client_id)
                 beat.opaque = 0
-                assert (await tool.consumer.invoke(tool.address, beat, timeout_s=5)).code == 0
+                assert (await tool.consumer.invoke(tool.address, beat, timeout_s=60)).code == 0
     assert len(sent) == 2
 
 
@@ -230,7 +230,7 @@ async def test_every_captured_request_of_mqadmin_is_answered_as_captured(tool: T
     compared = set()
     for exchange in exchanges(name):
         code = exchange.request.code
-        reply = await tool.client.invoke(tool.address, adapted(tool, exchange), timeout_s=5)
+        reply = await tool.client.invoke(tool.address, adapted(tool, exchange), timeout_s=60)
         if differs(exchange):
             continue
         compared.add(code)

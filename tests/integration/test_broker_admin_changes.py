@@ -44,7 +44,7 @@ class Peer:
     ) -> RemotingCommand:
         texts = None if ext is None else {key: str(value) for key, value in ext.items()}
         request = RemotingCommand(code, texts, body, **fields)
-        return await self.client.invoke(self.cluster.broker_addresses[0], request, timeout_s=5)
+        return await self.client.invoke(self.cluster.broker_addresses[0], request, timeout_s=60)
 
     async def json(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Any:
         reply = await self.call(code, ext, body)
@@ -407,12 +407,12 @@ async def test_a_broker_that_is_made_read_only_says_so_in_every_route(peer: Peer
 
     async def perm() -> int:
         request = RemotingCommand(105, {"topic": "T"})
-        reply = await peer.client.invoke(nameserver, request, timeout_s=5)
+        reply = await peer.client.invoke(nameserver, request, timeout_s=60)
         return int(fastjson.loads(reply.body)["queueDatas"][0]["perm"]) if reply.code == 0 else -1
 
     for permission in (4, 6):
         assert (await peer.call(25, None, b"brokerPermission=%d\n" % permission)).code == 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 if await perm() == permission:
                     break

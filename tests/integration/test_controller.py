@@ -57,7 +57,7 @@ class Tool:
 
     async def call(self, address: str, code: int, body: bytes = b"", **ext: object) -> RemotingCommand:
         texts = {key: str(value) for key, value in ext.items()}
-        return await self._client.invoke(address, RemotingCommand(code, texts or None, body), timeout_s=10)
+        return await self._client.invoke(address, RemotingCommand(code, texts or None, body), timeout_s=60)
 
     async def beat(self, address: str, broker_id: int, **ext: object) -> RemotingCommand:
         return await self.call(

@@ -91,7 +91,7 @@ class Group:
         return master
 
     async def send(self, broker: Broker, body: bytes, topic: str = "t") -> RemotingCommand:
-        return await self.client.invoke(broker.address, send_request(topic, body), timeout_s=10)
+        return await self.client.invoke(broker.address, send_request(topic, body), timeout_s=60)
 
     async def sent(self, broker: Broker, bodies: list[bytes]) -> None:
         for body in bodies:
@@ -514,7 +514,7 @@ async def test_a_master_that_went_on_after_its_lease_acknowledges_nothing(
     end = a.store.log.end
     for properties in ("UNIQ_KEY\x01U\x02", "UNIQ_KEY\x01U\x02WAIT\x01false\x02"):
         request = send_request("t", b"too late", properties=properties)
-        reply = await group.client.invoke(a.address, request, timeout_s=10)
+        reply = await group.client.invoke(a.address, request, timeout_s=60)
         assert a.store.log.end > end
         assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
         end = a.store.log.end

@@ -112,7 +112,7 @@ async def test_a_handler_chooses_when_its_message_comes_back(cluster: LocalClust
 
 async def test_without_a_timer_a_message_comes_back_after_the_next_longer_level() -> None:
     levels = {"message_delay_level": "1s 5s", "timer_wheel_enable": False}
-    async with asyncio.timeout(20), LocalCluster(store_config=levels) as cluster:
+    async with asyncio.timeout(60), LocalCluster(store_config=levels) as cluster:
         await cluster.create_topic(TOPIC, 1)
         await fill(cluster, "a")
         seen: list[int] = []

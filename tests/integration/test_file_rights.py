@@ -54,7 +54,7 @@ async def test_settings_that_are_changed_at_run_time_leave_their_files_hidden(tm
         await broker.start()
 
         async def ask(address: str, code: int, body: bytes) -> None:
-            reply = await client.invoke(address, RemotingCommand(code, body=body), timeout_s=10)
+            reply = await client.invoke(address, RemotingCommand(code, body=body), timeout_s=60)
             assert reply.code == 0, reply.remark
 
         try:

@@ -26,7 +26,7 @@ FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
 async def receive(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
     bodies: list[bytes] = []
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         cluster.push_consumer("group", {topic: "*"}, config=FIRST) as consumer,
     ):
         async for message in consumer:
@@ -54,7 +54,7 @@ async def test_messages_flow_in_the_event_loop_of_the_test(aerobee_cluster: Loca
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_messages_flow_in_a_loop_that_tests_share(aerobee_cluster: LocalCluster) -> None:
-    async with asyncio.timeout(5), aerobee_cluster.producer() as producer:
+    async with asyncio.timeout(60), aerobee_cluster.producer() as producer:
         result = await producer.send(Message("orders", b"x"))
     assert result.status is SendStatus.SEND_OK
 

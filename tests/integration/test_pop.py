@@ -70,7 +70,7 @@ async def again(
     held = asyncio.create_task(pop(client, broker, TOPIC, poll_ms=200_000))
     await asyncio.sleep(0)
     clock.advance(seconds)
-    return await asyncio.wait_for(held, 5)
+    return await asyncio.wait_for(held, 60)
 
 
 async def test_what_is_sent_is_popped_once(broker: Broker, client: RemotingClient) -> None:
@@ -207,7 +207,7 @@ async def test_a_wait_ends_with_nothing_found(
 ) -> None:
     await send(client, broker)
     await pop(client, broker, TOPIC)
-    reply = await client.invoke(broker.address, pop_request(broker, TOPIC, poll_ms=50), timeout_s=5)
+    reply = await client.invoke(broker.address, pop_request(broker, TOPIC, poll_ms=50), timeout_s=60)
     assert reply.code == 210
     assert reply.ext is not None
     assert reply.ext["startOffsetInfo"] == reply.ext["msgOffsetInfo"] == ""
@@ -354,7 +354,7 @@ async def test_a_notification_tells_of_messages(broker: Broker, client: Remoting
     assert reply.ext is not None
     assert reply.ext["hasMsg"] == "true"
     await pop(client, broker, TOPIC)
-    held = asyncio.create_task(client.invoke(broker.address, request, timeout_s=20))
+    held = asyncio.create_task(client.invoke(broker.address, request, timeout_s=60))
     await asyncio.sleep(0)
     await send(client, broker, queue=1)
     reply = await held
@@ -425,7 +425,7 @@ async def test_an_ordered_block_comes_again_in_place_and_counts(
     await ack(client, broker, first[0])
     held = asyncio.create_task(
         client.invoke(
-            broker.address, pop_request(broker, TOPIC, queue=0, order=True, poll_ms=200_000), timeout_s=20
+            broker.address, pop_request(broker, TOPIC, queue=0, order=True, poll_ms=200_000), timeout_s=60
         )
     )
     await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 
 async def test_a_pop_of_a_priority_topic_gets_higher_priorities_first() -> None:
-    async with asyncio.timeout(20), LocalCluster() as cluster:
+    async with asyncio.timeout(60), LocalCluster() as cluster:
         await cluster.create_topic("jobs", 3, attributes="+message.type=PRIORITY")
         async with cluster.producer() as producer:
             for number, priority in enumerate((0, 2, 1, 9, 0, 1, 2)):

@@ -67,7 +67,7 @@ class World:
         return self.second
 
     async def ask(self, broker: Broker, request: RemotingCommand) -> RemotingCommand:
-        reply = await self.client.invoke(broker.address, request, timeout_s=10)
+        reply = await self.client.invoke(broker.address, request, timeout_s=60)
         assert reply.code == 0, reply
         return reply
 

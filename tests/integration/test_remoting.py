@@ -92,7 +92,7 @@ class Harness:
         self.parked.append((connection, request))
 
     async def call_back(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        answer = await connection.invoke(RemotingCommand(40, {"n": "1"}), timeout_s=5)
+        answer = await connection.invoke(RemotingCommand(40, {"n": "1"}), timeout_s=60)
         return request.reply(ext=answer.ext, body=answer.body)
 
     def big(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -132,12 +132,12 @@ class RawPeer:
         self.reader, self.writer = reader, writer
 
     async def frame(self) -> RemotingCommand:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             head = await self.reader.readexactly(4)
             return decode_frame(head + await self.reader.readexactly(struct.unpack(">I", head)[0]))
 
     async def at_end(self) -> bool:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionResetError:

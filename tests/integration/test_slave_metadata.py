@@ -47,12 +47,12 @@ async def test_topics_groups_and_offsets_are_at_the_slave_within_seconds(pair: P
     master.groups.find_or_create("g")
     await commit(pair, master, 3)
     await same(master, slave)
-    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 3, timeout_s=20)
+    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 3, timeout_s=60)
     await wait_until(lambda: slave.topics.topics == master.topics.topics)
     assert slave.topics.data_version == master.topics.data_version
     await wait_until(lambda: slave.groups.groups == master.groups.groups)
     master.groups.disable("g")
-    await wait_until(lambda: not slave.groups.groups["g"].consume_enable, timeout_s=20)
+    await wait_until(lambda: not slave.groups.groups["g"].consume_enable, timeout_s=60)
     reply = await pair.client.invoke(slave.address, pull_request("t", group="other"))
     assert len(records_of(reply)) == 5
 
@@ -68,11 +68,11 @@ async def test_filters_and_request_modes_are_at_the_slave_and_give_entries_their
     reply = await pair.client.invoke(master.address, RemotingCommand(401, {}, dumps(mode)))
     assert reply.code == 0, reply
     filters = slave._serving.parts.filters
-    await wait_until(lambda: filters.find("g", "t") is not None, timeout_s=20)
+    await wait_until(lambda: filters.find("g", "t") is not None, timeout_s=60)
     found = filters.find("g", "t")
     assert found is not None
     assert (found.expression, found.client_version, found.is_dead) == ("a > 5", 7, False)
-    await wait_until(lambda: slave._serving._modes.get("t", "g").share_queue_num == 2, timeout_s=20)
+    await wait_until(lambda: slave._serving._modes.get("t", "g").share_queue_num == 2, timeout_s=60)
     await slave.clock.sleep(0.01)
     await pair.client.invoke(master.address, send_request("t", properties="UNIQ_KEY\x01k\x02a\x019\x02"))
     await pair.client.invoke(master.address, send_request("t", properties="UNIQ_KEY\x01l\x02a\x011\x02"))
@@ -107,18 +107,18 @@ async def test_offsets_follow_a_reset_but_not_a_master_that_returns_with_old_one
     master.groups.find_or_create("g")
     await commit(pair, master, 20)
     await same(master, slave)
-    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 20, timeout_s=20)
+    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 20, timeout_s=60)
     await commit(pair, master, 7)  # a reset, while both see each other
-    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 7, timeout_s=20)
+    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 7, timeout_s=60)
     port = int(master.address.rpartition(":")[2])
     await commit(pair, master, 9)
-    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 9, timeout_s=20)
+    await wait_until(lambda: slave.offsets.query("g", "t", 0) == 9, timeout_s=60)
     await master.stop()
     await commit(pair, slave, 30)  # a consumer goes on at the slave
     master = await pair.start("master", listen_port=port, enable_vip_listener=False)
     assert master.offsets.query("g", "t", 0) == 9
     slave.replication.become_slave(master.identity.ha_address, master_address=master.address)
-    await wait_until(lambda: master.offsets.query("g", "t", 0) == 30, timeout_s=20)
+    await wait_until(lambda: master.offsets.query("g", "t", 0) == 30, timeout_s=60)
     assert slave.offsets.query("g", "t", 0) == 30
 
 

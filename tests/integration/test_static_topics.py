@@ -40,7 +40,7 @@ class Tool:
 
     async def call(self, broker: str, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
         address = self.cluster.broker_addresses[self.cluster.broker_names.index(broker)]
-        return await self.client.invoke(address, RemotingCommand(code, ext, body), timeout_s=5)
+        return await self.client.invoke(address, RemotingCommand(code, ext, body), timeout_s=60)
 
     async def put(
         self, broker: str, hosted: Mapped, *, epoch: int, queues: int, force: bool = False
@@ -87,7 +87,7 @@ class Tool:
 
     async def route(self) -> dict[str, dict[int, int]]:
         request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
-        answer = await self.client.invoke(self.cluster.nameserver_address, request, timeout_s=5)
+        answer = await self.client.invoke(self.cluster.nameserver_address, request, timeout_s=60)
         if answer.code != 0:
             return {}
         table = fastjson.loads_object(answer.body, "route").get("topicQueueMappingByBroker", {})

@@ -285,7 +285,7 @@ async def test_a_restart_delivers_late_and_nothing_twice(
     for number in range(40):
         await producer.send(Message(TOPIC, b"%d" % number, deliver_after=0.3 + number * 0.1))
     await producer.send(Message(TOPIC, b"level", delay_level=1))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(stored(cluster.broker(), TOPIC)) < 8:  # noqa: ASYNC110 the store has no event for it
             await asyncio.sleep(0.01)
     if kill:
@@ -303,7 +303,7 @@ async def test_a_restart_delivers_late_and_nothing_twice(
 async def test_replicas_get_checkpoint_and_counts(cluster: LocalCluster, producer: Producer) -> None:
     await producer.send(Message(TOPIC, b"x", deliver_after=600))
     address = cluster.broker_addresses[0]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             reply = await producer._session.remoting.invoke(
                 address, RemotingCommand(RequestCode.GET_TIMER_CHECK_POINT)

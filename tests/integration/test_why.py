@@ -47,7 +47,7 @@ async def why_until(
     """Ask until the answer is of this kind: offsets and traces arrive a moment later."""
     found: list[Finding] = []
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not found or found[0].kind != kind:
                 await asyncio.sleep(0.05)
                 found = await why(cluster, message_id=message_id, topic=topic)
@@ -79,7 +79,7 @@ async def consume_all(cluster: LocalCluster, expression: str = "*", *, trace: bo
 async def settled(cluster: LocalCluster, consumer: object) -> None:
     offsets = cluster.broker().offsets
     end = cluster.broker().store.max_offset("orders", 0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while offsets.query("billing", "orders", 0) != end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

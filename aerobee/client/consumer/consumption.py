@@ -22,7 +22,8 @@ from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_pull import QueuePull
 from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, give_back_after
-from aerobee.client.consumer.worker_pool import WorkerPool, is_of_handler
+from aerobee.client.consumer.worker_pool import WorkerPool
+from aerobee.client.handler_errors import is_of_handler
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 

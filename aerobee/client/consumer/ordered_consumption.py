@@ -21,7 +21,8 @@ from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.ordered_queue import OrderedQueue, OrderPolicy
 from aerobee.client.consumer.queue_pull import QueuePull
 from aerobee.client.consumer.verdict import GiveBack, RetryLater, give_back_after
-from aerobee.client.consumer.worker_pool import WorkerPool, is_of_handler, one_by_one
+from aerobee.client.consumer.worker_pool import WorkerPool, one_by_one
+from aerobee.client.handler_errors import is_of_handler
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
 from aerobee.clock import Timer

@@ -13,6 +13,7 @@ from typing import Any
 
 from aerobee.client.consumer.queue_pull import QueuePull
 from aerobee.client.consumer.subscription import Subscription
+from aerobee.client.handler_errors import is_of_handler
 from aerobee.client.received import ReceivedMessage, decode_stored_messages
 from aerobee.client.session import Session
 from aerobee.client.tasks import Tasks
@@ -123,8 +124,10 @@ class PeerCalls:
         result["order"] = self.locked_at_ms is not None
         try:
             await consume(messages[0])
-        except Exception as error:
+        except BaseException as error:
             # The outermost edge of the user's code: the asker is told what it raised.
+            if not is_of_handler(error):
+                raise
             log.info("direct consumption of %s failed", messages[0], exc_info=error)
             result["consumeResult"] = "CR_THROW_EXCEPTION"
             result["remark"] = "".join(traceback.format_exception_only(error)).strip()

@@ -19,7 +19,8 @@ from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, is
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.subscription import Subscription
 from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
-from aerobee.client.consumer.worker_pool import WorkerPool, is_of_handler, one_by_one
+from aerobee.client.consumer.worker_pool import WorkerPool, one_by_one
+from aerobee.client.handler_errors import is_of_handler
 from aerobee.client.session import Session
 from aerobee.client.tasks import Tasks
 from aerobee.errors import AerobeeError, RemoteError

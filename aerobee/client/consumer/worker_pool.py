@@ -122,18 +122,6 @@ class WorkerPool(Generic[T]):
         return True
 
 
-def is_of_handler(error: BaseException) -> bool:
-    """Whether what a handler call raised means "not consumed", instead of the end of its worker or of the program.
-
-    A handler that awaits a task which somebody cancelled raises CancelledError too, without being cancelled itself. Call it
-    in the worker's task.
-    """
-    if isinstance(error, asyncio.CancelledError):
-        worker = asyncio.current_task()
-        return worker is None or not worker.cancelling()
-    return not isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
-
-
 def one_by_one(
     run: Callable[[T], Awaitable[None]],
 ) -> Callable[[Callable[[], T | None]], Awaitable[None]]:

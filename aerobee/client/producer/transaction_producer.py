@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from aerobee.client.checks import check_handler
 from aerobee.client.config import ClientConfig, ProducerConfig
+from aerobee.client.handler_errors import is_of_handler
 from aerobee.client.handler_threads import HandlerThreads, in_threads, is_plain
 from aerobee.client.observer import SendObserver
 from aerobee.client.producer.producer import Producer, Selector
@@ -311,8 +312,10 @@ class TransactionProducer(Producer):
             return known
         try:
             return await _verdict(self._checker(message), "checker")
-        except Exception as error:
+        except BaseException as error:
             # The outermost edge of the user's code: the broker asks again.
+            if not is_of_handler(error):
+                raise
             log.warning("the checker failed for %s", message, exc_info=error)
             return TransactionState.UNKNOWN
 

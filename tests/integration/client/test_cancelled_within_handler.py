@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PushConsumer
+from aerobee.client import (
+    Admin,
+    ConsumeFrom,
+    ConsumerConfig,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from aerobee.message import Message
 from aerobee.testing import LocalCluster
 from tests.waiting import wait_until
@@ -76,3 +84,48 @@ async def test_a_handler_that_cancels_its_own_task_costs_no_worker(broker):
         await wait_until(lambda: b"bad" in handled)
         await producer.send(Message("orders", b"good"))
         await wait_until(lambda: b"good" in handled)
+
+
+@pytest.mark.parametrize("fail", [await_what_was_cancelled, raise_an_outcome])
+async def test_who_asks_for_one_message_to_be_handled_is_told_of_it(aerobee_cluster: LocalCluster, fail):
+    """CONSUME_MESSAGE_DIRECTLY has an answer whatever the handler raises."""
+    await aerobee_cluster.create_topic("orders", 1)
+    handled = []
+
+    async def handle(message):
+        handled.append(message.body)
+        if len(handled) > 1:
+            await fail()
+
+    addresses = aerobee_cluster.nameserver_address
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, concurrency=1, drain_s=1.0)
+    async with (
+        aerobee_cluster.producer() as producer,
+        PushConsumer(addresses, "G", {"orders": "*"}, handle, config=config) as consumer,
+        Admin(addresses) as admin,
+    ):
+        sent = await producer.send(Message("orders", b"one"))
+        await wait_until(lambda: handled)
+        direct = await admin.consume_directly("G", consumer.client_id, "orders", sent.offset_message_id)
+    assert direct.result == "CR_THROW_EXCEPTION"
+
+
+@pytest.mark.parametrize("fail", [await_what_was_cancelled, raise_an_outcome])
+async def test_a_checker_that_ends_so_leaves_the_transaction_open(fail, caplog):
+    """It is logged and answered as unknown; the broker asks again."""
+    asked = []
+
+    async def checker(message):
+        asked.append(message.body)
+        if len(asked) == 1:
+            await fail()
+        return TransactionState.COMMIT
+
+    settings = {"transactionTimeOut": "100", "transactionCheckInterval": "100"}
+    async with LocalCluster(broker_config=settings) as cluster:
+        await cluster.create_topic("orders", 1)
+        async with TransactionProducer(cluster.nameserver_address, "PG", checker=checker) as producer:
+            async with producer.transaction(Message("orders", b"one")) as transaction:
+                transaction.leave_open()
+            await wait_until(lambda: len(asked) > 1)
+    assert any("the checker failed for" in record.getMessage() for record in caplog.records)

@@ -54,7 +54,7 @@ async def fill(cluster, count, topic="orders", **fields):
 
 async def drain(consumer, count):
     messages = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(messages) < count:
             messages += await consumer.poll(1.0)
     return messages
@@ -125,7 +125,7 @@ class TestPullConsumer:
         ):
             await first.subscribe("orders")
             await second.subscribe("orders")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not len(first.assigned) == len(second.assigned) == 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert not first.assigned & second.assigned
@@ -147,7 +147,7 @@ class TestAdmin:
     async def test_topics(self, cluster):
         async with Admin(cluster.nameserver_address) as admin:
             assert await admin.create_topic("fresh", queue_count=3) == cluster.broker_addresses
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not await admin.topic_exists("fresh"):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert "fresh" in await admin.topics()
@@ -193,7 +193,7 @@ class TestAdmin:
                 handler=seen.append,
                 config=config,
             ) as consumer:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while (await admin.consumer_progress("G", "orders")).lag or len(seen) < 6:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
                 progress = await admin.consumer_progress("G", "orders")
@@ -323,7 +323,7 @@ async def test_failing_message_comes_again_and_ends_with_the_dead_letters(cluste
                 except TopicNotExist:
                     return ()
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not sum(queue.max_offset for queue in await dead_letters()):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             (queue,) = await dead_letters()
@@ -388,7 +388,7 @@ async def test_a_pull_consumer_commits_behind_messages_that_it_does_not_want(clu
         Admin(cluster.nameserver_address) as admin,
     ):
         await consumer.subscribe("orders", "A")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await committed(admin, "G") != 6:
                 assert await consumer.poll(0.05) == []
                 await consumer.commit()
@@ -406,7 +406,7 @@ async def test_a_pull_consumer_commits_where_the_broker_moved_it(cluster):
         await consumer.assign(())
         await consumer.assign(queues)
         ends = {queue: await consumer.end_offset(queue) for queue in queues}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while {queue: await consumer.committed(queue) for queue in queues} != ends:
                 await consumer.poll(0.05)
                 await consumer.commit()

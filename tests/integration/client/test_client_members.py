@@ -66,7 +66,7 @@ class Members:
 
     async def settle(self) -> None:
         """Wait until each queue has one owner, the shares even."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (self.each_queue_has_one_owner() and self.shares_are_even()):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

@@ -224,7 +224,7 @@ async def test_async_for_acknowledges_with_the_next_step(broker):
             await producer.send(Message("orders", b"%d" % n), queue=queue)
     seen = []
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, config=FIRST) as consumer:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async for message in consumer:
                 seen.append(message.body)
                 if len(seen) == 4:
@@ -236,7 +236,7 @@ async def test_async_for_acknowledges_with_the_next_step(broker):
 async def test_ack_by_hand_counts_at_once(broker):
     await fill(broker, 1)
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, config=FIRST) as consumer:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async for message in consumer:
                 message.ack()
                 break
@@ -246,7 +246,7 @@ async def test_ack_by_hand_counts_at_once(broker):
 async def test_retry_by_hand_sends_back(broker):
     await fill(broker, 1)
     async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, config=FIRST) as consumer:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async for message in consumer:
                 message.retry(delay_level=5)
                 break

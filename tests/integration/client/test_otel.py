@@ -48,7 +48,7 @@ async def consume(cluster: LocalCluster, telemetry: OpenTelemetry, count: int, b
             done.set()
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         PushConsumer(
             cluster.nameserver_address,
             "readers",

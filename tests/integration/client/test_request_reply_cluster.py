@@ -44,7 +44,7 @@ async def test_each_of_many_requests_gets_its_own_reply(cluster: LocalCluster) -
         answering(cluster, replier),
     ):
         replies = await asyncio.gather(
-            *(asker.request(Message("questions", b"%d" % number), timeout_s=10) for number in range(50))
+            *(asker.request(Message("questions", b"%d" % number), timeout_s=60) for number in range(50))
         )
         assert [reply.body for reply in replies] == [b"reply to %d" % number for number in range(50)]
         assert {reply.tag for reply in replies} == {"done"}
@@ -57,7 +57,7 @@ async def test_a_topic_of_one_broker_is_answered_through_that_broker(cluster: Lo
         cluster.producer("repliers-out") as replier,
         answering(cluster, replier),
     ):
-        reply = await asker.request(Message("questions", b"where"), timeout_s=10)
+        reply = await asker.request(Message("questions", b"where"), timeout_s=60)
         assert reply.body == b"reply to where"
     stored = [
         broker.store.max_offset("DefaultCluster_REPLY_TOPIC", 0)
@@ -74,7 +74,7 @@ async def test_a_large_reply_is_compressed_and_read(cluster: LocalCluster) -> No
         cluster.producer("repliers-out") as replier,
         answering(cluster, replier),
     ):
-        reply = await asker.request(Message("questions", body), timeout_s=10)
+        reply = await asker.request(Message("questions", body), timeout_s=60)
         assert reply.body == b"reply to " + body
 
 

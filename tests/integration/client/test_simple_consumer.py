@@ -151,7 +151,7 @@ async def test_a_dead_letter_is_readable(cluster: LocalCluster) -> None:
         queue = MessageQueue("%DLQ%readers", cluster.broker_names[0], 0)
         await undertaker.assign([queue])
         await undertaker.seek_to_begin(queue)
-        (dead,) = await undertaker.poll(timeout_s=5)
+        (dead,) = await undertaker.poll(timeout_s=60)
     assert dead.body == b"0"
     assert dead.properties["RETRY_TOPIC"] == TOPIC
 
@@ -201,7 +201,7 @@ async def test_a_push_consumer_pops_when_the_request_mode_says_so(cluster: Local
         seen[message.body] += 1
 
     async with cluster.push_consumer("pushers", {TOPIC: "*"}, handle, config=POPS) as consumer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while consumer.consumed_count < 50:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert MessageQueue(TOPIC, cluster.broker_names[0], -1) in consumer.owned
@@ -215,7 +215,7 @@ async def test_without_a_request_mode_it_pulls(cluster: LocalCluster) -> None:
     async with cluster.push_consumer(
         "pullers", {TOPIC: "*"}, lambda message: seen.update([message.body]), config=POPS
     ) as consumer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(seen) < 10:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert {queue.queue_id for queue in consumer.owned if queue.topic == TOPIC} == {0, 1, 2, 3}
@@ -236,7 +236,7 @@ async def test_a_popped_message_that_fails_comes_again_and_ends_dead(cluster: Lo
         raise Reject("no use")
 
     async with cluster.push_consumer("pushers", {TOPIC: "*"}, handle, config=POPS):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(tries) < 3:
                 await cluster.advance_clock(1)
                 await asyncio.sleep(0.01)
@@ -258,7 +258,7 @@ async def test_shares_of_the_next_members_are_popped_too(cluster: LocalCluster) 
         def owned(consumer: object) -> set[int]:
             return {queue.queue_id for queue in consumer.owned if queue.topic == TOPIC}  # type: ignore[attr-defined]
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while [len(owned(member)) for member in members] != [2] * 4:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert set.union(*(owned(member) for member in members)) == {0, 1, 2, 3}
@@ -284,7 +284,7 @@ async def test_popping_push_consumer_that_begins_at_the_last_gets_nothing_old(cl
             "late-push", {TOPIC: "*"}, handler=lambda message: seen.append(message.body), config=config
         ),
         cluster.producer("makers") as producer,
-        asyncio.timeout(10),
+        asyncio.timeout(60),
     ):
         await producer.send(Message(TOPIC, b"new"))
         while not seen:  # noqa: ASYNC110
