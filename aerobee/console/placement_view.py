@@ -14,7 +14,8 @@ from typing import Any
 
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
-from aerobee.placement.apply import Applier, ApplyConfig
+from aerobee.placement.apply import Applier
+from aerobee.placement.apply_config import ApplyConfig
 from aerobee.placement.cluster import PlacementAdmin
 from aerobee.placement.journal import Journal
 from aerobee.placement.plan import Plan, parse_plan

@@ -19,7 +19,8 @@ from aerobee.ops.run import Stop, run
 from aerobee.ops.shared_options import client_config
 from aerobee.ops.terminal import visible
 from aerobee.ops.times import above_zero
-from aerobee.placement.apply import Applier, ApplyConfig
+from aerobee.placement.apply import Applier
+from aerobee.placement.apply_config import ApplyConfig
 from aerobee.placement.cluster import PlacementAdmin
 from aerobee.placement.journal import Journal
 from aerobee.placement.measure import measured_imbalance
@@ -59,6 +60,21 @@ Grace = Annotated[
         help="How long a queue that was read to its end stays readable, for readers whose offsets brokers do not know.",
     ),
 ]
+PopWait = Annotated[
+    float,
+    typer.Option(
+        "--pop-wait",
+        min=0,
+        metavar="SECONDS",
+        help="How long a broker that does not tell what POP has handed out (RocketMQ's) keeps a topic that leaves it, at most.",
+    ),
+]
+Moved = Annotated[
+    bool,
+    typer.Option(
+        "--moved", help="It is the cluster of the journal, though all of it has other addresses now."
+    ),
+]
 DrainTimeout = Annotated[
     float,
     typer.Option("--drain-timeout", parser=above_zero, metavar="SPAN", help="Longest wait for one queue."),
@@ -94,9 +110,11 @@ def _command(*, back: bool) -> Callable[..., None]:
         changes_per_minute: ChangesPerMinute = DEFAULT.changes_per_minute,
         route_wait: RouteWait = DEFAULT.routes_s,
         grace: Grace = DEFAULT.grace_s,
+        pop_wait: PopWait = DEFAULT.pop_s,
         drain_timeout: DrainTimeout = DEFAULT.drain_s,
         ignore_group: IgnoreGroup = None,
         max_age: MaxAge = DEFAULT.plan_age_max_h,
+        moved: Moved = False,
         measure: Measure = 10.0,
         yes: Yes = False,
         as_json: AsJson = False,
@@ -106,9 +124,11 @@ def _command(*, back: bool) -> Callable[..., None]:
             changes_per_minute=changes_per_minute,
             routes_s=route_wait,
             grace_s=grace,
+            pop_s=pop_wait,
             drain_s=drain_timeout,
             plan_age_max_h=max_age,
             ignored_groups=frozenset(ignore_group or ()),
+            moved=moved,
         )
         if not 0 <= measure < math.inf:
             raise UsageError(f"--measure {measure}: a number of seconds, 0 for none")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
+from aerobee.placement.apply_config import ApplyConfig
 from aerobee.placement.cluster import PlacementAdmin, Settings
 from aerobee.placement.journal import Journal
 from aerobee.placement.plan import Plan, TopicChange
@@ -45,33 +45,6 @@ class DrainTimeout(UsageError):
     """A queue was not read to its end in time; the text says who did not. Nothing is lost: apply again, or revert."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyConfig:
-    """How fast, and how careful.
-
-    `parallel`: topics at a time. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has asked for its
-    route again (RocketMQ's clients ask each 30 s), and what it was sending by the old one has arrived or failed. `grace_s`: how long
-    a queue that is read to its end stays readable, for readers whose offsets brokers do not know. `drain_s`: longest wait for one
-    drain. `ignored_groups`: nobody waits for them.
-    """
-
-    parallel: int = 4
-    changes_per_minute: float = 60.0
-    routes_s: float = 35.0
-    grace_s: float = 60.0
-    drain_s: float = 3_600.0
-    poll_s: float = 1.0
-    plan_age_max_h: float = 24.0
-    ignored_groups: frozenset[str] = field(default=frozenset())
-
-    def __post_init__(self) -> None:
-        if self.parallel < 1 or not self.changes_per_minute > 0:
-            raise UsageError("topics at a time and changes a minute must be above 0")
-        times = (self.routes_s, self.grace_s, self.drain_s, self.poll_s, self.plan_age_max_h)
-        if not all(each >= 0 for each in times):  # nor is NaN
-            raise UsageError("a time is below 0, or no number")
-
-
 Watch = Callable[[str, Step, str], None]  # ("begin" | "wait" | "done", step, why it waits)
 
 
@@ -98,6 +71,7 @@ class Applier:
         self._next_change_s = 0.0
         self._masters: dict[str, str] = {}
         self._had_order: dict[str, str] = {}  # by topic the order configuration that it had before
+        self._cluster: list[str] = []
         self._back = False
         self._deletes = False
         self._digest = hashlib.sha256(plan.encode()).hexdigest()
@@ -108,7 +82,7 @@ class Applier:
         await self._check(back)
         steps = []
         for change in self._changes(back):
-            states = (await self._admin.states(change.topic, self._masters))[0]
+            states = (await self._states(change))[0]
             states = {**states, **await self._come_late(change, states)}
             steps += self._steps(change, states, await self._order_of(change))
         return steps
@@ -134,6 +108,7 @@ class Applier:
             direction=direction,
             ordered=self._had_order,
             plan=self._digest,
+            cluster=self._cluster,
         )
         failures: list[Exception] = []
 
@@ -172,6 +147,9 @@ class Applier:
             final=self._had_order.get(change.topic) if self._back else None,
         )
 
+    async def _states(self, change: TopicChange) -> tuple[dict[str, State], Settings | None, set[str]]:
+        return await self._admin.states(change.topic, self._masters, _brokers_of(change))
+
     async def _order_of(self, change: TopicChange) -> str | None:
         return await self._admin.order_entry(change.topic) if change.keeps_keys else None
 
@@ -196,6 +174,7 @@ class Applier:
             )
         if back and not events:
             raise UsageError(f"nothing of this plan was applied: {self._journal.path} has no events")
+        await self._check_cluster()
         self._masters = await self._admin.master_addresses()
         self._deletes = await self._admin.nameservers_forget()
         # An order configuration that is there after the first begin may be ours.
@@ -216,11 +195,23 @@ class Applier:
                     f"nameserver {', '.join(without)} (it can be changed while it runs), or plan without --move-ordered"
                 )
 
+    async def _check_cluster(self) -> None:
+        """Raise UsageError at a cluster that has none of the brokers with which the plan was begun."""
+        self._cluster = await self._admin.identity()
+        known = self._journal.clusters()
+        if not known or self._config.moved or not set(self._cluster).isdisjoint(set[str]().union(*known)):
+            return
+        then, now = ", ".join(sorted(known[-1])[:4]), ", ".join(self._cluster[:4]) or "none"
+        raise UsageError(
+            f"the plan was begun at another cluster: {self._journal.path} names {then}, here are {now}. Name that cluster's nameservers; "
+            f"if it is the same and all of it has other addresses now, add --moved"
+        )
+
     async def _check_topic(self, change: TopicChange, *, begun: bool) -> None:
         missing = _brokers_of(change) - set(self._masters)
         if missing:
             raise PlanOutgrown(f"broker {min(missing)}, which the plan names, has no master now")
-        states, settings, _ = await self._admin.states(change.topic, self._masters)
+        states, settings, _ = await self._states(change)
         if settings is None:
             raise PlanOutgrown(f"topic {change.topic} is not there any more")
         self._check_states(change, states, settings, begun=begun)
@@ -269,7 +260,7 @@ class Applier:
         done = 0
         async with self._gate:
             while True:
-                states, settings, remnants = await self._admin.states(change.topic, self._masters)
+                states, settings, remnants = await self._states(change)
                 if settings is None:
                     raise PlanOutgrown(f"topic {change.topic} was deleted meanwhile")
                 self._check_states(change, states, settings)
@@ -346,7 +337,7 @@ class Applier:
         """
         deadline = self._clock.monotonic() + self._config.drain_s
         while True:
-            states = (await self._admin.states(step.topic, self._masters))[0]
+            states = (await self._admin.states(step.topic, self._masters, ()))[0]
             has = {name: state.write for name, state in states.items() if state.write}
             if all(each == has for each in await self._admin.routed_writes(step.topic)):
                 return
@@ -381,6 +372,7 @@ class Applier:
                 return False
             leaves = step.kind is Kind.DRAIN and not step.first
             reason = await self._not_drained(step.topic, step.broker, _ids(step), leaves=leaves)
+            unsettled = await self._unsettled(step) if leaves and not reason else ""
             now = self._clock.monotonic()
             found = await self._admin.ends(step.topic, step.broker, _ids(step))
             is_quiet = not reason and ends in (None, found)
@@ -390,15 +382,27 @@ class Applier:
             if not reason:
                 if since is None:
                     since = now
-                if now - since >= grace_s:
+                if now - since >= (max(grace_s, self._config.pop_s) if unsettled else grace_s):
                     return True
             if now > deadline and not is_quiet:  # the grace time is no part of it
                 raise DrainTimeout(
                     f"{step.topic} at {step.broker} is not read to its end after {self._config.drain_s:.0f} s: {reason or 'messages come'}. "
                     f"Apply again when it is, name a group that is not used any more with --ignore-group, or revert"
                 )
-            self._watch("wait", step, reason or "for the grace time")
+            self._watch("wait", step, reason or unsettled or "for the grace time")
             await self._clock.sleep(self._config.poll_s)
+
+    async def _unsettled(self, step: Step) -> str:
+        """What POP may have handed out of a topic that leaves a broker which does not tell; "" where brokers tell, and nothing is out."""
+        for group in await self._admin.reading_groups(step.topic):
+            if group in self._config.ignored_groups:
+                continue
+            reason = await self._admin.unsettled_pops(
+                group, step.topic, step.broker, self._masters[step.broker]
+            )
+            if reason:
+                return reason
+        return ""
 
     async def _count_in(self, step: Step, change: TopicChange, expected: State) -> int | None:
         """How many queue ids the broker has. None where its State is not the one that this run has made, but one that the plan leads through.

@@ -19,6 +19,9 @@ from aerobee.remoting.codes import RequestCode
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_GROUP = "CID_RMQ_SYS_TRANS"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"  # and the cluster's name
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+CHECK_POINT_TAG = "ck"
 LEVEL_KEY = "scheduleMessageOffset_"
 LEVELS = 18
 READ_MAX = 20_000  # messages that one look reads; where more wait, it says so and waits
@@ -38,19 +41,55 @@ class ArrivalCalls(Admin):
 
     async def invisible_in(self, group: str, topic: str, broker: str, queue_ids: range) -> int:
         """Messages of these queues that POP handed out and nobody has acknowledged; 0 where the broker does not tell."""
-        rows = await self.invisible_messages(group, topic)
-        return sum(
-            1 for row in rows or () if row.queue.broker_name == broker and row.queue.queue_id in queue_ids
-        )
+        rows = await self.invisible_messages(group, topic, broker=broker)
+        return sum(1 for row in rows or () if row.queue.queue_id in queue_ids)
+
+    async def unsettled_pops(self, group: str, topic: str, broker: str, address: str) -> str:
+        """What a broker that has no list of invisible messages still keeps of POP, of all topics and groups.
+
+        "" when nothing, and where it has a list for the group and the topic: invisible_in() counts there.
+
+        Check points and acknowledgements wait in the timer until their messages would come again, and then in the revive log. A
+        message that is out has a check point there; so has one that was acknowledged.
+        """
+        if await self.invisible_messages(group, topic, broker=broker) is not None:
+            return ""
+        config = await self.broker_config(address)
+        revive_log = REVIVE_PREFIX + config.get("brokerClusterName", "")
+        waiting = await self._timer_count(address, revive_log)
+        for queue_id in range(int(config.get("reviveQueueNum", "8"))):
+            queue = MessageQueue(revive_log, broker, queue_id)
+            # The group's offset is that of the last check point that is done with; acknowledgements behind it stay as they are.
+            done = await committed_offset(self._session, REVIVE_GROUP, queue)
+            begin = max(0, await begin_offset(self._session, queue)) if done is None else done + 1
+            waiting += await self._check_points(queue, begin, await end_offset(self._session, queue), topic)
+        return f"{waiting} records of POP are not settled at {broker}" if waiting else ""
+
+    async def _check_points(self, queue: MessageQueue, begin: int, end: int, topic: str) -> int:
+        """Check points of a topic in [begin, end) of a revive log's queue; each message counts where more than READ_MAX are there."""
+        if end - begin > READ_MAX:
+            return end - begin
+        count = 0
+        while begin < end:
+            messages, begin = await self._read(queue, begin)
+            for message in messages:
+                if message.tag == CHECK_POINT_TAG:
+                    fields = fastjson.loads_object(message.body, "a check point")
+                    count += json_fields.text(fields, "t", "") == topic
+        return count
+
+    async def _timer_count(self, address: str, topic: str) -> int:
+        """Messages of a topic that wait in the timer, by the broker's own count."""
+        answer = await self._call(address, RequestCode.GET_TIMER_METRICS)
+        table = json_fields.mapping(fastjson.loads_object(answer.body, "TimerMetrics"), "timingCount")
+        entry = table.get(topic)
+        return max(0, json_fields.integer(entry, "count")) if isinstance(entry, dict) else 0
 
     async def _timed(self, topic: str, broker: str, address: str, queue_ids: range) -> str:
         try:
             found = await self.timers(topic=topic, count_max=LIST_MAX, broker=address)
         except RemoteError:
-            answer = await self._call(address, RequestCode.GET_TIMER_METRICS)
-            table = json_fields.mapping(fastjson.loads_object(answer.body, "TimerMetrics"), "timingCount")
-            entry = table.get(topic)
-            count = json_fields.integer(entry, "count") if isinstance(entry, dict) else 0
+            count = await self._timer_count(address, topic)
             return f"{count} timer messages of {topic} wait at {broker}" if count > 0 else ""
         waiting = sum(1 for each in found.timers if each.queue_id in queue_ids)
         if waiting:

@@ -8,7 +8,8 @@ brokers of a route fails; there the topic stays as it is, without permissions, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from aerobee.client.config import MessageModel
@@ -18,6 +19,7 @@ from aerobee.errors import (
     RemoteError,
     SubscriptionGroupNotExist,
     TopicNotExist,
+    TransportError,
     UsageError,
 )
 from aerobee.message import MessageQueue
@@ -42,13 +44,14 @@ UNSPECIFIED = "UNSPECIFIED"  # a message type
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a topic is, beside its queues: the same at each broker. `attributes`, `filter_type` and `flags` are what a broker gets that has
-    nothing of it yet; others keep theirs."""
+    nothing of it yet; others keep theirs. `perm_others`: the bits of its permission that are neither reading nor writing (PERM_INHERIT)."""
 
     order: bool
     message_type: str
     attributes: Mapping[str, str] = field(default_factory=dict)
     filter_type: str = SINGLE_TAG
     flags: int = 0
+    perm_others: int = 0
 
 
 class PlacementAdmin(ArrivalCalls):
@@ -64,22 +67,49 @@ class PlacementAdmin(ArrivalCalls):
         }
 
     async def states(
-        self, topic: str, masters: Mapping[str, str]
+        self, topic: str, masters: Mapping[str, str], needed: Collection[str] | None = None
     ) -> tuple[dict[str, State], Settings | None, set[str]]:
-        """What each broker has of a topic, what the topic is (None when nobody has it), and who has a remnant without permissions."""
+        """What each broker has of a topic, what the topic is (None when nobody has it), and who has a remnant without permissions.
+
+        `needed`: brokers that have to answer, None for all. Another one that cannot be reached is left out, unless the topic's route
+        names it: a broker that has nothing to do with the topic holds nothing up.
+        """
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
+        away: dict[str, TransportError] = {}
 
         async def ask(name: str) -> tuple[str, TopicConfig | None]:
             async with gate:
-                return name, await self._config_at(topic, masters[name])
+                try:
+                    return name, await self._config_at(topic, masters[name])
+                except TransportError as error:
+                    if needed is None or name in needed:
+                        raise
+                    away[name] = error
+                    return name, None
 
         found = dict(await asyncio.gather(*map(ask, masters)))
+        if away:
+            routed = await self._routed(topic)
+            for name, error in away.items():
+                if name in routed:
+                    raise error
+                del found[name]
         states = {name: ABSENT if config is None else _state(config) for name, config in found.items()}
         remnants = {name for name, config in found.items() if config is not None and states[name] == ABSENT}
         # What a remnant has may be of long ago.
         known = [found[name] for name in sorted(found, key=lambda name: name in remnants)]
         config = next((config for config in known if config is not None), None)
         return states, None if config is None else _settings(config), remnants
+
+    async def _routed(self, topic: str) -> set[str]:
+        try:
+            return {broker.broker_name for broker in (await self.topic_route(topic)).brokers}
+        except TopicNotExist:
+            return set()
+
+    async def identity(self) -> list[str]:
+        """What this cluster is known by: its brokers, slaves too, as "cluster name@address", sorted."""
+        return sorted(f"{each.cluster} {each.broker_name}@{each.address}" for each in await self.brokers())
 
     async def state_at(self, topic: str, address: str) -> tuple[State, int]:
         """What one broker has of a topic, and how many queue ids exist there, whatever may be done with them; (ABSENT, 0) without it."""
@@ -105,6 +135,7 @@ class PlacementAdmin(ArrivalCalls):
             read, write = own.read_queue_nums, own.write_queue_nums
         else:
             return  # it has nothing of it
+        perm |= settings.perm_others if own is None else _perm_others(own)
         attributes = dict(settings.attributes) if own is None else {}
         if settings.message_type != UNSPECIFIED:
             attributes[TYPE_ATTRIBUTE] = settings.message_type
@@ -136,8 +167,8 @@ class PlacementAdmin(ArrivalCalls):
                 continue
             try:
                 model = (await self.consumer_connections(group)).message_model
-            except RemoteError:
-                model = ""  # nobody of it is online: its offsets count
+            except (RemoteError, TransportError):
+                model = ""  # nobody of it is online, or who knows is away: its offsets count
             if model != MessageModel.BROADCASTING.value:
                 found.append(group)
         return tuple(found)
@@ -165,7 +196,8 @@ class PlacementAdmin(ArrivalCalls):
     async def _copy_group(self, group: str, address: str) -> None:
         config: SubscriptionGroupConfig | None = None
         for other in (await self.master_addresses()).values():
-            config = (await self._group_configs(other)).get(group)
+            with contextlib.suppress(TransportError):  # another one may know it
+                config = (await self._group_configs(other)).get(group)
             if config is not None:
                 break
         if config is None:
@@ -224,8 +256,7 @@ class PlacementAdmin(ArrivalCalls):
                     if end > max(0, begin) and left > 0:
                         return f"group {group} gets {left} messages of {broker} again"
             # Last: what was taken from there while it was looked at is among these.
-            rows = await self.invisible_messages(group, topic)
-            invisible = sum(1 for row in rows or () if row.queue.broker_name == broker)
+            invisible = len(await self.invisible_messages(group, topic, broker=broker) or ())
             if invisible:
                 return f"group {group} has not acknowledged {invisible} messages of {broker}"
         return ""
@@ -296,6 +327,10 @@ def _state(config: TopicConfig) -> State:
     return State(config.read_queue_nums if config.perm & PERM_READ else 0, write)
 
 
+def _perm_others(config: TopicConfig) -> int:
+    return config.perm & ~(PERM_READ | PERM_WRITE)
+
+
 def _settings(config: TopicConfig) -> Settings:
     return Settings(
         order=config.order,
@@ -303,4 +338,5 @@ def _settings(config: TopicConfig) -> Settings:
         attributes=dict(config.attributes),
         filter_type=config.topic_filter_type,
         flags=config.topic_sys_flag,
+        perm_others=_perm_others(config),
     )

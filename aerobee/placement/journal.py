@@ -83,6 +83,14 @@ class Journal:
             )
         return events
 
+    def clusters(self) -> list[set[str]]:
+        """What the cluster of each begin was known by (PlacementAdmin.identity), the oldest first; journals of before have none."""
+        return [
+            set(event["cluster"])
+            for event in self.events()
+            if event["event"] == "begin" and event.get("cluster")
+        ]
+
     def was_cut_off(self) -> bool:
         """True when the last run was, or failed: a request of it may still arrive."""
         events = self.events()
@@ -116,6 +124,9 @@ def _event(event: Any) -> dict[str, Any]:
             raise ValueError(f"{name} of {event['event']!r} is missing or no {kind.__name__}")
     if event["event"] == "begin" and not all(isinstance(text, str) for text in event["ordered"].values()):
         raise ValueError("ordered of 'begin' has what is no order configuration")
+    cluster = event.get("cluster", [])
+    if not isinstance(cluster, list) or not all(isinstance(each, str) for each in cluster):
+        raise ValueError("cluster is no list of brokers")
     if event["event"] == "removing":
         for queue_id, end in event["ends"].items():
             if not queue_id.isdecimal() or isinstance(end, bool) or not isinstance(end, int):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 from aerobee.client.results import QueueStats
-from aerobee.errors import AerobeeError, RemoteError
+from aerobee.errors import AerobeeError, RemoteError, TransportError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from aerobee.placement.cluster import PlacementAdmin, Settings
 from aerobee.placement.load_rows import LoadSample
 from aerobee.placement.steps import ABSENT, State
+
+log = logging.getLogger(__name__)
 
 TOPICS_AT_ONCE = 8
 SHARDING_KEY = "__SHARDINGKEY"
@@ -22,7 +25,7 @@ class LoadSampler(PlacementAdmin):
     """The calls of one look."""
 
     async def sample(self) -> list[LoadSample]:
-        """Rows of all brokers that have a master and of all topics that are not brokers' own."""
+        """Rows of all brokers whose master answers and of all topics that are not brokers' own."""
         at_ms = self._session.clock.now_ms()
         masters = await self.master_addresses()
         info = await self.cluster_info()
@@ -33,9 +36,13 @@ class LoadSampler(PlacementAdmin):
             for topic in await self.topics()
             if topic not in hidden and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         ]
-        rows = [
-            await self._broker_row(at_ms, name, address, zones[name]) for name, address in masters.items()
-        ]
+        rows = []
+        for name, address in list(masters.items()):
+            try:
+                rows.append(await self._broker_row(at_ms, name, address, zones[name]))
+            except TransportError as error:
+                log.warning("broker %s is left out of this look: %s", name, error)
+                del masters[name]
         gate = asyncio.Semaphore(TOPICS_AT_ONCE)
 
         async def look(topic: str) -> list[LoadSample]:

@@ -14,8 +14,10 @@ from aerobee.client.config import ClientConfig
 from aerobee.client.results import QueueProgress
 from aerobee.client.sync import LoopThread
 from aerobee.errors import AerobeeError, ConsumerNotOnline, RemoteError, TopicNotExist
-from aerobee.message import DLQ_PREFIX, MessageQueue
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from aerobee.remoting.body.consumer_running_info import ConsumerRunningInfo
 from aerobee.remoting.body.route import MASTER_ID
+from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.spark.lag_rows import MS_PER_HOUR, LagSample
 
 GROUPS_AT_ONCE = 8
@@ -30,6 +32,9 @@ SYSTEM_GROUPS = (
 )
 BROADCASTING = "BROADCASTING"
 
+Wanted = dict[
+    str, tuple[str, tuple[str, ...] | str]
+]  # by topic: the kind of expression, and its tags or its text
 Known = Iterable[tuple[str, MessageQueue]]  # (group, queue) of earlier samples
 
 
@@ -61,6 +66,15 @@ async def _sample(
         return await sampler.sample(known, groups)
 
 
+def wanted_of(subscriptions: Iterable[SubscriptionData]) -> Wanted:
+    """What a member asks for, by topic, so that equal wishes are equal; without the retry topic, which clients add in their own ways."""
+    return {
+        item.topic: (item.expression_type, tuple(sorted(item.tags_set)) or item.sub_string.strip())
+        for item in subscriptions
+        if not item.topic.startswith(RETRY_PREFIX)
+    }
+
+
 class ClusterSampler(Admin):
     """The calls of one look."""
 
@@ -75,6 +89,7 @@ class ClusterSampler(Admin):
             name: cluster for cluster, names in info.cluster_addr_table.items() for name in names
         }
         self._errors: dict[str, str] = {}
+        self._wanted: dict[str, dict[str, Wanted]] = {}
         self._retention_ms: dict[str, int] = {}
         found = set(groups)
         for name, data in info.broker_addr_table.items():
@@ -145,10 +160,19 @@ class ClusterSampler(Admin):
             progress = ()  # it has consumed nothing yet
         except AerobeeError:
             return []  # its brokers are among the errors: _unseen() speaks for its queues
+        # RocketMQ's brokers keep what one member asks for; its members say it themselves, while they are asked what they own.
+        asked_for = list(self._wanted.pop(group, {}).values())
+        differ = differ or any(each != asked_for[0] for each in asked_for)
         bounds = await self._bounds({each.queue.topic for each in progress})
         held_ms = await self._held_ms(group) if attended else {}
         looks = (self._one(group, each, bounds, held_ms, attended, differ) for each in progress)
         return [*await asyncio.gather(*looks), *await self._dead(group)]
+
+    async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        """As Admin.running_info; what the member asks for is noted besides."""
+        info = await super().running_info(group, client_id)
+        self._wanted.setdefault(group, {})[client_id] = wanted_of(info.subscription_set)
+        return info
 
     async def _bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
         found = {}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from aerobee.client import Admin
+from aerobee.client import Admin, SimpleConsumerConfig
 from aerobee.clock import AdvancingClock
-from aerobee.placement.apply import ApplyConfig
+from aerobee.message import Message, MessageQueue
+from aerobee.placement.apply_config import ApplyConfig
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.placement.test_apply import (
     AWAY,
+    FAST_ROUTES,
     FREE,
     KEYS,
     Crash,
@@ -24,10 +27,12 @@ from tests.integration.placement.test_apply import (
     plan_of,
     settled,
 )
+from tests.integration.placement.test_apply_changed_meanwhile import LEAVES
 from tests.interop.rocketmq import Broker, NameServer, routed_brokers
 from tests.waiting import wait_until
 
 # RocketMQ's brokers tell nameservers of a changed topic at once; the consumers here ask for their route ten times a second.
+INVISIBLE_S = 10.0  # the least that SimpleConsumer asks for
 CONFIG = ApplyConfig(changes_per_minute=1e6, routes_s=1.0, grace_s=0.5, poll_s=0.1, drain_s=120.0)
 
 
@@ -140,3 +145,43 @@ async def test_plans_are_carried_out_cut_off_and_taken_back_at_brokers_of_rocket
             assert await admin.order_entry("keys") is None
         for load in (free, away, keys):
             await load.check()
+
+
+async def test_what_pop_has_handed_out_holds_a_broker_that_does_not_tell(
+    cluster: AtRocketMQ, tmp_path: pathlib.Path
+):
+    """RocketMQ's broker counts messages as consumed when POP has handed them out. What is not acknowledged comes again there, or never."""
+    await make(cluster, LEAVES)
+    sent = {b"0", b"1", b"2"}
+    config = SimpleConsumerConfig(wait_s=1.0, invisible_s=INVISIBLE_S)
+    async with (
+        admin_of(cluster) as admin,
+        cluster.producer() as producer,
+        cluster.simple_consumer("poppers", {"away": "*"}, config=config, client=FAST_ROUTES) as consumer,
+    ):
+        await admin.create_group("poppers")
+        for body in sent:
+            await producer.send(Message("away", body), queue=MessageQueue("away", "broker-a", 0))
+        taken: set[bytes] = set()
+        async with asyncio.timeout(60):
+            while taken != sent:
+                taken |= {message.body for message in await consumer.receive()}
+        seen: list[str] = []
+        running = asyncio.create_task(
+            applier(
+                cluster, admin, plan_of(cluster, LEAVES), tmp_path / "journal", config=CONFIG,
+                watch=lambda event, step, reason: seen.append(reason),
+            ).run()
+        )  # fmt: skip
+        again: set[bytes] = set()
+        async with asyncio.timeout(120):
+            while again != sent:
+                for message in await consumer.receive():
+                    again.add(message.body)
+                    await consumer.ack(message)
+        assert not running.done(), "it has waited for them"
+        done, _ = await asyncio.wait([running], timeout=120)
+        assert done, f"it still waits: {seen[-3:]}"
+        await running
+        assert any("records of POP are not settled at broker-a" in reason for reason in seen)
+        assert await counts(admin, "away") == settled(broker_b=1)

@@ -123,13 +123,16 @@ class ExplainCalls(MessageCalls):
         )
 
     async def invisible_messages(
-        self, group: str, topic: str | None = None
+        self, group: str, topic: str | None = None, *, broker: str | None = None
     ) -> tuple[InvisibleMessage, ...] | None:
-        """What POP handed out and nobody has acknowledged yet, at most 1,000; None when no broker can tell."""
+        """What POP handed out and nobody has acknowledged yet, at most 1,000; None when no broker can tell.
+
+        `broker`: the name of the only one that is asked.
+        """
         ext = {"consumerGroup": group, "countMax": str(INVISIBLE_MAX)}
         if topic is not None:
             ext["topic"] = topic
-        rows = await self._rows(RequestCode.AEROBEE_LIST_POPS, ext, "entries")
+        rows = await self._rows(RequestCode.AEROBEE_LIST_POPS, ext, "entries", broker)
         if rows is None:
             return None
         return tuple(
@@ -169,7 +172,7 @@ class ExplainCalls(MessageCalls):
         return tuple(found.values())
 
     async def _rows(
-        self, code: RequestCode, ext: dict[str, str], name: str
+        self, code: RequestCode, ext: dict[str, str], name: str, broker: str | None = None
     ) -> list[tuple[str, dict[str, Any]]] | None:
         """The rows of a list that each master gives; None when none of them knows the request.
 
@@ -178,7 +181,7 @@ class ExplainCalls(MessageCalls):
         rows: list[tuple[str, dict[str, Any]]] = []
         known = False
         for info in await self.brokers():
-            if info.broker_id != 0:
+            if info.broker_id != 0 or broker not in (None, info.broker_name):
                 continue
             try:
                 answer = await self._call(info.address, code, dict(ext))

@@ -19,7 +19,15 @@ from aerobee.client.results import (
     SubscriptionConflict,
     SubscriptionInfo,
 )
-from aerobee.errors import AerobeeError, ConsumerNotOnline, RemoteError, RouteError, TopicNotExist, UsageError
+from aerobee.errors import (
+    AerobeeError,
+    ConsumerNotOnline,
+    RemoteError,
+    RouteError,
+    TopicNotExist,
+    TransportError,
+    UsageError,
+)
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
@@ -114,15 +122,21 @@ class GroupCalls(AdminCalls):
                 return table
 
     async def consumer_connections(self, group: str) -> GroupConnections:
-        """The members that are online and what they ask for. Raises ConsumerNotOnline when there are none."""
+        """The members that are online and what they ask for, from the first broker that knows some.
+
+        Raises ConsumerNotOnline when there are none, TransportError when none is known and a broker did not answer.
+        """
         failure: AerobeeError | None = None
         for address in await self._group_addresses(group):
             try:
                 answer = await self._call(
                     address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
                 )
-            except ConsumerNotOnline as error:
+            except TransportError as error:
                 failure = error
+                continue
+            except ConsumerNotOnline as error:
+                failure = failure or error
                 continue
             data = ConsumerConnection.decode(answer.body)
             return GroupConnections(

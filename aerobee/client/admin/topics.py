@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from aerobee.client.admin.base import AdminCalls
 from aerobee.client.publish_route import TopicRoute
 from aerobee.client.results import QueueStats, TopicInfo
-from aerobee.errors import QueryNotFound, TopicNotExist, UsageError
+from aerobee.errors import QueryNotFound, TopicNotExist, TransportError, UsageError
 from aerobee.message import MessageQueue, check_topic_name
 from aerobee.remoting.body.group_list import GroupList
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
@@ -93,7 +93,16 @@ class TopicCalls(AdminCalls):
         names = TopicList.decode(answer.body)
         found = set(names.topic_list)
         if names.broker_addr:
-            own = await self._call(names.broker_addr, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+            code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+            try:
+                own = await self._call(names.broker_addr, code)
+            except TransportError:  # the nameserver names one broker: another one has the same list
+                others = [
+                    address for address in await self._masters(None, None) if address != names.broker_addr
+                ]
+                if not others:
+                    raise
+                own = await self._call(others[-1], code)
             found.update(TopicList.decode(own.body).topic_list)
         return tuple(sorted(found))
 

@@ -13,7 +13,8 @@ from aerobee import Message
 from aerobee.client import ClientConfig, ConsumeFrom, ConsumerConfig, TransactionState
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import MessageQueue
-from aerobee.placement.apply import Applier, ApplyConfig, DrainTimeout, PlanOutgrown
+from aerobee.placement.apply import Applier, DrainTimeout, PlanOutgrown
+from aerobee.placement.apply_config import ApplyConfig
 from aerobee.placement.cluster import PlacementAdmin
 from aerobee.placement.journal import Journal
 from aerobee.placement.plan import Forecast, Plan, TopicChange

@@ -11,7 +11,8 @@ from aerobee import Message
 from aerobee.client import SimpleConsumerConfig
 from aerobee.errors import NoPermission
 from aerobee.message import MessageQueue
-from aerobee.placement.apply import ApplyConfig, DrainTimeout, PlanOutgrown
+from aerobee.placement.apply import DrainTimeout, PlanOutgrown
+from aerobee.placement.apply_config import ApplyConfig
 from aerobee.placement.cluster import PlacementAdmin
 from aerobee.placement.plan import TopicChange
 from aerobee.placement.steps import State

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.errors import UsageError
-from aerobee.placement.apply import ApplyConfig
+from aerobee.placement.apply_config import ApplyConfig
 from aerobee.placement.journal import Journal
 from aerobee.placement.model import Broker, Load, Model, Topic
 from aerobee.placement.plan import make_plan, parse_plan

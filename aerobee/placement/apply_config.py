@@ -1,0 +1,38 @@
+"""How fast a plan is carried out, and how careful."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aerobee.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyConfig:
+    """How fast, and how careful.
+
+    `parallel`: topics at a time. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has asked for its
+    route again (RocketMQ's clients ask each 30 s), and what it was sending by the old one has arrived or failed. `grace_s`: how long
+    a queue that is read to its end stays readable, for readers whose offsets brokers do not know. `pop_s`: how long a broker that
+    does not tell what POP has handed out (RocketMQ's) keeps a topic that it is to lose, at most: the longest invisible time of a
+    consumer. `drain_s`: longest wait for one drain. `ignored_groups`: nobody waits for them. `moved`: the cluster may have no broker
+    that it had when the plan was begun.
+    """
+
+    parallel: int = 4
+    changes_per_minute: float = 60.0
+    routes_s: float = 35.0
+    grace_s: float = 60.0
+    pop_s: float = 900.0
+    drain_s: float = 3_600.0
+    poll_s: float = 1.0
+    plan_age_max_h: float = 24.0
+    ignored_groups: frozenset[str] = field(default=frozenset())
+    moved: bool = False
+
+    def __post_init__(self) -> None:
+        if self.parallel < 1 or not self.changes_per_minute > 0:
+            raise UsageError("topics at a time and changes a minute must be above 0")
+        times = (self.routes_s, self.grace_s, self.pop_s, self.drain_s, self.poll_s, self.plan_age_max_h)
+        if not all(each >= 0 for each in times):  # nor is NaN
+            raise UsageError("a time is below 0, or no number")
