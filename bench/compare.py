@@ -25,7 +25,7 @@ from servers import HERE, Server
 
 WARM_MESSAGES = 300_000
 PEERS = ("redis", "nats")
-BROKERS = ("aerobee", "aerobee-python", "rocketmq")
+BROKERS = ("aerobee", "aerobee-python", "before", "before-python", "rocketmq")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--shapes", default="", help="comma list of names; default all")
     parser.add_argument("--with", dest="others", default="rocketmq,null", help="rocketmq,null,redis,nats")
-    parser.add_argument("--servers", default="aerobee", help="aerobee, aerobee-python or both")
+    parser.add_argument(
+        "--servers",
+        default="aerobee",
+        help="of aerobee, aerobee-python, before, before-python (servers.BEFORE)",
+    )
     parser.add_argument("--name", default="compare", help="results file in bench/results")
     options = parser.parse_args()
     rounds, seconds = (2, 3.0) if options.quick else (options.rounds, options.seconds)

@@ -23,6 +23,8 @@ START_TIMEOUT_S = 60.0
 # On a busy machine both products refuse sends that waited for 200 ms.
 PATIENT = {"waitTimeMillsInSendQueue": "10000"}
 STOP_TIMEOUT_S = 20.0
+# Another checkout of Aerobee with its own .venv, the servers "before" and "before-python".
+BEFORE = "AEROBEE_BENCH_BEFORE"
 
 
 class ServerFailed(Exception):
@@ -163,8 +165,9 @@ def aerobee(
     sync_flush: bool = False,
     extra: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Server]:
-    """A nameserver and a broker of this checkout, each a process."""
+    """A nameserver and a broker of this checkout, or of that which `python` belongs to, each a process."""
     with scratch("aerobee") as directory:
         nameserver_port, port = free_ports(2)
         server = Server(name, port, directory, nameserver_port=nameserver_port, environment=environment)
@@ -172,7 +175,7 @@ def aerobee(
             f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\nkvConfigPath={directory}/kvConfig.json\n"
         )
         conf = broker_properties(directory, port, sync_flush=sync_flush, extra=extra)
-        command = [sys.executable, "-m", "aerobee.ops"]
+        command = [python, "-m", "aerobee.ops"]
         try:
             server.spawn(
                 [*command, "nameserver", "-c", str(directory / "namesrv.conf")], "namesrv.log", environment
@@ -197,6 +200,36 @@ def aerobee_python(
     return aerobee(
         name="aerobee-python", sync_flush=sync_flush, extra=extra, environment={"AEROBEE_FAST_PATH": "python"}
     )
+
+
+def before(
+    *,
+    name: str = "before",
+    sync_flush: bool = False,
+    extra: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> contextlib.AbstractContextManager[Server]:
+    """A nameserver and a broker of the checkout that $AEROBEE_BENCH_BEFORE names. Raises ServerFailed when it names none."""
+    python = before_python_of(os.environ.get(BEFORE, ""))
+    return aerobee(name=name, sync_flush=sync_flush, extra=extra, environment=environment, python=python)
+
+
+def before_python(
+    *, sync_flush: bool = False, extra: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[Server]:
+    """The same in pure Python, by the variable's name of now and of before."""
+    environment = {"AEROBEE_FAST_PATH": "python", "AEROBEE_LANE": "python"}
+    return before(name="before-python", sync_flush=sync_flush, extra=extra, environment=environment)
+
+
+def before_python_of(checkout: str) -> str:
+    """The interpreter of another checkout. Raises ServerFailed."""
+    python = Path(checkout or ".").absolute() / ".venv" / "bin" / "python"
+    if not checkout or not python.exists():
+        raise ServerFailed(
+            f"{BEFORE} names no checkout with a .venv (it is {checkout!r}): git worktree add ../before COMMIT, and make venv there"
+        )
+    return str(python)
 
 
 @contextlib.contextmanager

@@ -34,6 +34,8 @@ SETTINGS = {"enablePropertyFilter": "true"}
 SERVERS = {
     "aerobee": lambda: servers.aerobee(extra=SETTINGS),
     "aerobee-python": lambda: servers.aerobee_python(extra=SETTINGS),
+    "before": lambda: servers.before(extra=SETTINGS),
+    "before-python": lambda: servers.before_python(extra=SETTINGS),
     "rocketmq": lambda: servers.rocketmq(extra=SETTINGS),
 }
 # name, expression type, expression, name of the row it is compared with
@@ -121,7 +123,7 @@ def fill(wire: Wire, count: int) -> None:
         assert code == 0, code
 
 
-def pulls(wire: Wire, kind: str, expression: str, end: int, until: float) -> int:
+def pulls(link: Wire, kind: str, expression: str, end: int, until: float) -> int:
     """Pull until the time is over; return how many messages came."""
     offset, waiting, got = 0, 0, 0
     stride = 32
@@ -132,10 +134,10 @@ def pulls(wire: Wire, kind: str, expression: str, end: int, until: float) -> int
                 "sysFlag": str(SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": expression,
                 "subVersion": "0", "expressionType": kind, "maxMsgBytes": "262144",
             }  # fmt: skip
-            wire.send(PULL_MESSAGE, ext)
+            link.send(PULL_MESSAGE, ext)
             waiting += 1
             offset = (offset + stride) % (end - 400)
-        _, code, body = wire.receive()
+        _, code, body = link.receive()
         waiting -= 1
         if code == 0:
             got += sum(1 for _ in wire.parse_records(body))

@@ -34,6 +34,8 @@ CONFIG = ConsumerConfig(orderly=True, consume_from=ConsumeFrom.FIRST)
 SERVERS = {
     "aerobee": lambda: servers.aerobee(),
     "aerobee-python": lambda: servers.aerobee_python(),
+    "before": lambda: servers.before(),
+    "before-python": lambda: servers.before_python(),
     "rocketmq": lambda: servers.rocketmq(heap="1g"),
 }
 

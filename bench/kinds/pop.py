@@ -38,6 +38,8 @@ SERVERS = {
     "aerobee": servers.aerobee,
     "aerobee-python": servers.aerobee_python,
     "aerobee-buffer": lambda: servers.aerobee(extra={"enablePopBufferMerge": "true"}),
+    "before": servers.before,
+    "before-python": servers.before_python,
     "rocketmq": servers.rocketmq,
     "rocketmq-buffer": lambda: servers.rocketmq(extra={"enablePopBufferMerge": "true"}),
 }

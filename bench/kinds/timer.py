@@ -40,6 +40,8 @@ IDLE_S = 3.0
 STARTERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
     "aerobee": lambda: servers.aerobee(extra=servers.PATIENT),
     "aerobee-python": lambda: servers.aerobee_python(extra=servers.PATIENT),
+    "before": lambda: servers.before(extra=servers.PATIENT),
+    "before-python": lambda: servers.before_python(extra=servers.PATIENT),
     "rocketmq": lambda: servers.rocketmq(extra=servers.PATIENT),
 }
 _WORDS = struct.Struct(">II")

@@ -39,6 +39,8 @@ SHAPES = (
 SERVERS = {
     "aerobee": lambda: servers.aerobee(extra=servers.PATIENT),
     "aerobee-python": lambda: servers.aerobee_python(extra=servers.PATIENT),
+    "before": lambda: servers.before(extra=servers.PATIENT),
+    "before-python": lambda: servers.before_python(extra=servers.PATIENT),
     "rocketmq": lambda: servers.rocketmq(heap="1g", extra=servers.PATIENT),
 }
 

@@ -19,8 +19,8 @@ from aerobee.broker.fastpath.request import (
     NotOrdinary,
     Request,
     born_time,
-    closed,
     number,
+    read_pairs,
     repeated_names,
 )
 from aerobee.broker.fastpath.seam import LaterSettings
@@ -45,6 +45,7 @@ from aerobee.store.consume_queue import ConsumeQueue
 LEVEL_MAX = 128
 _DELAYS = frozenset({DELAY, *TIMER_DELAYS})
 _DIGITS_MAX = 18
+_CLOSE = "\x02"  # ends a pair of a properties text
 _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 
@@ -62,12 +63,8 @@ class _Turn(NamedTuple):
     told: set[int]  # levels whose delivery knows of their messages, 0 for the timer
 
 
-class _Due(NamedTuple):
-    """When a message is due."""
-
-    level: int  # 0: the timer
-    entry_code: int  # of a level: the time in its queue entry
-    out_ms: int  # of the timer: TIMER_OUT_MS
+# When a message is due: its level, 0 for the timer; of a level the time in its queue entry; of the timer TIMER_OUT_MS.
+_Due = tuple[int, int, int]
 
 
 class Later:
@@ -101,40 +98,57 @@ class Later:
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
             # First what tells half messages apart: nothing else of them is read here.
-            sys_flag = number(sys_flag)
-            if sys_flag & ~ORDINARY_SYS_FLAG:
+            if sys_flag == "0":
+                sys_flag = 0
+            elif (sys_flag := number(sys_flag)) & ~ORDINARY_SYS_FLAG:
                 raise ValueError
-            pairs = request.read_properties(text)
-            (delay,) = [name for name in repeated_names(text) if name in _DELAYS]
+            pairs = request.pairs
+            if pairs is None:
+                pairs = request.pairs = read_pairs(text)
+            # No name twice, mostly: then they need not be looked for in the text again.
+            names = pairs if len(pairs) == text.count("\x01") else repeated_names(text)
+            (delay,) = [name for name in names if name in _DELAYS]
             if not self._special_properties.isdisjoint(pairs) or batch not in NOT_BATCH:
                 raise ValueError
-            waits = shared.waits(pairs)
-            due = self._due(self._turn_of_burst(), delay, pairs[delay])
+            waits = (shared.holds_replies or shared.holds_all) and shared.waits(pairs)
+            turn = self._turn
+            if turn.burst != shared.number:
+                turn = self._turn_of_burst()
+            due = self._due(turn, delay, pairs[delay])
+            level, entry_code, out_ms = due
             topic, queue = shared.find(topic_name, queue_text)
             unique_key = pairs["UNIQ_KEY"]
-            body = request.body
             if not (unique_key.isalnum() and unique_key.isascii()):
                 raise ValueError
-            out_text = "" if due.level else f"{TIMER_OUT_MS}\x01{due.out_ms}\x02"
+            out_text = "" if level else f"{TIMER_OUT_MS}\x01{out_ms}\x02"
             properties = (
-                f"{closed(text)}{shared.own_properties}{out_text}"
+                f"{text if text[-1] == _CLOSE else text + _CLOSE}{shared.own_properties}{out_text}"
                 f"{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{queue.queue_id}\x02"
             ).encode()
+            body = request.data[request.body_at : request.end]
             if len(properties) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
                 raise ValueError
-            stored = self._schedule_topic if due.level else self._timer_topic
-            hashes, tag_code = shared.hashes(stored, unique_key, pairs.get("KEYS"), pairs.get("TAGS"))
-            code = due.entry_code if due.level else tag_code
-            numbers = number(flag), sys_flag, born_time(born_timestamp), number(tries)
-            stored_queue = self._stored_queue(stored, due.level)
+            stored = self._schedule_topic if level else self._timer_topic
+            hashes, tag_code = [stored.plain_key_hash(unique_key.encode())], 0
+            keys, tag = pairs.get("KEYS"), pairs.get("TAGS")
+            if keys or tag:
+                hashes, tag_code = shared.hashes(stored, unique_key, keys, tag)
+            flag = 0 if flag == "0" else number(flag)
+            tries = 0 if tries == "0" else number(tries)
+            born_timestamp = born_time(born_timestamp)
+            stored_queue = self._stored_queue(stored, level)
         except UNREADABLE as error:
             raise NotOrdinary from error
-        queue_offset, offset = shared.append(stored, stored_queue, body, properties, hashes, code, *numbers)
+        queue_offset, offset = shared.append(
+            stored, stored_queue, body, properties, hashes, entry_code if level else tag_code, flag, sys_flag,
+            born_timestamp, tries,
+        )  # fmt: skip
         shared.count_for(stored, topic, shared.log.end - offset)
-        self._tell(due, queue_offset)
+        if level not in turn.told:
+            self._tell(due, queue_offset)
         recall = ""
-        if not due.level:
-            recall = RecallHandle(topic.name, self._broker_name, due.out_ms + 1, unique_key).encode()
+        if not level:
+            recall = RecallHandle(topic.name, self._broker_name, out_ms + 1, unique_key).encode()
         return queue, queue_offset, shared.message_id(offset), unique_key, waits, recall
 
     def _turn_of_burst(self) -> _Turn:
@@ -152,7 +166,7 @@ class Later:
         if delay == DELAY:
             if text[0] == "0" or not 0 < value <= min(LEVEL_MAX, len(self._delays_ms)):
                 raise ValueError
-            return _Due(value, now_ms + self._delays_ms[value - 1], 0)
+            return value, now_ms + self._delays_ms[value - 1], 0
         if turn.limits is None:
             raise ValueError
         precision_ms, longest_ms = turn.limits
@@ -162,7 +176,7 @@ class Later:
             deliver_ms = now_ms + (value * 1000 if delay == TIMER_DELAY_SEC else value)
         if not 0 < deliver_ms - now_ms <= longest_ms:
             raise ValueError
-        return _Due(0, 0, slot_time(deliver_ms, precision_ms))
+        return 0, 0, slot_time(deliver_ms, precision_ms)
 
     def _stored_queue(self, stored: FastTopic, level: int) -> FastQueue:
         """Looked up each time: the queue object goes when the topic's queues are deleted."""
@@ -178,13 +192,11 @@ class Later:
     def _tell(self, due: _Due, queue_offset: int) -> None:
         """Once in a burst is enough: messages of a level are all due at the same time. The message is stored whatever
         becomes of it."""
-        told = self._turn.told
-        if due.level in told:
-            return
-        told.add(due.level)
+        level, entry_code, _ = due
+        self._turn.told.add(level)
         try:
-            if due.level:
-                self._hooks.level_appended(due.level - 1, queue_offset + 1, due.entry_code)
+            if level:
+                self._hooks.level_appended(level - 1, queue_offset + 1, entry_code)
             else:
                 self._hooks.timer_appended()
         except Exception:

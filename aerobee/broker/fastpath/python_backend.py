@@ -6,8 +6,8 @@ shell that joins either of them to connections, watermarks and statistics.
 An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the oneway form of them, in either header
 type, to an existing topic and queue, within all limits, without a property that asks for more than storing it (transaction,
 light queues); or a pull (pull.py), a message for later (later.py), a half message or its end (transaction.py). Each kind is
-a family, which registers for its request codes; what the first one leaves is offered to the next. Whatever none takes is
-left for the handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits,
+a family, which registers for its request codes; what one leaves is offered to the next, and no two take the same frame:
+so who took the last one is asked first. Whatever none takes is left for the handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits,
 and are what they are in both backends: nothing that only Python would read as a number is ordinary. Nothing is changed
 before a message is known to be ordinary; what fails after its first byte is a fault, and the frame is served by nobody else.
 """
@@ -119,13 +119,12 @@ class PythonBackend:
         host: str | None = None,
     ) -> BurstResult:
         """As Backend.burst."""
-        shared, request = self._shared, self._request
+        shared, request, guard, is_slow = self._shared, self._request, self._guard, False
         shared.begin(born_host, now_ms)
         request.data = data
         at, size = position, len(data)
         last = size - 8  # where a frame can begin
         serves_of = self._serves[(takes_sends and not self._permits[FENCE]) + 2 * takes_pulls]
-        guard, is_slow = self._guard, False
         try:
             while at <= last and shared.pulled_bytes < REPLY_BYTES_MAX:
                 length, word = _unpack_words(data, at)
@@ -159,7 +158,8 @@ class PythonBackend:
                 request.start, request.body_at, request.end = at, body_at, end  # four would be a tuple first
                 request.code, request.flag, request.opaque = code, flag, opaque
                 request.ext, request.command, request.pairs = ext, command, None
-                for serve in serves_of.get(code, ()) if guard is None or guard.lets(request, host) else ():
+                serves = serves_of.get(code, ()) if guard is None or guard.lets(request, host) else ()
+                for serve in serves:
                     try:
                         answer = serve(request)
                     except NotOrdinary:
@@ -168,6 +168,8 @@ class PythonBackend:
                     break
                 if is_slow:
                     break
+                if serve is not serves[0]:  # the next frame is of the same kind, mostly
+                    serves_of[code] = (serve, *(other for other in serves if other is not serve))
                 if answer is not None and not flag:
                     queue, queue_offset, message_ids, unique_key, waits, recall_handle = answer
                     if command is None:

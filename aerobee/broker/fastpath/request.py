@@ -54,11 +54,6 @@ def repeated_names(text: str) -> list[str]:
     return [piece.partition("\x01")[0] for piece in text.removesuffix("\x02").split("\x02")]
 
 
-def closed(text: str) -> str:
-    """A properties text to which more can be added."""
-    return text if text.endswith("\x02") or not text else text + "\x02"
-
-
 class Request:
     """The frame that is served; one object serves for all frames of a backend."""
 
@@ -92,13 +87,6 @@ class Request:
     def frame(self) -> bytes:
         """The whole frame with its length, a copy that outlives the burst."""
         return bytes(self.data[self.start : self.end])
-
-    def read_properties(self, text: str) -> dict[str, str]:
-        """The message's properties, whose text this is: read by the first family that asks. Raises ValueError as read_pairs()."""
-        pairs = self.pairs
-        if pairs is None:
-            pairs = self.pairs = read_pairs(text)
-        return pairs
 
 
 def number(value: object) -> int:

@@ -19,7 +19,6 @@ from aerobee.broker.fastpath.request import (
     NotOrdinary,
     Request,
     born_time,
-    closed,
     number,
     read_pairs,
 )
@@ -45,7 +44,6 @@ from aerobee.message import (
     PROPERTIES_BYTES_MAX,
     STORE_HOST_V6,
     TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
@@ -57,7 +55,13 @@ _END_TRANSACTION = RequestCode.END_TRANSACTION.value
 _HALF_FIELD = bytes((len(HALF_TOPIC),)) + HALF_TOPIC.encode()
 _REAL_TOPIC = f"\x02{REAL_TOPIC}\x01".encode()
 _REAL_QUEUE = f"\x02{REAL_QUEUE_ID}\x01".encode()
+_WAIT, _WAIT_TRUE = b"WAIT\x01", b"\x02WAIT\x01true\x02"
+_CLOSING = 2
+_NO_MARKS = "", ""  # neither KEYS nor TAGS
+_unpack_head = HEAD_V4.unpack_from
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_PREPARED, _COMMIT = str(TRANSACTION_PREPARED), str(TRANSACTION_COMMIT)
+_CLOSE = "\x02"  # ends a pair of a properties text
 _OWN = frozenset({TRANSACTION_ID, REAL_QUEUE_ID, CHECK_TIMES, PREPARED_QUEUE_OFFSET, IMMUNITY})
 
 
@@ -73,19 +77,6 @@ class _Turn(NamedTuple):
     takes_halves: bool
     half_queue: FastQueue | None  # None: it is none of an ordinary kind
     open: Mapping[tuple[str, str], Transaction]
-
-
-class _Half(NamedTuple):
-    """What a commit is made of: the parts of the half record."""
-
-    body: bytes
-    properties: bytes  # without where it belongs
-    queue_text: str
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: bytes
-    reconsume_times: int
 
 
 class Transactions:
@@ -125,10 +116,10 @@ class Transactions:
         """As Family.serve."""
         if request.command is not None:
             raise NotOrdinary
-        if request.code == _END_TRANSACTION:
-            self._end_one(request)
-            return None
-        return self._prepare(request)
+        if request.code != _END_TRANSACTION:
+            return self._prepare(request)
+        self._end_one(request)
+        return None
 
     def _turn_of_burst(self) -> _Turn:
         """What holds for this burst, asked once in it."""
@@ -149,53 +140,54 @@ class Transactions:
         shared, half = self._shared, self._half_topic
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
-            sys_flag = number(sys_flag)
-            if sys_flag & TRANSACTION_MASK != TRANSACTION_PREPARED:
+            sys_flag = TRANSACTION_PREPARED if sys_flag == _PREPARED else number(sys_flag)
+            if sys_flag & ~ORDINARY_SYS_FLAG != TRANSACTION_PREPARED:
                 raise ValueError
-            pairs = request.read_properties(text)
+            pairs = request.pairs
+            if pairs is None:
+                pairs = request.pairs = read_pairs(text)
             unique_key, group = pairs["UNIQ_KEY"], pairs[PRODUCER_GROUP]
             if (
                 not self._special_properties.isdisjoint(pairs)
                 or pairs[TRAN_MSG] != "true"
                 or not (unique_key.isalnum() and unique_key.isascii() and group)
-                or sys_flag & ~(ORDINARY_SYS_FLAG | TRANSACTION_PREPARED)
-                or number(tries)
+                or (tries != "0" and number(tries))
                 or batch not in NOT_BATCH
             ):
                 raise ValueError
-            turn = self._turn_of_burst()
+            turn = self._turn
+            if turn.burst != shared.number:
+                turn = self._turn_of_burst()
             half_queue = turn.half_queue
             if not turn.takes_halves or half_queue is None:
                 raise ValueError
             topic, queue = shared.find(topic_name, queue_text)
-            waits = shared.waits(pairs)
+            waits = (shared.holds_replies or shared.holds_all) and shared.waits(pairs)
             stored = (
-                f"{closed(text)}{shared.own_properties}{TRANSACTION_ID}\x01"
+                f"{text if text[-1] == _CLOSE else text + _CLOSE}{shared.own_properties}{TRANSACTION_ID}\x01"
                 f"{unique_key}\x02{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{queue.queue_id}\x02"
             ).encode()
-            body = request.body
+            body = request.data[request.body_at : request.end]
             if len(stored) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
                 raise ValueError
             keys, tag = pairs.get("KEYS", ""), pairs.get("TAGS", "")
-            hashes, code = shared.hashes(half, unique_key, keys, tag)
-            numbers = number(flag), sys_flag & ~TRANSACTION_MASK, born_time(born_timestamp)
+            if keys or tag:
+                hashes, code = shared.hashes(half, unique_key, keys, tag)
+            else:
+                hashes, code = [half.plain_key_hash(unique_key.encode())], 0
+            flag = 0 if flag == "0" else number(flag)
+            born_timestamp = born_time(born_timestamp)
         except UNREADABLE as error:
             raise NotOrdinary from error
-        queue_offset, offset = shared.append(half, half_queue, body, stored, hashes, code, *numbers, 0)
+        queue_offset, offset = shared.append(
+            half, half_queue, body, stored, hashes, code, flag, sys_flag & ~TRANSACTION_PREPARED, born_timestamp, 0
+        )  # fmt: skip
         half.request_count += 1
-        self._changed()
-        self._hooks.began(
-            group,
-            unique_key,
-            topic.name,
-            queue_offset,
-            offset,
-            shared.log.end - offset,
-            shared.now_ms,
-            keys,
-            tag,
-        )
-        return queue, queue_offset, shared.message_id(offset), unique_key, waits, ""
+        if not self._is_changed:
+            self._changed()
+        size = shared.log.end - offset
+        self._hooks.began(group, unique_key, topic.name, queue_offset, offset, size, shared.now_ms, keys, tag)
+        return queue, queue_offset, f"{shared.store_host_hex}{offset:016X}", unique_key, waits, ""
 
     # --- its end
 
@@ -205,87 +197,98 @@ class Transactions:
             ext = request.ext
             if request.flag != FLAG_ONEWAY:
                 raise ValueError
-            transaction = self._turn_of_burst().open[ext["producerGroup"], ext["transactionId"]]
+            turn, unique_key = self._turn, ext["transactionId"]
+            if turn.burst != self._shared.number:
+                turn = self._turn_of_burst()
+            transaction = turn.open[ext["producerGroup"], unique_key]
+            # As texts: a number that is written otherwise is read.
+            queue_text, offset_text = ext["tranStateTableOffset"], ext["commitLogOffset"]
             if (
-                transaction.queue_offset != number(ext["tranStateTableOffset"])
-                or transaction.physical_offset != number(ext["commitLogOffset"])
+                (
+                    str(transaction.queue_offset) != queue_text
+                    and transaction.queue_offset != number(queue_text)
+                )
+                or (
+                    str(transaction.physical_offset) != offset_text
+                    and transaction.physical_offset != number(offset_text)
+                )
                 or transaction.immunity_ms is not None
             ):
                 raise ValueError
-            decision = number(ext["commitOrRollback"])
-            if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-                raise ValueError
+            decision = ext["commitOrRollback"]
+            is_commit = decision == _COMMIT
+            if not is_commit and (decision := number(decision)) != TRANSACTION_ROLLBACK:
+                if decision != TRANSACTION_COMMIT:
+                    raise ValueError
+                is_commit = True
         except UNREADABLE as error:
             raise NotOrdinary from error
-        if decision == TRANSACTION_COMMIT:
-            self._commit(transaction, ext["transactionId"])
-        self._changed()
-        if decision == TRANSACTION_COMMIT:
+        if is_commit:
+            self._commit(transaction, unique_key)
+        if not self._is_changed:
+            self._changed()
+        if is_commit:
             self._hooks.committed(transaction)
         else:
             self._hooks.rolled_back(transaction)
 
     def _commit(self, transaction: Transaction, unique_key: str) -> None:
         """Write the committed record, cut out of the half record."""
-        shared, marks = self._shared, transaction.marks
+        shared, origin, marks = self._shared, self._shared.origin, transaction.marks
         try:
-            if marks is None or transaction.size <= HEAD_V4.size:
+            size = transaction.size
+            if marks is None or size <= HEAD_V4.size:
                 raise ValueError
-            half = self._cut(transaction)
-            topic, queue = shared.find(transaction.topic, half.queue_text)
-            hashes, code = shared.hashes(topic, unique_key, *marks)
+            log, physical_offset = shared.log, transaction.physical_offset
+            at = physical_offset - log.base
+            record = bytes(log.buffer[at : at + size]) if at >= 0 else log.read(physical_offset, size)
+            (
+                total, magic, _, _, flag, _, own_offset, sys_flag, born_timestamp, born_ip, born_port, _, _, _,
+                tries, _, body_size,
+            ) = _unpack_head(record)  # fmt: skip
+            body_end = HEAD_V4.size + body_size
+            text_at = body_end + len(_HALF_FIELD) + 2
+            if (
+                total != len(record)
+                or magic != MAGIC_V1
+                or own_offset != physical_offset
+                or sys_flag & _HOSTS_V6
+                or body_size < 0
+                or record[body_end : text_at - 2] != _HALF_FIELD
+                or int.from_bytes(record[text_at - 2 : text_at], "big") != total - text_at
+            ):
+                raise ValueError  # bytes that we did not write
+            topic = shared.topics.get(transaction.topic) or shared.admit(transaction.topic)
+            # Ours ends with where it belongs: `\x02 REAL_TOPIC \x01 topic \x02 REAL_QID \x01 queue \x02`.
+            queue_at = record.rindex(b"\x01", text_at) + 1
+            ending = _REAL_TOPIC + topic.field[1:] + _REAL_QUEUE
+            ending_at = queue_at - len(ending)
+            if record[-1] != _CLOSING or ending_at < text_at or not record.startswith(ending, ending_at):
+                raise ValueError
+            queue_text = record[queue_at:-1].decode()
+            queue = topic.queues.get(queue_text) or shared.admit_queue(topic, queue_text)
+            properties = record[text_at : ending_at + 1]
+            # One WAIT, behind another pair, as clients write it; else the text is read.
+            if (_WAIT_TRUE not in properties or properties.count(_WAIT) != 1) and read_pairs(
+                properties.decode()
+            ).get("WAIT") != "true":
+                raise ValueError
+            if marks == _NO_MARKS:
+                hashes, code = [topic.plain_key_hash(unique_key.encode())], 0
+            else:
+                hashes, code = shared.hashes(topic, unique_key, *marks)
         except UNREADABLE as error:
             raise NotOrdinary from error
         # The message's sender is that of its half message, whoever ends it.
-        sender = shared.origin.born_host
-        shared.origin.enter(half.born_host)
+        sender, born_host = origin.born_host, born_ip + born_port.to_bytes(4, "big")
+        if is_other := sender != born_host:
+            origin.enter(born_host)
         try:
             shared.append(
-                topic, queue, half.body, half.properties, hashes, code, half.flag,
-                half.sys_flag | TRANSACTION_COMMIT, half.born_timestamp, half.reconsume_times,
-                transaction.physical_offset,
+                topic, queue, record[HEAD_V4.size : body_end], properties, hashes, code, flag,
+                sys_flag | TRANSACTION_COMMIT, born_timestamp, tries, physical_offset,
             )  # fmt: skip
         finally:
-            shared.origin.enter(sender)
+            if is_other:
+                origin.enter(sender)
         topic.request_count += 1
-
-    def _cut(self, transaction: Transaction) -> _Half:
-        """Take the half record apart. Raises one of UNREADABLE for bytes that we did not write."""
-        log, physical_offset, size = self._shared.log, transaction.physical_offset, transaction.size
-        at = physical_offset - log.base
-        record = bytes(log.buffer[at : at + size]) if at >= 0 else log.read(physical_offset, size)
-        (
-            total, magic, _, _, flag, _, own_offset, sys_flag, born_timestamp, born_ip, born_port, _, _, _,
-            tries, _, body_size,
-        ) = HEAD_V4.unpack_from(record)  # fmt: skip
-        body_end = HEAD_V4.size + body_size
-        text_at = body_end + len(_HALF_FIELD) + 2
-        if (
-            total != len(record)
-            or magic != MAGIC_V1
-            or own_offset != physical_offset
-            or sys_flag & _HOSTS_V6
-            or body_size < 0
-            or record[body_end : text_at - 2] != _HALF_FIELD
-            or int.from_bytes(record[text_at - 2 : text_at], "big") != len(record) - text_at
-        ):
-            raise ValueError
-        text = record[text_at:]
-        # Ours ends with where it belongs: `\x02 REAL_TOPIC \x01 topic \x02 REAL_QID \x01 queue \x02`.
-        queue_at = text.rindex(b"\x01") + 1
-        ending = _REAL_TOPIC + transaction.topic.encode() + _REAL_QUEUE
-        if not text.endswith(b"\x02") or text[:queue_at][-len(ending) :] != ending:
-            raise ValueError
-        properties = text[: queue_at - len(ending) + 1]
-        if read_pairs(properties.decode()).get("WAIT") != "true":
-            raise ValueError
-        return _Half(
-            record[HEAD_V4.size : body_end],
-            properties,
-            text[queue_at:-1].decode(),
-            flag,
-            sys_flag,
-            born_timestamp,
-            born_ip + born_port.to_bytes(4, "big"),
-            tries,
-        )
