@@ -3,7 +3,7 @@
 from aerobee.store.config import BrokerRole, FlushDiskType, StoreConfig
 from aerobee.store.disk import Disk, RealDisk
 from aerobee.store.message_store import MessageStore
-from aerobee.store.recovery import RecoveryReport
+from aerobee.store.recovery_report import RecoveryReport
 from aerobee.store.stored_message import AppendResult, GetResult, GetStatus, QueryResult, StoredMessage
 
 __all__ = [

@@ -34,7 +34,7 @@ from aerobee.store.queue_table import AnyQueue
 from aerobee.store.queue_upkeep import QueueUpkeep
 from aerobee.store.raw_appender import RawAppender
 from aerobee.store.reader import MessageReader
-from aerobee.store.recovery import RecoveryReport
+from aerobee.store.recovery_report import RecoveryReport
 from aerobee.store.store_files import StoreFiles
 from aerobee.store.store_reads import StoreReads
 from aerobee.store.stored_message import AppendResult, StoredMessage

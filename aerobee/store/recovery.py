@@ -3,8 +3,7 @@
 Follows CommitLog.recoverNormally and recoverAbnormally of RocketMQ, with these differences, for a broken record is
 not always the end of the log:
 
-- A record that cannot be read where durable data must be (below the checkpoint's bound, or with newer records behind
-  it) is damage, not a crash: the store refuses to start and names the bytes, unless `truncateCorruptLog`.
+- A record that cannot be read where durable data must be is damage, not a crash (`log_end.py`).
 - Queue and index entries behind the last bound known to be on the disk are cut and built again from the log, since a
   power loss keeps any subset of their pages. RocketMQ keeps what looks valid.
 - What lies behind the end of the log becomes zero, so that old bytes can never be taken for new ones.
@@ -12,10 +11,8 @@ not always the end of the log:
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from aerobee.errors import StoreError
 from aerobee.message import RECORD_BYTES_MIN, decode_properties
@@ -24,58 +21,21 @@ from aerobee.store.commit_log import BLANK_BYTES, CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.disk import Disk
-from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind, index_texts
+from aerobee.store.dispatch import DispatchRecord, Scan, ScanKind
+from aerobee.store.index_recovery import IndexRecovery
 from aerobee.store.key_index import KeyIndex
-from aerobee.store.log_patch import DIRECTORY, patch_log
+from aerobee.store.log_end import LogEnd
 from aerobee.store.log_scanner import LogScanner
 from aerobee.store.queue_bounds import QueueBound, QueueBounds, decode_queue_bounds, with_found
 from aerobee.store.queue_rebuild import QueueRebuild
 from aerobee.store.queue_table import QueueTable
-from aerobee.store.zeros import is_zero
+from aerobee.store.recovery_report import NOTES_MAX, RecoveryReport
 
-_logger = logging.getLogger(__name__)
-SECTOR_BYTES = 512
-_SIZE_BYTES = 4  # a record begins with its size
 _TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
-_NOTES_MAX = 1_000  # sentences about single records: a log may hold millions of one kind
 _ENTRY_SLACK_FILES = 8  # log files behind what is known of the log: further off an entry is taken for damaged
 _INT64 = (1 << 64) - 1
 # A store of which nothing is known of the queues, as RocketMQ leaves it, is compared with its log when that is this small.
 _ADOPT_BYTES_MAX = 4 << 30
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What load() found and did. `notes` are sentences for the log, naming file and offset."""
-
-    was_clean: bool
-    log_min_offset: int = 0
-    log_end: int = 0
-    scanned_from: int = 0
-    records_scanned: int = 0
-    queue_entries_cut: int = 0
-    queue_entries_added: int = 0
-    queue_entries_mended: int = 0
-    index_files_rebuilt: int = 0
-    bytes_cut: int = 0  # bytes that were not zero behind the end of the log
-    last_store_timestamp: int = 0
-    last_record_offset: int = -1
-    notes: list[str] = field(default_factory=list)
-
-    def summary(self) -> str:
-        """One line for the log."""
-        end = "clean stop" if self.was_clean else "crash"
-        return (
-            f"opened after a {end}: log {self.log_min_offset}..{self.log_end}, {self.records_scanned} records "
-            f"scanned from {self.scanned_from}, {self.bytes_cut} bytes cut; queue entries: "
-            f"{self.queue_entries_cut} cut, {self.queue_entries_added} added, {self.queue_entries_mended} mended"
-        )
-
-    def tell(self, directory: str) -> None:
-        """Write it to the log."""
-        for note in self.notes:
-            _logger.warning("%s: %s", directory, note)
-        _logger.info("%s: %s", directory, self.summary())
 
 
 class Recovery:
@@ -98,7 +58,6 @@ class Recovery:
         `keep_bounds` puts other queue bounds into the checkpoint, and the log offset up to which queues may be trusted
         where that knows of none; its last argument says whether it must, and raises OSError."""
         self._keep_bounds = keep_bounds
-        self._disk = disk
         self._before_rebuild = before_rebuild
         self._config = config
         self._log = log
@@ -107,14 +66,30 @@ class Recovery:
         self._checkpoint = checkpoint
         self._bounds = decode_queue_bounds(checkpoint.queue_bounds)
         self._dispatch_from = 0
-        self._index_lost = False
         self._found: dict[tuple[str, int], QueueBound] = {}  # the queues, as this start found them
         self._found_end = 0  # where the last record ends that they point to and whose offset stays used
-        self._durable = checkpoint.log_flushed  # the log is known to have reached this far
-        self._cuts = False  # damaged bytes at the log's end go
         self.report = RecoveryReport(was_clean=was_clean)
         self._scanner = LogScanner(log, check_crc=config.check_crc_on_recover)
         self._rebuild = QueueRebuild(queues, self._scanner, self._bounds, self.report.notes.append)
+        self._end = LogEnd(
+            config,
+            log,
+            self._scanner,
+            checkpoint,
+            self._bounds,
+            self.report,
+            disk=disk,
+            before_rebuild=before_rebuild,
+            left_out=self._left_out,
+        )
+        self._keys = IndexRecovery(
+            index,
+            log,
+            checkpoint,
+            self._bounds,
+            note=self.report.notes.append,
+            before_rebuild=before_rebuild,
+        )
 
     def run(self) -> RecoveryReport:
         """Settle the log's end, the queues and the index. Raises StoreError when acknowledged data is damaged."""
@@ -161,17 +136,18 @@ class Recovery:
             self._keep_found(must=True)
         if not report.was_clean:
             report.queue_entries_cut += self._queues.cut_records_from(dispatch_from, self._judge_rejected)
-            self._cut_index(dispatch_from)
+            self._keys.cut(dispatch_from)
         else:
             for queue in self._queues.queues.values():
                 if isinstance(queue, ConsumeQueue):
                     self._judge_rejected(queue)
-        self._judge_index()
-        index_from = self._index_end()
         checks = self._checks_all
+        self._keys.judge(dispatch_from, checks_all=checks)
+        report.index_files_rebuilt = self._keys.files_rebuilt
+        index_from = self._keys.end
         self._look_behind(start, index_from, checks=checks)
         end = report.log_end = self._scan(start, start if checks else dispatch_from, index_from)
-        report.bytes_cut = log.set_end(end, clear=self._cuts or not report.was_clean)
+        report.bytes_cut = log.set_end(end, clear=self._end.cuts or not report.was_clean)
         if report.was_clean:
             report.queue_entries_cut += self._cut_past(end)
         if report.bytes_cut:
@@ -190,6 +166,11 @@ class Recovery:
             self._find_last(end)
         return report
 
+    def _left_out(self, at: int, stop: int) -> None:
+        """No record is in these bytes of the log any more."""
+        self._queues.make_holes(at, stop)
+        self._rebuild.tell_damage()
+
     # -- what is gone
 
     def _judge_lost_tail(self) -> None:
@@ -203,7 +184,7 @@ class Recovery:
             log.end, self._checkpoint.log_flushed, self._bounds.log_end if self._bounds is not None else 0
         )
         limit = known + _ENTRY_SLACK_FILES * log.segment_size if known else 1 << 62
-        kept = self._has_kept_all
+        kept = self._end.has_kept_all
         for (topic, queue_id), queue in self._queues.queues.items():
             entry, number = queue.entry(queue.max_offset - 1), queue.max_offset - 1
             if entry is None or not 0 <= entry[0] < limit or entry[1] < RECORD_BYTES_MIN:
@@ -217,7 +198,7 @@ class Recovery:
                 whole = max(whole, entry[0] + entry[1])
             elif queue.is_batch or not self._may_be_of((topic, queue_id), number, entry[0]):
                 lost.append((entry[0], number, f"queue {queue_id} of {topic}"))
-        self._durable = max(self._durable, whole)
+        self._end.reached(whole)
         if self._config.truncate_corrupt_log:
             self._rebuild.keep_ends({key: found.max_offset for key, found in self._found.items()})
             return
@@ -244,19 +225,11 @@ class Recovery:
         """A power loss may take records of which queue entries are left: they were not durable, and are gone."""
         for key, (_, _, end) in self._found.items():
             queue = self._queues.queues.get(key)
-            if queue is not None and queue.max_offset < end and len(self.report.notes) < _NOTES_MAX:
+            if queue is not None and queue.max_offset < end and len(self.report.notes) < NOTES_MAX:
                 self.report.notes.append(
                     f"queue {key[0]} {key[1]} ended at {end} and ends at {queue.max_offset} now: the records of these "
                     f"messages are not in the log, which ends at {self._scanner.place(self.report.log_end)}"
                 )
-
-    @property
-    def _has_kept_all(self) -> bool:
-        """Whether every page that was written is still to be expected: no power was lost since."""
-        if self._bounds is None:  # RocketMQ's, or the checkpoint is gone
-            return self.report.was_clean or (not self._log.segments and self._checkpoint.log_timestamp > 0)
-        is_same_boot = bool(self._bounds.boot_id) and self._bounds.boot_id == self._disk.boot_id
-        return is_same_boot and not self.report.was_clean
 
     def _may_be_of(self, key: tuple[str, int], queue_offset: int, physical_offset: int) -> bool:
         """Whether the entry's record is where it points to, or where it would with one bit turned back."""
@@ -272,40 +245,6 @@ class Recovery:
                 f"{log.segments[0].path} are gone, and the messages in them"
             )
 
-    def _judge_index(self) -> None:
-        """Index files that are gone, or hold something else: what they held is indexed again."""
-        if not self._index.is_enabled or self._index_lost:
-            return
-        why = self._index.first_fault(self._log.end)
-        expected = self._bounds.index_end if self._bounds is not None else -1
-        if not why and self._index.last_physical_offset < min(expected, self._dispatch_from - 1):
-            why = f"it ends at {self._index.last_physical_offset} of {expected}"
-        if not why and self._is_index_gone():
-            why = "there is no file, and the checkpoint says that there was one"
-            if not self._checks_all:
-                self.report.notes.append(
-                    f"the key index in {self._index.directory} is gone; records from here on are indexed, and `aerobee store "
-                    "repair` indexes the older ones"
-                )
-                return
-        if why:
-            self._before_rebuild()
-            self._index.remove_faulty()
-            self._index_lost = True
-            self.report.index_files_rebuilt += 1
-            self.report.notes.append(
-                f"the key index in {self._index.directory} is not whole ({why}) and is built again"
-            )
-
-    def _is_index_gone(self) -> bool:
-        """Whether RocketMQ's checkpoint speaks of an index and none is there; ours says where it ended, too."""
-        return (
-            self._bounds is None
-            and self._checkpoint.index_timestamp > 0
-            and self._index.last_physical_offset < 0
-            and self._log.min_offset < self._dispatch_from
-        )
-
     @property
     def _checks_all(self) -> bool:
         """Whether every queue entry is compared with the log: asked for, or nothing is known of the queues."""
@@ -315,13 +254,13 @@ class Recovery:
     def _look_behind(self, start: int, index_from: int, *, checks: bool) -> None:
         """Give records before `start` what they lack: index entries, and with `checks` queue entries."""
         log = self._log
-        index_low = max(index_from - 1, log.min_offset) if self._index_lost else start
+        index_low = max(index_from - 1, log.min_offset) if self._keys.is_lost else start
         low = log.min_offset if checks else index_low
         if low >= start:
             return
         for record in self._scanner.records(low, start, self._tell_damage):
             at = record.physical_offset
-            self._dispatch(record, for_queue=checks, for_index=self._index_lost and at >= index_from)
+            self._dispatch(record, for_queue=checks, for_index=self._keys.is_lost and at >= index_from)
 
     def _tell_damage(self, start: int, stop: int, reason: str) -> None:
         self.report.notes.append(
@@ -398,7 +337,7 @@ class Recovery:
     def _scan(self, start: int, dispatch_from: int, index_from: int) -> int:
         """Walk the records from `start` and dispatch. Returns the log's end."""
         report, log = self.report, self._log
-        index_start = start if self._index_lost else dispatch_from
+        index_start = start if self._keys.is_lost else dispatch_from
         at = start
         while (segment := log.segment_at(at)) is not None:
             scan = self._scanner.at(at)
@@ -408,7 +347,7 @@ class Recovery:
                     continue
                 scan = Scan(ScanKind.BAD, reason=f"a blank of {scan.size} bytes")
             if scan.record is None:
-                following = self._judge_end(at, scan)
+                following = self._end.judge(at, scan)
                 if following is None:
                     return at
                 at = following
@@ -423,8 +362,8 @@ class Recovery:
             at += scan.size
             if at + BLANK_BYTES > segment.end:
                 at = segment.end
-        if at < self._durable:
-            self._judge_end(at, Scan(ScanKind.END))
+        if at < self._end.durable:
+            self._end.judge(at, Scan(ScanKind.END))
         return at
 
     def _dispatch(self, record: DispatchRecord, *, for_queue: bool, for_index: bool) -> None:
@@ -436,10 +375,7 @@ class Recovery:
             for light in self._queues.light_records(record, properties):
                 self._dispatch_queue(light, properties)
         if for_index and record.is_indexed:
-            texts = index_texts(properties)
-            if not self._index.has_room(len(texts)):
-                self._index.make_room(len(texts), record.store_timestamp)
-            self._index.add(record.topic, texts, record.physical_offset, record.store_timestamp)
+            self._keys.add(record, properties)
 
     def _dispatch_queue(self, record: DispatchRecord, properties: dict[str, str]) -> None:
         """Give the record its entry in its queue, or remember that the queue has to be built again."""
@@ -451,7 +387,7 @@ class Recovery:
             if entry is None or not self._is_record_of(key, record.queue_offset, entry[0]):
                 self._queues.rewrite(record, properties)
                 outcome = "mended"
-            elif entry[0] < record.physical_offset and len(report.notes) < _NOTES_MAX:
+            elif entry[0] < record.physical_offset and len(report.notes) < NOTES_MAX:
                 report.notes.append(
                     f"the record at {self._scanner.place(record.physical_offset)} says that it is message "
                     f"{record.queue_offset} of queue {record.queue_id} of {record.topic}, which the record at {entry[0]} is: "
@@ -465,7 +401,7 @@ class Recovery:
             self._rebuild.suspect(key, 0, "its files are gone")
         if outcome == "mended":
             report.queue_entries_mended += 1
-            if report.queue_entries_mended <= _NOTES_MAX:
+            if report.queue_entries_mended <= NOTES_MAX:
                 report.notes.append(
                     f"the entry {record.queue_offset} of queue {record.topic} {record.queue_id} did not "
                     f"match the record at {record.physical_offset} and was written again"
@@ -473,114 +409,11 @@ class Recovery:
         elif outcome == "gap" and queue is not None:
             lost = 0 if record.queue_offset < queue.min_offset else queue.max_offset
             self._rebuild.suspect(key, lost, f"message {record.queue_offset} of it is in the log")
-        elif outcome == "unnamed" and len(report.notes) < _NOTES_MAX:
+        elif outcome == "unnamed" and len(report.notes) < NOTES_MAX:
             report.notes.append(
                 f"the record at {record.physical_offset} names topic {record.topic[:80]!r}, queue {record.queue_id}, "
                 "which cannot be a queue: it is served from no queue"
             )
-
-    def _judge_end(self, at: int, scan: Scan) -> int | None:
-        """Nothing readable stands at `at`. Say why, or refuse when that cannot be the end of the log.
-
-        Returns where the next record begins when the log goes on behind the damage; None: it ends here.
-        """
-        report = self.report
-        is_end = scan.kind is ScanKind.END and report.was_clean and at >= self._durable
-        later = None if is_end else self._scanner.next_record(at, newest=report.last_store_timestamp)
-        # A record whose parts fit its size has that size on the disk: its zeros are no sign of a sector that is not.
-        unread = at + _SIZE_BYTES if scan.size else at
-        durable = self._durable
-        reason = scan.reason or "nothing is there"
-        damage = ""
-        if at < durable:
-            damage = f"the log is known to be durable up to {durable}"
-        elif later is not None and (
-            self._has_kept_all or not self._is_lost_write(at, unread, later.physical_offset)
-        ):
-            damage = f"a newer record stands behind it at {later.physical_offset}"
-        elif (
-            self._checkpoint.has_bounds
-            and scan.kind is ScanKind.BAD
-            and not self._is_lost_write(at, unread, None)
-        ):
-            damage = "the bytes are neither a record nor what a power loss leaves behind"
-        if damage and not self._config.truncate_corrupt_log:
-            raise self._refusal(at, later, f"{reason}, but {damage}")
-        if damage and later is not None:
-            return self._skip(at, later.physical_offset, reason)
-        if damage:
-            self._cuts = True
-            report.notes.append(
-                f"cut the damaged log at {self._scanner.place(at)} because truncateCorruptLog is set: {reason}, but {damage}"
-            )
-        elif scan.kind is not ScanKind.END:
-            self._cuts = True
-            report.notes.append(f"the log ends at {self._scanner.place(at)}: {reason}")
-        elif later is not None:
-            report.notes.append(
-                f"the log ends at {self._scanner.place(at)}: zeros; records behind it, from {later.physical_offset} on, were "
-                "never acknowledged as durable and are cut"
-            )
-        return None
-
-    def _refusal(self, at: int, later: DispatchRecord | None, why: str) -> StoreError:
-        stop = later.physical_offset if later is not None else max(self._durable, at + 1)
-        loss = (
-            f"go on without these {stop - at} bytes; every whole record behind them is kept"
-            if later is not None
-            else f"go on without everything behind {at}, where no whole record is left"
-        )
-        return StoreError(
-            f"the commit log is damaged at {self._scanner.place(at)} (log bytes {at} to {stop}): {why}. Acknowledged "
-            f"messages are lost there. Restore the file from a replica or a copy, or start once with "
-            f"truncateCorruptLog=true to {loss}",
-            path=self._scanner.path(at),
-            offset=at,
-        )
-
-    def _skip(self, at: int, stop: int, reason: str) -> int | None:
-        """Leave the damaged bytes out and go on behind them, as truncateCorruptLog allows."""
-        log, report = self._log, self.report
-        where = f"{self._scanner.place(at)} (log bytes {at} to {stop})"
-        self._before_rebuild()
-        if patch_log(
-            log, self._disk, self._config.store_path_root_dir, at, stop, report.last_store_timestamp
-        ):
-            self._scanner.forget()
-            self._queues.make_holes(at, stop)
-            self._rebuild.tell_damage()
-            report.notes.append(
-                f"left out the damaged bytes at {where} because truncateCorruptLog is set: {reason}; they are kept in "
-                f"{self._config.path(DIRECTORY)}, and what is behind them is served"
-            )
-        else:
-            report.notes.append(f"passed over the damaged bytes at {where}: {reason}")
-        return stop
-
-    def _is_lost_write(self, start: int, unread: int, stop: int | None) -> bool:
-        """Whether a disk sector's share of [unread, stop) was never written: a power loss, not damage.
-
-        `stop` None: to the end that the record at `start` claims.
-        """
-        segment = self._log.segment_at(start)
-        if segment is None:
-            return True
-        file, at = segment.file, start - segment.base
-        if stop is None:
-            size = int.from_bytes(file.peek(at, at + 4), "big")
-            last = at + (size if 0 < size <= segment.size - at else 4)
-        else:
-            last = stop - segment.base
-        last = min(last, segment.size)
-        at = unread - segment.base
-        while at < last:
-            end = min(last, at + SECTOR_BYTES - at % SECTOR_BYTES)
-            # Also when only the first bytes of a size field are in question: they may be zero by themselves, but
-            # refusing to start after an ordinary power loss would be worse.
-            if is_zero(file.peek(at, end)):
-                return True
-            at = end
-        return False
 
     def _find_last(self, end: int) -> None:
         """The start and time of the last record, when the scan met none: walk the last file."""
@@ -598,7 +431,7 @@ class Recovery:
                 return
             segment = self._log.segment_at(segment.base - 1)
 
-    # -- queues and index
+    # -- queues
 
     def _cut_past(self, end: int) -> int:
         """Cut entries that point behind the log, which a clean stop never leaves: somebody cut the log since, or a bit
@@ -642,30 +475,3 @@ class Recovery:
             *key,
             queue_offset,
         )
-
-    def _cut_index(self, bound: int) -> None:
-        """Drop index entries from the bound on; a damaged file goes, and what it held is built again."""
-        is_trusted = self._checkpoint.has_bounds
-        files = [file for file in self._index.files if not file.is_empty]
-        for number, file in enumerate(files):
-            if file.begin_physical_offset >= bound:
-                self._index.remove(file)
-            elif is_trusted and number + 1 < len(files) and files[number + 1].begin_physical_offset < bound:
-                continue  # all of it is below the bound, so all of it is on the disk
-            elif not file.cut(bound, is_trusted=is_trusted):
-                self._before_rebuild()
-                self._index_lost = True
-                self.report.index_files_rebuilt += 1
-                self.report.notes.append(f"the index file {file.path} was damaged and is built again")
-                for later in files[number:]:
-                    if later in self._index.files:
-                        self._index.remove(later)
-                return
-
-    def _index_end(self) -> int:
-        """Records from here on are to be indexed."""
-        if not self._index.is_enabled:
-            return 1 << 62
-        if self._index.last_physical_offset < 0:
-            return self._log.min_offset
-        return self._index.last_physical_offset + 1

@@ -18,7 +18,8 @@ from aerobee.store.queue_bounds import written_sizes
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
 from aerobee.store.queue_table import QueueTable
-from aerobee.store.recovery import Recovery, RecoveryReport
+from aerobee.store.recovery import Recovery
+from aerobee.store.recovery_report import RecoveryReport
 from aerobee.store.store_lock import StoreLock
 
 
