@@ -215,6 +215,9 @@ class Cluster:
         self.resume(node)
         self.story.tell(f"{node.host.name} {'loses power' if power else 'is killed'}{self._as_what(process)}")
         node.host.unplug()
+        if power:
+            # Before the process ends: a sync that is under way is waited for, and reaches the disk no more.
+            node.host.disk.lose_power()
         if isinstance(process, Broker):
             await process.kill()
         else:

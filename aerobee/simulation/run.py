@@ -9,9 +9,13 @@ import hashlib
 import itertools
 import os
 import random
+import signal
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from aerobee.simulation.broken import Broken, Checker
@@ -22,9 +26,10 @@ from aerobee.simulation.nemesis import Nemesis
 from aerobee.simulation.node import Settings
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.scenarios import Scenario
-from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
+from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop, StoodStill
 
 SHARED_STARTS = 64  # seeds: one start for the even ones and one for the odd ones
+LOOK_CPU_S = 60.0  # of this process, in which some simulated time passes
 PROCESS_ID = 4_242  # of every process in the simulation: it is in the ids of messages
 
 
@@ -112,7 +117,10 @@ def start(
     loop.set_exception_handler(note)
     prepare(started.cluster)
     try:
-        loop.run_until_complete(_start(started.cluster, waits_for_clients))
+        with _gets_on(loop):
+            loop.run_until_complete(_start(started.cluster, waits_for_clients))
+    except StoodStill as error:
+        started.failure = Broken(Checker.PROGRESS, f"the start stood still: {error}")
     except Exception as error:
         started.failure = error
     started.wall_s = time.perf_counter() - began
@@ -137,12 +145,16 @@ def _run_started(
     random.seed(seed)
     cluster.reseed(seed)
     try:
-        loop.run_until_complete(_life(started, outcome, minutes, scenario, left_out))
+        with _gets_on(loop):
+            loop.run_until_complete(_life(started, outcome, minutes, scenario, left_out))
         started.unheard += map(repr, loop.lost_exceptions())
         if started.unheard:
             raise Broken(Checker.NO_FAULT_OF_OURS, f"an error that nobody handled: {started.unheard[0]}")
     except Broken as error:
         outcome.failure, outcome.checker = str(error), error.checker.value
+    except StoodStill as error:
+        outcome.checker = Checker.PROGRESS.value
+        outcome.failure = f"{outcome.checker}: stood still: {error}"
     except Exception as error:
         outcome.checker = Checker.NO_FAULT_OF_OURS.value
         outcome.failure = f"{type(error).__name__}: {error}"
@@ -175,6 +187,31 @@ def _this_machine() -> Iterator[None]:
             gc.enable()
 
 
+@contextlib.contextmanager
+def _gets_on(loop: SimulatedLoop) -> Iterator[None]:
+    """Raise StoodStill in whatever runs when LOOK_CPU_S of this process pass at one moment of simulated time."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen = -1.0
+
+    def look(number: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        if loop.time() == seen:
+            where = "".join(traceback.format_stack(frame, 8))
+            loop.stood_still = StoodStill(f"{LOOK_CPU_S:.0f} s, and it is still {seen:.6f} s, in\n{where}")
+            raise loop.stood_still
+        seen = loop.time()
+
+    before = signal.signal(signal.SIGVTALRM, look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LOOK_CPU_S, LOOK_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 async def _life(
     started: Started, outcome: Outcome, minutes: float, scenario: Scenario | None, left_out: frozenset[int]
 ) -> None:
@@ -200,6 +237,10 @@ async def _life(
 def _end(started: Started) -> None:
     """Stop what still runs. Nothing is checked any more."""
     loop = started.loop
+    if loop.stood_still is not None:  # and would again
+        asyncio.set_event_loop(None)
+        loop.close()
+        return
     loop.run_until_complete(started.cluster.stop())
     tasks = asyncio.all_tasks(loop)
     for task in tasks:

@@ -285,10 +285,17 @@ async def _slow_to_join(cluster: Cluster, rng: random.Random) -> None:
 
 
 async def _power_of_all(cluster: Cluster, rng: random.Random) -> None:
-    await _full_set(cluster)
+    master = await _full_set(cluster)
     for node in cluster.brokers:
-        node.host.executor.delay_s = rng.uniform(0.02, 0.3)
+        node.host.executor.delay_s = rng.uniform(0.05, 0.3)
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
+    await cluster.until(
+        lambda: master.process.store.durability.unflushed_bytes > 0,
+        LONG_S,
+        "nobody sends to a master whose disk is slow",
+        step_s=FINE_S,
+    )
+    await cluster.clock.sleep(rng.uniform(0.0, 0.1))  # while the disks sync what has just come
     await _kill(cluster, *cluster.brokers, power=True)
     for node in cluster.brokers:
         node.host.executor.delay_s = 0.0

@@ -1,8 +1,10 @@
 """A disk in memory that fails as disks do, the same way for the same random numbers. Implements store.disk.Disk.
 
 - power_loss() keeps any subset of the 4 KiB pages that were not synced, and some of them only in part, by 512-byte
-  sectors. Names of files and directories that were created, replaced or removed since the last sync_dir of their
-  directory survive in order up to a random point. Files opened before are dead: what is written to them goes nowhere.
+  sectors; at one loss most of them, at another nothing, as when the system had no time yet to write any. Names of files
+  and directories that were created, replaced or removed since the last sync_dir of their directory survive in order up
+  to a random point. Files opened before are dead: what is written to them goes nowhere.
+  lose_power() is its moment, when processes that are to be gone still run on in this one.
 - cut_power_at(n) makes the n-th call from now raise PowerCut, and every call behind it, until power_loss().
 - crash() is kill -9: nothing is lost, locks are released.
 - A sync that fails leaves pages that count as clean without being on the disk: the next sync succeeds without them.
@@ -23,6 +25,12 @@ from aerobee.store.disk import FileLock, MappedFile, WritableBuffer, replace_fil
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+KEPT_PARTS = (
+    0.0,
+    0.0,
+    0.4,
+    0.8,
+)  # of the pages that were not synced, how many a power loss keeps whole: one of these
 
 
 class PowerCut(BaseException):
@@ -121,6 +129,7 @@ class SimulatedDisk:
         self._operations: dict[str, list[_Operation]] = {}
         self._locks: set[str] = set()
         self._newest: _Inode | None = None
+        self._survived: tuple[dict[str, _Inode], set[str]] | None = None  # of a loss of power under way
 
     # -- faults
 
@@ -186,11 +195,22 @@ class SimulatedDisk:
         self._locks.clear()
 
     def power_loss(self) -> None:
-        """The machine dies: what was not synced survives in part."""
-        rng = self._rng
+        """The machine died, in this moment or when lose_power() was called: what was not synced survives in part."""
+        if self._survived is None:
+            self.lose_power()
+        assert self._survived is not None
+        (names, dirs), self._survived = self._survived, None
         self.power_losses += 1
         self._calls_left = -1
         self._locks.clear()
+        self._operations.clear()
+        self._durable_names, self._names = names, dict(names)
+        self._durable_dirs, self._dirs = dirs, set(dirs)
+        self.used_bytes = sum(inode.reserved for inode in set(names.values()))
+
+    def lose_power(self) -> None:
+        """The machine dies now. What its processes still do reaches nothing; power_loss() follows when they are gone."""
+        rng = self._rng
         settled = [
             operation
             for operations in self._operations.values()
@@ -198,37 +218,30 @@ class SimulatedDisk:
         ]
         for operation in settled:
             self._settle_name(operation)
-        self._operations.clear()
         # A directory whose own name is lost takes with it what is below.
-        self._durable_dirs = {path for path in self._durable_dirs if self._is_reachable(path)}
-        self._durable_names = {
-            path: inode
-            for path, inode in self._durable_names.items()
-            if os.path.dirname(path) in self._durable_dirs
-        }
-        self._dirs = set(self._durable_dirs)
+        dirs = {path for path in self._durable_dirs if self._is_reachable(path)}
+        names = {path: inode for path, inode in self._durable_names.items() if os.path.dirname(path) in dirs}
+        kept = rng.choice(KEPT_PARTS)
         survivors: dict[_Inode, _Inode] = {}
-        for inode in dict.fromkeys(self._durable_names.values()):
+        for inode in dict.fromkeys(names.values()):
             if not inode.has_length and inode is self._newest and rng.random() < 0.3:
                 survivors[inode] = _Inode(bytearray(), bytearray(), inode.mtime_ms, True)
                 continue
             for at in range(0, len(inode.data), PAGE_BYTES):
-                self._settle_page(inode, at)
+                self._settle_page(inode, at, kept)
             survivors[inode] = _Inode(
-                bytearray(inode.durable), inode.durable, inode.mtime_ms, True, inode.reserved
+                bytearray(inode.durable), bytearray(inode.durable), inode.mtime_ms, True, inode.reserved
             )
-        self._durable_names = {path: survivors[inode] for path, inode in self._durable_names.items()}
-        self._names = dict(self._durable_names)
-        self.used_bytes = sum(inode.reserved for inode in set(self._names.values()))
+        self._survived = {path: survivors[inode] for path, inode in names.items()}, dirs
 
-    def _settle_page(self, inode: _Inode, at: int) -> None:
+    def _settle_page(self, inode: _Inode, at: int, kept: float) -> None:
         content = inode.data[at : at + PAGE_BYTES]
         if content == inode.durable[at : at + PAGE_BYTES] or at // PAGE_BYTES in inode.clean:
             return
         fate = self._rng.random()
-        if fate < 0.4:
+        if fate < kept:
             inode.durable[at : at + PAGE_BYTES] = content
-        elif fate < 0.7:
+        elif kept and fate < (1 + kept) / 2:
             for sector in range(at, min(at + PAGE_BYTES, len(inode.data)), SECTOR_BYTES):
                 if self._rng.random() < 0.5:
                     inode.durable[sector : sector + SECTOR_BYTES] = inode.data[sector : sector + SECTOR_BYTES]

@@ -20,8 +20,13 @@ from aerobee.clock import ManualClock
 from aerobee.errors import UsageError
 
 _copy_context = contextvars.copy_context
+STILL_TURNS_MAX = 100_000  # of the loop at one moment; the busiest moments of a cluster take some dozens
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+class StoodStill(BaseException):
+    """Simulated time does not pass any more. No handler of errors may take it for its own."""
 
 
 class Holder(Protocol):
@@ -182,6 +187,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def __init__(self, clock: SimulatedClock) -> None:
         self._simulated_clock = clock
         super().__init__(_NoSelector())
+        self.stood_still: StoodStill | None = None
         self._turn = self._ready  # type: ignore[attr-defined]  # deque of handles, of asyncio's BaseEventLoop
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.set_task_factory(_task_of)
@@ -201,11 +207,19 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     # asyncio's own forms of these look into its heap of timers and ask its selector, with each turn.
 
     def _run_once(self) -> None:
-        ready, step = self._turn, self._simulated_clock.step
-        popleft = ready.popleft
+        ready, clock = self._turn, self._simulated_clock
+        popleft, step = ready.popleft, clock.step
+        moment, turns = clock._elapsed, 0
         while not self._stopping:  # type: ignore[attr-defined]  # of asyncio's BaseEventLoop
             if not ready:
                 step()
+            turns += 1
+            if clock._elapsed != moment:
+                moment, turns = clock._elapsed, 0
+            elif turns > STILL_TURNS_MAX:
+                self.stood_still = StoodStill(f"{turns} turns of the loop, and it is still {moment:.6f} s")
+            if self.stood_still is not None:
+                raise self.stood_still
             for _ in range(len(ready)):
                 handle = popleft()
                 if handle._cancelled:

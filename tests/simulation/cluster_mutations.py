@@ -21,6 +21,7 @@ from aerobee.broker.pop.engine import PopEngine
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower, _MasterConnection
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ControllerAgent
+from aerobee.broker.replication.follower import Follower
 from aerobee.broker.replication.offset_merge import Merge, OffsetMerge
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.transaction import end as end_transaction
@@ -37,6 +38,7 @@ from aerobee.message import TRANSACTION_ROLLBACK
 from aerobee.simulation.broken import Checker
 from aerobee.simulation.run import run_seed
 from aerobee.simulation.scenarios import SCENARIOS
+from aerobee.store.durability import Durability
 
 Break = Callable[[], AbstractContextManager[Any]]
 
@@ -210,6 +212,21 @@ def _replicas_report_what_the_master_has() -> Any:
         yield
 
 
+@contextmanager
+def _nobody_waits_for_the_disk() -> Any:
+    def wait(_: Durability, offset: int, callback: Callable[[bool], None]) -> None:
+        callback(True)
+
+    def acknowledge(follower: Follower, connection: Any) -> None:
+        connection.report(follower._store.log.end)
+
+    with (
+        mock.patch.object(Durability, "wait", wait),
+        mock.patch.object(Follower, "_acknowledge", acknowledge),
+    ):
+        yield
+
+
 def _disk_is_always_sound(agent: ControllerAgent) -> bool:
     return True
 
@@ -328,6 +345,12 @@ _ALL = (
         _replicas_report_what_the_master_has,
         "slow-to-join",
         (Checker.ACKNOWLEDGED, Checker.CONFIRMED),
+    ),
+    Mutation(
+        "nobody_waits_for_the_disk",
+        _nobody_waits_for_the_disk,
+        "power-of-all",
+        (Checker.ACKNOWLEDGED, Checker.PROGRESS),
     ),
     Mutation("nobody_leaves_the_set", _nobody_leaves, "left-behind", (Checker.PROGRESS,)),
     Mutation("levels_are_early", _levels_are_early, "features", (Checker.NOT_EARLY,)),

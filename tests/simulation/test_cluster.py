@@ -5,6 +5,8 @@ AEROBEE_SEEDS sets how many random lives run. Runs are forked, two at a time.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import random
@@ -14,10 +16,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from aerobee.simulation import run
+from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.fleet import run_all, run_groups
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.run import groups_of, run_group, run_seed, start_of
-from aerobee.simulation.scenarios import SCENARIOS
+from aerobee.simulation.scenarios import SCENARIOS, Scenario, Script
 from tests.simulation.cluster_mutations import HISTORIES, MUTATIONS, SEEDS_TO_NOTICE, noticed
 
 SEEDS = min(int(os.environ.get("AEROBEE_SEEDS", "0")), 100_000) or 2_000
@@ -128,6 +132,38 @@ def test_the_command_names_the_scenarios() -> None:
         [sys.executable, "-m", "aerobee.ops", "sim", "--list"], capture_output=True, text=True, check=True
     ).stdout
     assert all(name in listed for name in SCENARIOS)
+
+
+async def _turns(cluster: Cluster, rng: random.Random) -> None:
+    cluster.story.tell("round and round")
+    loop = asyncio.get_running_loop()
+
+    def again() -> None:
+        loop.call_soon(again)
+
+    again()
+    await asyncio.Event().wait()
+
+
+async def _does_not_return(cluster: Cluster, rng: random.Random) -> None:
+    cluster.story.tell("in here")
+    while True:
+        with contextlib.suppress(Exception):  # as whoever catches everything
+            rng.random()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"), [(_turns, "turns of the loop"), (_does_not_return, "_does_not_return")]
+)
+def test_a_run_whose_time_does_not_pass_is_a_failure(
+    script: Script, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "LOOK_CPU_S", 0.3)
+    outcome = run_seed(1, scenario=Scenario("still", "", script))
+    assert outcome.checker == "progress"
+    assert "stood still" in outcome.failure
+    assert said in outcome.failure
+    assert len(outcome.story) > 5
 
 
 def test_seeds_without_an_outcome_have_failed() -> None:

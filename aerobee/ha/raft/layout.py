@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from aerobee.errors import MalformedFrame
 from aerobee.ha.packed import pack, unpack
 from aerobee.ha.raft.entry import Entry, decode_entry
+from aerobee.store.zeros import is_zero
 
 MAGIC = b"AERORAFT"
 FILE_HEAD = struct.Struct(">8sQII8x")
@@ -34,6 +35,7 @@ RECORD_HEAD = struct.Struct(">IIII")
 ALIGNMENT = RECORD_HEAD.size
 SECTOR_BYTES = 512  # the least that a disk writes whole
 SIZE_CHECK = 0x5EC7_0A11
+_ZERO_STEP_BYTES = 64 * 1024
 _FILE_CRC = struct.Struct(">8sQI")
 _RECORD_CRC = struct.Struct(">II")
 
@@ -100,7 +102,12 @@ def scan_file(data: Buffer, *, is_last: bool) -> Scan:
 
 def zeros_from(data: Buffer, start: int) -> int:
     """Where the zeros begin that fill the file up to its end; at least `start`."""
-    return start + len(bytes(memoryview(data)[start:]).rstrip(b"\0"))
+    view = memoryview(data)
+    end = len(view)
+    # In steps from the end: a file is mostly zeros, and to strip them byte by byte takes 10 ms of 4 MiB.
+    while end > start and is_zero(view[(step := max(start, end - _ZERO_STEP_BYTES)) : end]):
+        end = step
+    return start + len(bytes(view[start:end]).rstrip(b"\0"))
 
 
 def _padded(size: int) -> int:

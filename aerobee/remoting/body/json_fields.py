@@ -23,6 +23,8 @@ def as_object(value: object, what: str) -> dict[str, Any]:
 
 def as_integer(value: object, what: str) -> int:
     """Return a number, or text of digits, as a 64-bit integer. Raises MalformedFrame."""
+    if type(value) is int and -INT64_MAX - 1 <= value <= INT64_MAX:  # nearly all are
+        return value
     whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
     digits = isinstance(value, str) and len(value) <= 20 and value.isascii()
     if whole or (digits and str(value).removeprefix("-").isdigit()):
