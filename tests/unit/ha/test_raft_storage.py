@@ -339,3 +339,13 @@ def test_heads_of_records_never_cross_a_sector() -> None:
         assert len(record) % layout.ALIGNMENT == 0
     assert layout.FILE_HEAD.size % layout.ALIGNMENT == 0
     assert layout.SECTOR_BYTES % layout.ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("size", [0, 5, 65_536, 65_537, 200_000])
+@pytest.mark.parametrize("start", [0, 3, 70_000])
+def test_zeros_that_end_a_file_are_found_in_any_size(size: int, start: int) -> None:
+    for last in {each for each in (-1, 2, 69_999, 70_000, 131_072, size - 1) if each < size}:
+        data = bytearray(size)
+        if last >= 0:
+            data[last] = 1
+        assert layout.zeros_from(data, min(start, size)) == max(min(start, size), last + 1)
