@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aerobee.clock import Timer
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.testing.simulated_disk import ALL_LOST_OR_SOME_KEPT, SimulatedDisk
 from aerobee.testing.simulated_loop import SimulatedClock, SimulatedTimer, SlowExecutor
 from aerobee.testing.simulated_network import Endpoint, SimulatedNetwork
 
@@ -92,7 +92,9 @@ class Host:
     ) -> None:
         self.name = name
         self.clock = HostClock(clock, rate=1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
-        self.disk = SimulatedDisk(random.Random(rng.getrandbits(64)), now_ms=self.clock.now_ms)
+        self.disk = SimulatedDisk(
+            random.Random(rng.getrandbits(64)), now_ms=self.clock.now_ms, kept_parts=ALL_LOST_OR_SOME_KEPT
+        )
         self.executor = SlowExecutor()  # of whoever syncs and reads
         self.network: Endpoint = network.endpoint(name)
         self.is_up = False

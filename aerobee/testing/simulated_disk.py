@@ -1,9 +1,9 @@
 """A disk in memory that fails as disks do, the same way for the same random numbers. Implements store.disk.Disk.
 
 - power_loss() keeps any subset of the 4 KiB pages that were not synced, and some of them only in part, by 512-byte
-  sectors; at one loss most of them, at another nothing, as when the system had no time yet to write any. Names of files
-  and directories that were created, replaced or removed since the last sync_dir of their directory survive in order up
-  to a random point. Files opened before are dead: what is written to them goes nowhere.
+  sectors. With ALL_LOST_OR_SOME_KEPT half of the losses keep nothing, as when the system had no time yet to write any.
+  Names of files and directories that were created, replaced or removed since the last sync_dir of their directory
+  survive in order up to a random point. Files opened before are dead: what is written to them goes nowhere.
   lose_power() is its moment, when processes that are to be gone still run on in this one.
 - cut_power_at(n) makes the n-th call from now raise PowerCut, and every call behind it, until power_loss().
 - crash() is kill -9: nothing is lost, locks are released.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from aerobee.errors import StoreLocked
@@ -25,12 +25,9 @@ from aerobee.store.disk import FileLock, MappedFile, WritableBuffer, replace_fil
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
-KEPT_PARTS = (
-    0.0,
-    0.0,
-    0.4,
-    0.8,
-)  # of the pages that were not synced, how many a power loss keeps whole: one of these
+# Of the pages that were not synced, a power loss keeps so many whole; one part of several is chosen at each loss.
+SOME_KEPT = (0.4,)
+ALL_LOST_OR_SOME_KEPT = (0.0, 0.0, 0.4, 0.8)
 
 
 class PowerCut(BaseException):
@@ -112,7 +109,12 @@ class SimulatedDisk:
     """Files by path. `fail` is asked before each call: (call, path) -> errno or 0."""
 
     def __init__(
-        self, rng: random.Random, *, total_bytes: int = 1 << 30, now_ms: Callable[[], int] = lambda: 0
+        self,
+        rng: random.Random,
+        *,
+        total_bytes: int = 1 << 30,
+        now_ms: Callable[[], int] = lambda: 0,
+        kept_parts: Sequence[float] = SOME_KEPT,
     ) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
@@ -121,6 +123,7 @@ class SimulatedDisk:
         self.power_losses = 0
         self._rng = rng
         self._now_ms = now_ms
+        self._kept_parts = kept_parts
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._dirs: set[str] = {"/"}
@@ -221,7 +224,7 @@ class SimulatedDisk:
         # A directory whose own name is lost takes with it what is below.
         dirs = {path for path in self._durable_dirs if self._is_reachable(path)}
         names = {path: inode for path, inode in self._durable_names.items() if os.path.dirname(path) in dirs}
-        kept = rng.choice(KEPT_PARTS)
+        kept = self._kept_parts[0] if len(self._kept_parts) == 1 else rng.choice(self._kept_parts)
         survivors: dict[_Inode, _Inode] = {}
         for inode in dict.fromkeys(names.values()):
             if not inode.has_length and inode is self._newest and rng.random() < 0.3:
