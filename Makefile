@@ -10,7 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark wheel chart console compose kubernetes bench bench-kinds bench-quick clean
+.PHONY: help up test check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark spark-demo wheel chart console compose kubernetes bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -89,6 +89,12 @@ interop-clients: native
 spark: native
 	@scripts/setup-spark
 	.venv-spark/bin/python -m pytest -q tests/spark
+
+# A million messages of a real data set through a cluster and Spark, with the lag of it as a page; ends by itself. ARGS='--messages 20000'
+# for less. Its files are in spark-demo/.
+spark-demo: native
+	@scripts/setup-spark
+	.venv-spark/bin/python scripts/spark-demo $(ARGS)
 
 # The wheel in an empty environment away from the repository, with the README's first example.
 wheel:
