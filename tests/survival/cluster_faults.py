@@ -1,7 +1,7 @@
 """Real processes on machines of their own, killed, stopped, cut off and filled up under load: nothing acknowledged is lost.
 
     python tests/survival/cluster_faults.py [--kills 200] [--pauses 50] [--partitions 50] [--slow-links 20] [--full-disks 5]
-                                            [--rolling] [--seed N] [--out FILE]
+                                            [--rolling] [--minutes M] [--seed N] [--out FILE]
 
 Two NameServers, three controllers and two groups of three brokers, each in a network namespace, on one bridge; all of it in a
 network, mount and process namespace of this script, which needs root and ends with it. Producers send with sync replication
@@ -9,7 +9,7 @@ network, mount and process namespace of this script, which needs root and ends w
 a controller or a NameServer along, one at a time:
 
     kill         SIGKILL, started again at once or after some seconds
-    pause        SIGSTOP for up to 15 s
+    pause        SIGSTOP for up to 10 s
     partition    packets of a master to and from all other machines are dropped; its clients reach it
     slow link    a master's link carries half of what its replicas need: packets wait for up to 3 s, and then are dropped
     full disk    a file takes all that is left of a broker's file system
@@ -18,7 +18,8 @@ a controller or a NameServer along, one at a time:
 
 In the end every message is read from the masters and judged as in the simulation (aerobee/simulation/checks.py), and the logs
 of a group's replicas are compared byte by byte. The time without service of a fault is the longest pause between two
-acknowledgements of that group around it. Ends with 1 at a fault of ours, with 2 where namespaces cannot be made.
+acknowledgements of that group around it; a fault in which all of this script's processes stood still at once has none. After
+--minutes no further fault begins; all that happened until then is judged. Ends with 1 at a fault of ours, with 2 where namespaces cannot be made.
 """
 
 from __future__ import annotations
@@ -68,11 +69,34 @@ TOPIC, GROUP = "orders", "survivors"
 QUEUES = 2
 SEND_PAUSE_S = 0.02
 WAIT_S = 120.0
-SETTLE_S = 2.0  # of service between two faults
+SETTLE_S = 1.0  # of service between two faults
 KINDS = ("kill", "pause", "partition", "slow link", "full disk")
 WHOLE_SHARE = 0.8  # of the faults come when all replicas of the group are in sync
 AWAY = ", maybe with a replica away"
 COMPANION_EVERY = 5  # so often a fault takes a controller or a NameServer along
+TICK_S = 0.05
+STOOD_STILL_S = 5.0  # a tick that long: we were stopped from outside, and so was the cluster
+
+
+class Clock:
+    """Time in which this process ran: `now_s` goes on by no more than a second a tick. `stops` are times by time.monotonic()."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.stops: list[float] = []
+
+    async def run(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            if now - last > STOOD_STILL_S:
+                self.stops.append(now)
+            self.now_s += min(now - last, 1.0)
+            last = now
+
+
+CLOCK = Clock()
 
 
 @dataclass(slots=True)
@@ -172,11 +196,11 @@ class Load:
 
 
 async def _until(condition: Any, what: str, seconds: float = WAIT_S) -> None:
-    end = time.monotonic() + seconds
+    end = CLOCK.now_s + seconds
     while not condition():
-        if time.monotonic() > end:
+        if CLOCK.now_s > end:
             raise AssertionError(f"after {seconds:.0f} s: {what}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(TICK_S)
 
 
 async def _companion(machines: Machines, rng: random.Random, busy: asyncio.Lock) -> None:
@@ -190,11 +214,19 @@ async def _companion(machines: Machines, rng: random.Random, busy: asyncio.Lock)
 
 
 async def _faults(
-    kinds: list[str], group: str, machines: Machines, load: Load, rng: random.Random, figures: Figures
+    kinds: list[str],
+    group: str,
+    machines: Machines,
+    load: Load,
+    rng: random.Random,
+    figures: Figures,
+    end_s: float,
 ) -> None:
-    """One after the other, to whoever is master of the group."""
+    """One after the other, to whoever is master of the group; none begins after `end_s` of CLOCK."""
     busy = figures.companion
     for number, kind in enumerate(kinds, 1):
+        if CLOCK.now_s > end_s:
+            return
         alone = number % COMPANION_EVERY or busy.locked()
         companion = None if alone else asyncio.create_task(_companion(machines, rng, busy))
         is_whole = rng.random() < WHOLE_SHARE
@@ -223,11 +255,11 @@ async def _one_fault(
         master.start()
     elif kind == "pause":
         master.signal(signal.SIGSTOP)
-        await asyncio.sleep(rng.uniform(0.5, 15.0))
+        await asyncio.sleep(rng.uniform(0.5, 10.0))
         master.signal(signal.SIGCONT)
     elif kind == "partition":
         machines.cut_off(master)
-        await asyncio.sleep(rng.uniform(1.0, 15.0))
+        await asyncio.sleep(rng.uniform(1.0, 10.0))
         machines.open(master)
     elif kind == "slow link":
         machines.slow(master)
@@ -242,9 +274,11 @@ async def _one_fault(
     await asyncio.sleep(SETTLE_S)
     figures.faults[kind] = figures.faults.get(kind, 0) + 1
     name = kind + circumstance
-    figures.without_service_s.setdefault(name, []).append(load.longest_pause_s(group, began))
+    without_s = load.longest_pause_s(group, began)
+    if not any(stop >= began for stop in CLOCK.stops):
+        figures.without_service_s.setdefault(name, []).append(without_s)
     print(
-        f"{time.strftime('%H:%M:%S')} {name} of {master.name}: {figures.without_service_s[name][-1]:.2f} s without service; "
+        f"{time.strftime('%H:%M:%S')} {name} of {master.name}: {without_s:.2f} s without service; "
         f"{group} is led by {machines.at(load.last_broker(group)).name}",
         flush=True,
     )
@@ -295,7 +329,7 @@ async def _judge(machines: Machines, load: Load) -> None:
 async def _started(machines: Machines) -> None:
     for machine in machines.all:
         machine.start()
-    end = time.monotonic() + WAIT_S
+    end = CLOCK.now_s + WAIT_S
     async with Admin(machines.nameserver_addresses) as admin:
         while True:
             try:
@@ -309,14 +343,14 @@ async def _started(machines: Machines) -> None:
                 problem = str(error)
             else:
                 problem = f"{len(found)} brokers, masters of {sorted(masters)}"
-            if time.monotonic() > end:
+            if CLOCK.now_s > end:
                 raise AssertionError(f"the cluster does not come up: {problem}")
             await asyncio.sleep(0.5)
 
 
 async def _well(machines: Machines, group: str = "") -> None:
     """Wait until every process serves and every broker is in sync; with `group` only until its brokers are."""
-    end = time.monotonic() + WAIT_S
+    end = CLOCK.now_s + WAIT_S
     while True:
         try:
             problem = await (_out_of_sync(machines, group) if group else _what_is_missing(machines))
@@ -324,7 +358,7 @@ async def _well(machines: Machines, group: str = "") -> None:
             problem = str(error)
         if not problem:
             return
-        if time.monotonic() > end:
+        if CLOCK.now_s > end:
             raise AssertionError(f"not well after {WAIT_S:.0f} s: {problem}")
         await asyncio.sleep(0.2)
 
@@ -372,6 +406,7 @@ async def _rolling(machines: Machines, load: Load, figures: Figures) -> None:
 
 async def _main(arguments: argparse.Namespace, directory: Path) -> Figures:
     rng, figures = random.Random(arguments.seed), Figures()
+    ticking = asyncio.create_task(CLOCK.run())
     machines = Machines(directory)
     await _started(machines)
     load = Load(machines.nameserver_addresses)
@@ -386,12 +421,13 @@ async def _main(arguments: argparse.Namespace, directory: Path) -> Figures:
     )
     faults = [kind for kind, count in zip(KINDS, counts, strict=True) for _ in range(count)]
     rng.shuffle(faults)
+    end_s = CLOCK.now_s + 60.0 * arguments.minutes
     try:
         async with asyncio.TaskGroup() as groups:
             for number, group in enumerate(GROUPS):
                 own = random.Random(rng.getrandbits(64))
                 groups.create_task(
-                    _faults(faults[number :: len(GROUPS)], group, machines, load, own, figures)
+                    _faults(faults[number :: len(GROUPS)], group, machines, load, own, figures, end_s)
                 )
         if arguments.rolling:
             await _well(machines)
@@ -417,6 +453,7 @@ async def _main(arguments: argparse.Namespace, directory: Path) -> Figures:
     figures.received = len(load.received)
     await load.end()
     await _compare(machines)
+    ticking.cancel()
     return figures
 
 
@@ -474,6 +511,7 @@ def main() -> int:
     parser.add_argument("--slow-links", type=int, default=20)
     parser.add_argument("--full-disks", type=int, default=5)
     parser.add_argument("--rolling", action="store_true", help="restart every process in order at the end")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no fault after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the logs and stores where they are")
     parser.add_argument("--out", type=Path)

@@ -41,7 +41,10 @@ class AutoSwitchSlave(asyncio.Protocol):
         on_lost: Callable[[AutoSwitchSlave], None],
         is_urgent: Callable[[], bool],
     ) -> None:
-        """`is_urgent`: somebody waits until slaves have what is written. `admit` says why the connection may not stay, "" when it may; asked when it is made, and when the slave says who it is."""
+        """`is_urgent`: somebody waits until slaves have what is written.
+
+        `admit` says why the connection may not stay, "" when it may; asked when it is made, and when the slave says who it is.
+        """
         self.address = ""
         self.broker_id = -1
         self.is_learner = False

@@ -39,7 +39,10 @@ class ClassicMode:
         make_follower: Callable[[], ClassicFollower],
         is_guarded: Callable[[], bool],
     ) -> None:
-        """`make_follower` is called once, when this broker follows a master. `copies`: how far two copies at least have the log. `is_guarded`: too few replicas refuse messages (enableSlaveActingMaster on a SYNC_MASTER)."""
+        """`make_follower` is called once, when this broker follows a master. `copies`: how far two copies at least have the log.
+
+        `is_guarded`: too few replicas refuse messages (enableSlaveActingMaster on a SYNC_MASTER).
+        """
         self._store = store
         self._clock = clock
         self._acks = acks

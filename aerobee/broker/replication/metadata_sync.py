@@ -1,4 +1,6 @@
-"""What a slave copies beside the log: topics and static topics, groups, offsets, delay levels' offsets, request modes, filters (SlaveSynchronize of RocketMQ).
+"""What a slave copies beside the log (SlaveSynchronize of RocketMQ).
+
+Topics and static topics, groups, offsets, delay levels' offsets, request modes, filters.
 
 Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
 that take long the pause is ten times what they took. RocketMQ's slaves ask once a minute: a topic that is made shortly before

@@ -39,7 +39,10 @@ class SlaveConnection(asyncio.Protocol):
         on_lost: Callable[[SlaveConnection], None],
         is_urgent: Callable[[], bool],
     ) -> None:
-        """`is_urgent`: somebody waits until slaves have what is written. `admit` says why the connection may not stay, "" when it may. `on_ack`: `acknowledged` has changed."""
+        """`is_urgent`: somebody waits until slaves have what is written.
+
+        `admit` says why the connection may not stay, "" when it may. `on_ack`: `acknowledged` has changed.
+        """
         self.address = ""
         self.acknowledged = -1  # before its first report
         self.caught_up_at_s = -1.0
