@@ -37,6 +37,7 @@ class BrokerLiveness:
     def __init__(self, now_ms: float) -> None:
         self._began_ms = now_ms
         self._last: dict[tuple[str, int], tuple[Heartbeat, float]] = {}
+        self._ids: dict[str, set[int]] = {}  # of the brokers in _last, by group
         self._closed_ms: dict[tuple[str, int], float] = {}
 
     def beat(self, heartbeat: Heartbeat, now_ms: float) -> bool:
@@ -44,6 +45,8 @@ class BrokerLiveness:
         key = (heartbeat.broker_name, heartbeat.broker_id)
         if key not in self._last and len(self._last) >= BROKERS_MAX:
             return False
+        if key not in self._last:
+            self._ids.setdefault(heartbeat.broker_name, set()).add(heartbeat.broker_id)
         self._last[key] = (heartbeat, now_ms)
         self._closed_ms.pop(key, None)
         return True
@@ -54,7 +57,8 @@ class BrokerLiveness:
 
     def closed(self, broker_name: str, broker_id: int, now_ms: float) -> None:
         """Its connection ended: it is gone now, not when its timeout has passed."""
-        if self._last.pop((broker_name, broker_id), None) is not None:
+        if (broker_name, broker_id) in self._last:
+            self._forget(broker_name, broker_id)
             self._closed_ms[broker_name, broker_id] = now_ms
 
     def last(self, broker_name: str, broker_id: int) -> Heartbeat | None:
@@ -84,17 +88,25 @@ class BrokerLiveness:
 
     def candidates(self, broker_name: str, now_ms: float) -> tuple[Candidate, ...]:
         """The living brokers of a group that may lead, by id."""
+        beats = [(each, self._last[broker_name, each][0]) for each in sorted(self._ids.get(broker_name, ()))]
         return tuple(
             Candidate(broker_id, beat.epoch, beat.max_offset, beat.priority)
-            for (name, broker_id), (beat, _) in sorted(self._last.items())
-            if name == broker_name and not beat.is_learner and self.is_alive(name, broker_id, now_ms)
+            for broker_id, beat in beats
+            if not beat.is_learner and self.is_alive(broker_name, broker_id, now_ms)
         )
 
     def forget_silent(self, now_ms: float) -> list[tuple[str, int]]:
         """Take out who has been silent for longer than its timeout, and name them."""
         gone = [key for key, (beat, at_ms) in self._last.items() if now_ms - at_ms >= beat.timeout_ms]
         for key in gone:
-            del self._last[key]
+            self._forget(*key)
         if len(self._closed_ms) > BROKERS_MAX:
             self._closed_ms.clear()  # names that never come back: silence for a timeout says the same
         return gone
+
+    def _forget(self, broker_name: str, broker_id: int) -> None:
+        del self._last[broker_name, broker_id]
+        ids = self._ids[broker_name]
+        ids.discard(broker_id)
+        if not ids:
+            del self._ids[broker_name]

@@ -10,6 +10,7 @@ waits gets the storage's error, and nothing is sent any more.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -32,6 +33,9 @@ from aerobee.store.disk import Disk
 
 INBOX_MAX = 4_096  # inputs that wait; above it messages are dropped, as a network may, and calls are refused
 STEP_INPUTS_MAX = 256
+STEP_MAX_S = (
+    0.05  # an input may cost a sync of the disk; messages leave and heartbeats are due when the step is over
+)
 log = logging.getLogger("aerobee.controller")
 T = TypeVar("T")
 
@@ -61,8 +65,9 @@ class RaftStatus:
 
 @dataclass(slots=True)
 class _Step:
-    """What one step gave out."""
+    """What one step gave out, and how many inputs it took."""
 
+    taken: int = 0
     messages: list[Message] = field(default_factory=list)
     answers: list[Callable[[], None]] = field(default_factory=list)
     status: RaftStatus = RaftStatus()
@@ -208,8 +213,12 @@ class RaftService:
         step = self._step = _Step()
         now_ms = self._clock.monotonic() * 1000
         try:
+            began_ms = now_ms
             for each in inputs:
                 now_ms = self._clock.monotonic() * 1000
+                if now_ms - began_ms > STEP_MAX_S * 1000:
+                    break
+                step.taken += 1
                 each(replica, now_ms)
             now_ms = self._clock.monotonic() * 1000
             replica.tick(now_ms)
@@ -269,7 +278,8 @@ class RaftService:
             else:
                 asked.fail(QuorumBusy("what became of the change is unknown: ask again"))
 
-        return lambda replica, now_ms: replica.propose(data, on_done, now_ms)
+        # The tick that ends a step makes all its proposals durable at once.
+        return lambda replica, now_ms: replica.propose_later(data, on_done)
 
     def _reading(self, asked: _Asked) -> Input:
         def on_ready(is_confirmed: bool) -> None:
@@ -285,8 +295,11 @@ class RaftService:
         try:
             while not self._is_over and failure is None:
                 await self._wait()
-                inputs = [self._inbox.popleft() for _ in range(min(len(self._inbox), STEP_INPUTS_MAX))]
-                step = await self._run(partial(self._take_step, inputs))
+                step = await self._run(
+                    partial(self._take_step, list(itertools.islice(self._inbox, STEP_INPUTS_MAX)))
+                )
+                for _ in range(step.taken):
+                    self._inbox.popleft()
                 self._give_out(step)
                 failure = step.failure
         except Exception as error:  # the outermost edge of this task

@@ -94,11 +94,18 @@ class Replica:
             self._work(now_ms)
 
     def propose(self, data: bytes, on_done: Callable[[Outcome, object], None], now_ms: float) -> None:
-        """Have a command applied; `on_done` gets what became of it, and its result. Raises what RaftNode.propose does."""
+        """propose_later() and what follows from it."""
+        self.propose_later(data, on_done)
+        self._work(now_ms)
+
+    def propose_later(self, data: bytes, on_done: Callable[[Outcome, object], None]) -> None:
+        """Have a command applied; `on_done` gets what became of it, and its result. Raises what RaftNode.propose does.
+
+        Made durable and sent with the next input or tick: as many as come before that share one sync and one message.
+        """
         self._check()
         term, index = self.node.propose(data)
         self._proposals[index] = _Proposal(term, on_done)
-        self._work(now_ms)
 
     def read(self, on_ready: Callable[[bool], None], now_ms: float) -> None:
         """Call back with True once the state machine holds everything acknowledged before this call, anywhere.

@@ -1,0 +1,105 @@
+"""One member in the event loop: what comes at once shares a sync, and no step keeps messages back for long."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from aerobee.clock import ManualClock
+from aerobee.ha.quorum.raft_service import STEP_MAX_S, RaftService
+from aerobee.ha.raft.config import RaftConfig
+from aerobee.ha.raft.entry import Entry
+from aerobee.ha.raft.storage import RaftFiles
+from aerobee.testing.simulated_disk import SimulatedDisk
+
+
+class Counted:
+    """A state machine whose result is how many commands it has carried out."""
+
+    def __init__(self) -> None:
+        self.commands: list[bytes] = []
+
+    def apply(self, index: int, data: bytes) -> object:
+        self.commands.append(data)
+        return len(self.commands)
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, data: bytes) -> None:
+        raise AssertionError("there is no snapshot to restore")
+
+
+class Member:
+    """A service that is a quorum by itself, on a clock and a disk of its own. `syncs`: entries of each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sync_s: float = 0.0) -> None:
+        self.clock = ManualClock()
+        self.machine = Counted()
+        self.syncs: list[int] = []
+        self.steps = 0
+        append = RaftFiles.append
+
+        def counted(files: RaftFiles, entries: Sequence[Entry]) -> None:
+            append(files, entries)
+            self.syncs.append(len(entries))
+            self.clock.advance(sync_s)
+
+        monkeypatch.setattr(RaftFiles, "append", counted)
+        self.service = RaftService(
+            node_id="n0",
+            members=("n0",),
+            config=RaftConfig(),
+            directory="/controller",
+            disk=SimulatedDisk(random.Random(1)),
+            machine=self.machine,
+            clock=self.clock,
+            random=lambda: 0.5,
+            send=lambda message: None,
+            on_status=lambda status: None,
+            on_failed=lambda error: None,
+            runner=self._run,
+        )
+
+    async def _run(self, work: Callable[[], Any]) -> Any:
+        self.steps += 1
+        return work()
+
+    async def start(self) -> None:
+        await self.service.start()
+        while not self.service.status.is_serving:
+            self.clock.advance(1.0)
+            await asyncio.sleep(0)
+        self.syncs.clear()
+        self.steps = 0
+
+
+async def test_proposals_that_come_at_once_share_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = Member(monkeypatch)
+    await member.start()
+    results = await asyncio.gather(*(member.service.propose(b"%d" % each) for each in range(100)))
+    assert results == list(range(1, 101))
+    assert member.machine.commands == [b"%d" % each for each in range(100)]
+    assert member.syncs == [100]
+    await member.service.stop()
+
+
+async def test_a_step_on_a_slow_disk_ends_and_the_rest_is_taken_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = Member(monkeypatch, sync_s=STEP_MAX_S)
+    await member.start()
+
+    def one_sync_each(replica: Any, now_ms: float) -> None:
+        replica.propose(b"x", lambda *done: None, now_ms)
+
+    for _ in range(10):
+        member.service._put(one_sync_each)
+    while len(member.machine.commands) < 10:  # noqa: ASYNC110  the steps make it true
+        await asyncio.sleep(0)
+    assert member.steps >= 5  # two syncs a step, for the first one may just fit
+    await member.service.stop()
