@@ -3,9 +3,10 @@
     PYTHONPATH=. python bench/controllers.py [--groups 1000] [--seconds 20]
 
 Three controllers as processes, each with a connection of every broker of --groups groups of three, which send a heartbeat each
-second as brokers do. While that goes on, a process of its own reports as masters do changes of their sync state sets (1001), one after the other. CPU is the
-leader's share of one core, memory its resident bytes; the load runs beside it on the same machine. Results go to
-bench/results/controllers.json.
+second as brokers do. While that goes on, a process of its own reports as masters do changes of their sync state sets (1001), one
+after the other. CPU is the leader's share of one core, memory its resident bytes; the load runs beside it on the same machine.
+Where another controller is elected meanwhile (a machine that lets the leader wait for a second), the changes go on at that one, and
+`elections` says how often. Results go to bench/results/controllers.json.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from aerobee.clock import SystemClock
+from aerobee.ha.controller.codes import ControllerCode
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from tests.interop.rocketmq import Controller, call, free_port
+from tests.waiting import wait_for
 
 HERE = Path(__file__).resolve().parent
 CLUSTER = "DefaultCluster"
@@ -61,7 +64,11 @@ class Brokers:
     async def ask(
         self, client: RemotingClient, code: int, ext: dict[str, str], body: bytes = b""
     ) -> RemotingCommand:
-        reply = await client.invoke(self.leader, RemotingCommand(code, ext, body), timeout_s=30)
+        while True:
+            reply = await client.invoke(self.leader, RemotingCommand(code, ext, body), timeout_s=30)
+            if reply.code != ControllerCode.NOT_LEADER:
+                break
+            self.leader = await asyncio.to_thread(leader_of, self.controllers)
         assert reply.code == 0, (code, reply)
         return reply
 
@@ -115,9 +122,26 @@ class Brokers:
         await asyncio.gather(*(client.close() for client in self.clients))
 
 
-async def change_sets(leader: str, groups: int, seconds: float) -> list[float]:
-    """Seconds that each change of a sync state set took, one after the other."""
+def leader_of(controllers: list[str]) -> str:
+    """The leader's address, waited for."""
+
+    def found() -> str:
+        for address in controllers:
+            try:
+                header, _ = call(address, RequestCode.CONTROLLER_GET_METADATA_INFO, {})
+            except OSError:
+                continue
+            if header["extFields"].get("isLeader") == "true":
+                return address
+        return ""
+
+    return wait_for("a leading controller", found, 60)
+
+
+async def change_sets(controllers: list[str], groups: int, seconds: float) -> tuple[list[float], int]:
+    """Seconds that each change of a sync state set took, one after the other, and how often another leader had to be found."""
     client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    leader, elections = leader_of(controllers), 0
     epochs = [1] * groups  # the election was the first change
     end = time.monotonic() + seconds
     took: list[float] = []
@@ -125,8 +149,7 @@ async def change_sets(leader: str, groups: int, seconds: float) -> list[float]:
     try:
         while time.monotonic() < end:
             group = number % groups
-            number += 1
-            members = [1, 2, 3] if (number // groups) % 2 == 0 else [1, 2]
+            members = [1, 2, 3] if (number // groups) % 2 else [1, 2]
             body = {"syncStateSet": members, "syncStateSetEpoch": epochs[group]}
             ext = {"brokerName": name_of(group), "masterBrokerId": "1", "masterEpoch": "1"}
             request = RemotingCommand(
@@ -134,31 +157,36 @@ async def change_sets(leader: str, groups: int, seconds: float) -> list[float]:
             )
             begun = time.monotonic()
             reply = await client.invoke(leader, request, timeout_s=30)
+            if reply.code == ControllerCode.NOT_LEADER:
+                leader = await asyncio.to_thread(leader_of, controllers)
+                elections += 1
+                continue
             took.append(time.monotonic() - begun)
             assert reply.code == 0, reply
             epochs[group] = json.loads(reply.body)["syncStateSetEpoch"]
+            number += 1
             await asyncio.sleep(0.02)
     finally:
         await client.close()
-    return took
+    return took, elections
 
 
-def change_sets_apart(leader: str, groups: int, seconds: float) -> list[float]:
+def change_sets_apart(controllers: list[str], groups: int, seconds: float) -> tuple[list[float], int]:
     """change_sets() in this process."""
-    return asyncio.run(change_sets(leader, groups, seconds))
+    return asyncio.run(change_sets(controllers, groups, seconds))
 
 
 async def measure(controllers: list[Controller], groups: int, seconds: float) -> dict[str, float]:
-    header, _ = call(controllers[0].address, 1005, {})
-    leader = header["extFields"]["controllerLeaderAddress"]
-    (leading,) = (each for each in controllers if each.address == leader)
-    assert leading.process is not None
-    brokers = Brokers([each.address for each in controllers], leader, groups)
+    addresses = [each.address for each in controllers]
+    brokers = Brokers(addresses, leader_of(addresses), groups)
     try:
         for first in range(0, groups, 50):
             await asyncio.gather(*(brokers.register(each) for each in range(first, min(groups, first + 50))))
         keeping = asyncio.create_task(brokers.beat_for(seconds + 10))
         await asyncio.sleep(3)
+        leader = await asyncio.to_thread(leader_of, addresses)
+        (leading,) = (each for each in controllers if each.address == leader)
+        assert leading.process is not None
         pid = leading.process.pid
         before, begun = cpu_s(pid), time.monotonic()
         await asyncio.sleep(seconds / 2)
@@ -166,13 +194,17 @@ async def measure(controllers: list[Controller], groups: int, seconds: float) ->
         # In a process of its own: beside the heartbeats of all brokers it would measure this event loop.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
             loop = asyncio.get_running_loop()
-            took = sorted(await loop.run_in_executor(apart, change_sets_apart, leader, groups, seconds / 2))
+            took, elections = await loop.run_in_executor(
+                apart, change_sets_apart, addresses, groups, seconds / 2
+            )
+        took.sort()
         await keeping
         return {
             "groups": groups,
             "leader_cores": round(cores, 3),
             "leader_mib": round(resident_bytes(pid) / (1 << 20), 1),
             "changes": len(took),
+            "elections": elections,
             "change_p50_ms": round(took[len(took) // 2] * 1000, 2),
             "change_p99_ms": round(took[int(len(took) * 0.99)] * 1000, 2),
         }
