@@ -489,6 +489,29 @@ def test_a_broker_is_alive_while_its_heartbeats_come_and_its_disk_is_sound() -> 
     assert liveness.candidates(NAME, 200) == ()
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.sampled_from(("beat", "close", "look"))))
+)
+def test_candidates_are_the_living_brokers_of_their_group(steps: list[tuple[str, int, str]]) -> None:
+    liveness, living = BrokerLiveness(0), dict[tuple[str, int], int]()
+    for now_ms, (name, broker_id, what) in enumerate(steps):
+        if what == "beat":
+            liveness.beat(Heartbeat(broker_name=name, broker_id=broker_id, timeout_ms=5), now_ms)
+            living[name, broker_id] = now_ms
+        elif what == "close":
+            liveness.closed(name, broker_id, now_ms)
+            living.pop((name, broker_id), None)
+        else:
+            gone = {key for key, at_ms in living.items() if now_ms - at_ms >= 5}
+            assert set(liveness.forget_silent(now_ms)) == gone
+            living = {key: at_ms for key, at_ms in living.items() if key not in gone}
+        for group in "ab":
+            expected = [
+                each for one, each in sorted(living) if one == group and now_ms - living[one, each] < 5
+            ]
+            assert [each.broker_id for each in liveness.candidates(group, now_ms)] == expected
+
+
 def test_silence_proves_nothing_to_a_controller_that_has_just_begun_to_lead() -> None:
     liveness = BrokerLiveness(0)
     assert not liveness.is_surely_gone(NAME, 1, TIMEOUT_MS - 1)
