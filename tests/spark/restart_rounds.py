@@ -1,6 +1,9 @@
 """Streaming queries whose processes are killed and started again: what is lost, what comes twice.
 
-    python tests/spark/restart_rounds.py [--rounds 200] [--seed 1] [--rate 100]
+    .venv-spark/bin/python tests/spark/restart_rounds.py [--ranges 10] [--rounds 20] [--seed 1] [--rate 100] [--results FILE] [--new 10]
+
+Each range is so many rounds with a seed, a cluster and checkpoints of its own, and is judged by itself. With --results a line is added for
+each range, and ranges that the file has are passed over: what was cut off goes on. --new ends after so many. A range:
 
 A cluster in this process, messages with rising numbers, and a driver process with two queries: topic to Parquet, and topic to another
 topic with dedup=true. Each round starts the driver and chooses when kill -9 comes: while it starts, at any moment, or just after a
@@ -39,6 +42,9 @@ ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 300.0
 STAGE_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 900.0
+# A driver lives for some seconds: what compiles little, and collects with one thread, costs less.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+SLOW_START = "Python worker failed to connect back"
 QUERIES = ("parquet", "topic")
 
 
@@ -142,6 +148,7 @@ class Driver:
             stdout=self._log,
             stderr=self._log,
             start_new_session=True,
+            env={**os.environ, "JAVA_TOOL_OPTIONS": JVM},
         )
 
     def wait_until_it_works(self) -> None:
@@ -273,10 +280,7 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
                 ended.set()
                 producing.join()
         print(f"{sent} sent; to the end", flush=True)
-        code = Driver(cluster.nameserver_address, directory, to_the_end=True).wait()
-        assert code == 0, (
-            f"the last driver ended with {code}:\n{(directory / 'driver.log').read_text()[-4000:]}"
-        )
+        _drive_to_the_end(cluster.nameserver_address, directory)
         for where, found in (
             ("Parquet", numbers_in_parquet(directory / "out")),
             ("the second topic", numbers_of(cluster, "copies")),
@@ -286,6 +290,20 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
             assert not lost, f"seed {seed}: {len(lost)} numbers are missing in {where}: {lost[:20]}"
             assert not twice, f"seed {seed}: {len(twice)} numbers are twice in {where}: {sorted(twice)[:20]}"
     return {**counted, "messages": sent}
+
+
+def _drive_to_the_end(nameservers: str, directory: Path) -> None:
+    """Until everything is read. Spark gives a Python process 10 s to start, which a busy machine may need: then once more."""
+    log = directory / "driver.log"
+    for _ in range(5):
+        begin = log.stat().st_size if log.exists() else 0
+        code = Driver(nameservers, directory, to_the_end=True).wait()
+        if code == 0:
+            return
+        said = log.read_bytes()[begin:].decode(errors="replace")
+        if SLOW_START not in said:
+            break
+    raise AssertionError(f"the last driver ended with {code}:\n{said[-4000:]}")
 
 
 def _wait_for_a_moment(
@@ -316,20 +334,41 @@ def _wait_for_a_moment(
     return f"{name} {aim.value}"
 
 
+def done_seeds(results: Path) -> set[int]:
+    """Of the ranges that a file of results has."""
+    if not results.exists():
+        return set()
+    return {int(json.loads(line)["seed"]) for line in results.read_text().splitlines()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ranges", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=20, help="of each range")
+    parser.add_argument("--seed", type=int, default=1, help="of the first range")
     parser.add_argument("--rate", type=int, default=100, help="messages a second")
+    parser.add_argument("--results", type=Path, help="a file, a line of JSON for each range that held")
+    parser.add_argument(
+        "--new", type=int, default=1_000, help="end after so many ranges that were not in the results"
+    )
     parser.add_argument("--drive", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--to-the-end", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.drive:
         drive(args.drive[0], Path(args.drive[1]), to_the_end=args.to_the_end)
         return
-    print(run(args.rounds, args.seed, args.rate))
+    known = done_seeds(args.results) if args.results else set()
+    wanted = [seed for seed in range(args.seed, args.seed + args.ranges) if seed not in known]
+    for seed in wanted[: args.new]:
+        begun = time.monotonic()
+        counted = run(args.rounds, seed, args.rate)
+        line = json.dumps({"seed": seed, **counted, "seconds": round(time.monotonic() - begun)})
+        print(line, flush=True)
+        if args.results:
+            with args.results.open("a") as file:
+                file.write(line + "\n")
 
 
 if __name__ == "__main__":
