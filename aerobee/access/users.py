@@ -68,6 +68,9 @@ class User:
         }
 
 
+NO_SECRETS_TOLD = "no server of ours tells a user's secret key, so users cannot be copied from it"
+
+
 def user_from_info(info: dict[str, Any], name: str, before: User | None = None) -> User:
     """A request's body; what it leaves out stays as it was. Raises UsageError."""
     kind, status = str(info.get("userType") or "").upper(), str(info.get("userStatus") or "").upper()
@@ -78,6 +81,8 @@ def user_from_info(info: dict[str, Any], name: str, before: User | None = None) 
     password = info.get("password") or (before.password if before else "")
     if not isinstance(password, str):
         raise UsageError("the password is not a text")
+    if not password and "password" not in info:
+        raise UsageError(f"no password came with user {name}: {NO_SECRETS_TOLD}")
     return User(
         name,
         password,

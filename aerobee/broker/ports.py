@@ -17,6 +17,7 @@ from aerobee.clock import Clock
 from aerobee.message import pack_host
 from aerobee.network import Network
 from aerobee.ordered_set import OrderedSet
+from aerobee.remoting import not_served
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
@@ -133,9 +134,7 @@ class Ports:
             return request.reply(
                 ResponseCode.SERVICE_NOT_AVAILABLE, remark="service not available now. the broker is starting"
             )
-        return request.reply(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-        )
+        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=not_served.remark(request.code))
 
     def _identity(self, config: BrokerConfig, ha_port: int) -> BrokerIdentity:
         addresses = [(e.name, self._advertised(config, e)) for e in config.bound_listeners]

@@ -26,6 +26,8 @@ BASIC_REQUESTS = frozenset(
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         RequestCode.GET_BROKER_CLUSTER_INFO,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
     }
 )
 NOT_A_NAMESERVER = "what listens there is no NameServer: a NameServer's address is needed, not a broker's"

@@ -221,10 +221,7 @@ class Actions:
         before = (await self._admin.broker_config(broker)).get(key)
         if before is None:
             raise UsageError(f"{broker} has no setting {key}")
-        # There is no command of ours for this; RocketMQ's own tool does it.
-        command = shlex.join(
-            ("mqadmin", "updateBrokerConfig", "-n", self._nameserver, "-b", broker, "-k", key, "-v", value)
-        )
+        command = self._command("config", "set", broker, f"{key}={value}")
         if not dry_run:
             await self._admin.update_broker_config(broker, {key: value})
             after = (await self._admin.broker_config(broker)).get(key)

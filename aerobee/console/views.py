@@ -9,7 +9,6 @@ from typing import Any
 from aerobee.client import Admin, ReceivedMessage
 from aerobee.client.trace_record import TRACE_TOPIC
 from aerobee.clock import Clock
-from aerobee.console.meanings import broker_settings
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot, group_row, topic_row
 from aerobee.errors import (
@@ -21,6 +20,7 @@ from aerobee.errors import (
 )
 from aerobee.message import check_group_name
 from aerobee.ops.consume import message_document
+from aerobee.ops.setting_meanings import SettingMeaning, broker_settings
 from aerobee.ops.trace import event_document
 from aerobee.ops.why_facts import gather_group, gather_message
 from aerobee.ops.why_rules import findings
@@ -311,15 +311,15 @@ class Views:
             raise UsageError(f"{address} is no broker of this cluster")
         known = broker_settings()
         config = await self._admin.broker_config(address)
-        nothing = ("", "")
+        nothing = SettingMeaning("", "", is_live=False)
         return {
             "broker": address,
             "settings": [
                 {
                     "key": key,
                     "value": value,
-                    "meaning": known.get(key, nothing)[0],
-                    "default": known.get(key, nothing)[1],
+                    "meaning": known.get(key, nothing).meaning,
+                    "default": known.get(key, nothing).default,
                 }
                 for key, value in sorted(config.items())
             ],

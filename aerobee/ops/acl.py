@@ -1,4 +1,4 @@
-"""`aerobee acl`: list, allow, deny, delete. Twins of mqadmin's createAcl and its siblings."""
+"""`aerobee acl`: list, allow, deny, delete, copy. Twins of mqadmin's createAcl and its siblings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from aerobee.access.resource import parse_action, parse_resource
 from aerobee.client.admin.access import CUSTOM, DEFAULT
 from aerobee.errors import UsageError
 from aerobee.ops.clients import open_admin
+from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.user import UserArgument
+from aerobee.words import plural
 
-app = typer.Typer(name="acl", help="What users may do: list, allow, deny, delete.", no_args_is_help=True)
+app = typer.Typer(
+    name="acl", help="What users may do: list, allow, deny, delete, copy.", no_args_is_help=True
+)
 Resources = Annotated[
     list[str],
     typer.Argument(
@@ -171,6 +175,41 @@ def delete(
             addresses = await admin.delete_policy(user, name, policy=policy, cluster=cluster)
         out.document(
             {"user": user, "resource": name, "at": list(addresses)}, f"nothing is said any more {about}"
+        )
+
+    run(command)
+
+
+@app.command("copy")
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="HOST:PORT of the server that knows it.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="HOST:PORT of the one that does not, for it is new.")
+    ],
+    user: Annotated[str | None, typer.Option("--user", help="What is said of this user only.")] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Say at one server what another one says. Users are not copied, for no server tells a secret key: `aerobee user create --at`."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            known = {info.address for info in await admin.brokers()} | set(admin.nameserver_addresses)
+            for address in (source, target):
+                if address not in known:
+                    raise NotFound(
+                        f"{address} is no server of this cluster: there are {', '.join(sorted(known))}"
+                    )
+            entries = await admin.copy_policies(source, target, user)
+        out.document(
+            {
+                "from": source,
+                "to": target,
+                "entries": len(entries),
+                "users": sorted({each.user for each in entries}),
+            },
+            f"{plural(len(entries), 'entry', 'entries')} of {source} are at {target}, too",
         )
 
     run(command)

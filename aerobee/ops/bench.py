@@ -27,6 +27,7 @@ from aerobee.client import (
 )
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
+from aerobee.ops.bench_probe import probe
 from aerobee.ops.clients import open_admin, open_producer, open_pull_consumer
 from aerobee.ops.consume import GROUPLESS
 from aerobee.ops.failure import UnhealthyError, explain
@@ -57,7 +58,10 @@ NameServersLetter = Annotated[
 ]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 
-app = typer.Typer(name="bench", help="Measure rates and latencies: produce, consume.", no_args_is_help=True)
+app = typer.Typer(
+    name="bench", help="Measure rates and latencies: produce, consume, probe.", no_args_is_help=True
+)
+app.command("probe")(probe)
 
 
 @app.command("produce")

@@ -13,11 +13,28 @@ from aerobee.client import (
     SimpleConsumer,
     SimpleConsumerConfig,
 )
+from aerobee.client.results import BrokerInfo
+from aerobee.ops.failure import NotFound
 from aerobee.ops.shared_options import client_config
+from aerobee.remoting.body.route import MASTER_ID
 
 
 def open_admin(nameservers: str | list[str]) -> Admin:
     return Admin(nameservers, client=client_config())
+
+
+async def masters(admin: Admin, *, cluster: str | None = None, broker: str | None = None) -> list[BrokerInfo]:
+    """The masters that are meant: all, those of a cluster, one by its name or HOST:PORT. Raises NotFound when none is."""
+    registered = [info for info in await admin.brokers(cluster) if info.broker_id == MASTER_ID]
+    found = [info for info in registered if broker in (None, info.broker_name, info.address)]
+    if not registered:
+        raise NotFound(
+            "no broker is registered at the NameServer; start one, or let `aerobee doctor` say what is wrong"
+        )
+    if not found:
+        known = ", ".join(sorted(info.broker_name for info in registered))
+        raise NotFound(f"no master is called {broker}: there are {known}; `aerobee cluster list` shows them")
+    return found
 
 
 def open_producer(

@@ -12,6 +12,8 @@ from aerobee.client.results import BrokerInfo
 from aerobee.errors import AerobeeError
 from aerobee.ops.ack_level import ack_sentence_of
 from aerobee.ops.clients import open_admin
+from aerobee.ops.cluster_change import allow_writes, clean, producers, stop_writes
+from aerobee.ops.cluster_copy import export_cluster, import_cluster
 from aerobee.ops.drain import drain
 from aerobee.ops.failure import explain
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers
@@ -19,9 +21,17 @@ from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 
 app = typer.Typer(
-    name="cluster", help="Clusters and their brokers: list, describe, drain.", no_args_is_help=True
+    name="cluster",
+    help="Clusters and their brokers: list, describe, drain, stop writes, clean, export, import, producers.",
+    no_args_is_help=True,
 )
 app.command("drain")(drain)
+app.command("stop-writes")(stop_writes)
+app.command("allow-writes")(allow_writes)
+app.command("clean")(clean)
+app.command("producers")(producers)
+app.command("export")(export_cluster)
+app.command("import")(import_cluster)
 
 
 @app.command("list")

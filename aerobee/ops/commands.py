@@ -49,6 +49,8 @@ COMMANDS = {
     "filter": "filter",
     "transaction": "transaction",
     "cluster": "cluster",
+    "config": "config",
+    "kv": "kv",
     "ha": "ha",
     "message": "message",
     "timer": "timer",

@@ -1,4 +1,4 @@
-"""`aerobee group`: list, describe, lag, pop, mode, reset, delete."""
+"""`aerobee group`: list, describe, lag, pop, mode, reset, delete; create and update are in group_change.py."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from aerobee.errors import ConsumerNotOnline, UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.clients import open_admin
 from aerobee.ops.failure import NotFound
+from aerobee.ops.group_change import create_group, update_group
 from aerobee.ops.options import (
     NAMESERVER_DEFAULT,
     AsJson,
@@ -33,8 +34,12 @@ SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-", "CID_ONS", "TOOLS_CO
                  "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")  # fmt: skip
 
 app = typer.Typer(
-    name="group", help="Consumer groups: list, describe, lag, pop, mode, reset, delete.", no_args_is_help=True
+    name="group",
+    help="Consumer groups: list, create, update, describe, lag, pop, mode, reset, delete.",
+    no_args_is_help=True,
 )
+app.command("create")(create_group)
+app.command("update")(update_group)
 
 
 @app.command("list")

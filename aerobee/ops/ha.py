@@ -12,11 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
+from aerobee.client.contexts import cluster
 from aerobee.clock import SystemClock
 from aerobee.errors import ConnectFailed, NotLeader, TransportError, UsageError
 from aerobee.network import AsyncioNetwork
-from aerobee.ops.failure import NoController
-from aerobee.ops.options import AsJson, Yes, ask
+from aerobee.ops.clients import open_admin
+from aerobee.ops.failure import NoController, NotFound
+from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, Yes, ask
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import seconds
@@ -24,6 +26,7 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads_object
+from aerobee.remoting.signature import Credentials
 
 CALL_TIMEOUT_S = 10.0
 app = typer.Typer(
@@ -81,6 +84,37 @@ def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = Fals
                 "behind": "behind",
             },
             empty="no broker has registered with these controllers",
+        )
+
+    run(command)
+
+
+@app.command("epochs")
+def epochs(name: GroupName, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False) -> None:
+    """Show which masters' bytes the logs of a group are made of, broker by broker: where two differ, one has parted."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            found = [info for info in await admin.brokers() if info.broker_name == name]
+            if not found:
+                raise NotFound(
+                    f"no broker of {name} is registered; `aerobee cluster list` shows those that are"
+                )
+            rows = [
+                {
+                    "broker": info.address,
+                    "epoch": each.number,
+                    "from": each.start_offset,
+                    "to": each.end_offset,
+                }
+                for info in found
+                for each in await admin.epochs(info.address)
+            ]
+        out.table(
+            rows,
+            {"broker": "broker", "epoch": "epoch", "from": "from byte", "to": "to byte"},
+            empty=f"no master of {name} has written yet",
         )
 
     run(command)
@@ -336,7 +370,7 @@ async def opened(controllers: str) -> AsyncIterator[QuorumAdmin]:
     addresses = [part.strip() for part in controllers.split(";") if part.strip()]
     if not addresses:
         raise UsageError("no controller is named: give --controller HOST:PORT[;HOST:PORT]")
-    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=_credentials())
     try:
         yield QuorumAdmin(client, addresses)
     except ConnectFailed as error:
@@ -345,6 +379,12 @@ async def opened(controllers: str) -> AsyncIterator[QuorumAdmin]:
         ) from error
     finally:
         await client.close()
+
+
+def _credentials() -> Credentials | None:
+    """The keys of the context or the environment: controllers may ask for them (authenticationEnabled)."""
+    config = cluster().client
+    return Credentials(config.access_key, config.secret_key) if config.access_key else None
 
 
 def _rows(group: Mapping[str, Any]) -> list[dict[str, Any]]:

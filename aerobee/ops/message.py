@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from aerobee.client import PullConsumer, ReceivedMessage
-from aerobee.errors import QueryNotFound, UsageError
+from aerobee.client.publish_route import subscribe_queues
+from aerobee.errors import QueryNotFound, RemoteSystemError, UsageError
 from aerobee.message import MessageQueue
-from aerobee.ops.clients import open_admin, open_pull_consumer
+from aerobee.ops.clients import masters, open_admin, open_pull_consumer
 from aerobee.ops.consume import GROUPLESS, message_document
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
@@ -22,7 +23,9 @@ from aerobee.ops.times import moment_ms, moment_text
 from aerobee.ops.topic import require_topic
 
 app = typer.Typer(
-    name="message", help="Stored messages: by id, unique key, key, offset, or time.", no_args_is_help=True
+    name="message",
+    help="Stored messages: by id, unique key, key, offset, or time; entries of queues.",
+    no_args_is_help=True,
 )
 
 
@@ -124,6 +127,57 @@ def by_offset(
                 )
             message = await admin.message_at(place, offset)
         show_message(out, message)
+
+    run(command)
+
+
+@app.command("entries")
+def queue_entries(
+    topic: TopicArgument,
+    queue: Annotated[str, typer.Argument(metavar="BROKER/ID", help="The queue.")],
+    offset: Annotated[int, typer.Argument(min=0, help="The first place in the queue.")],
+    count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="At most so many.")] = 32,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Say which of them the filter of this group takes.")
+    ] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a consume queue says of its messages: where each lies in the log, its length, its tag's hash."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            place = find_queue(subscribe_queues(await admin.topic_route(topic)), queue, topic)
+            (info,) = await masters(admin, broker=place.broker_name)
+            try:
+                found = await admin.queue_entries(info.address, place, offset, count=count, group=group or "")
+            except RemoteSystemError:
+                found = ()  # a queue without a message has no file
+        rows = [
+            {
+                "offset": each.offset,
+                "physical_offset": each.physical_offset,
+                "record_bytes": each.record_bytes,
+                "tag_code": each.tag_code,
+                "wanted": each.is_wanted,
+            }
+            for each in found
+        ]
+        columns = {
+            "offset": "offset",
+            "physical_offset": "offset in the log",
+            "record_bytes": "bytes",
+            "tag_code": "tag's hash",
+        }
+        if group is not None:
+            columns["wanted"] = f"{group} takes it"
+        out.table(
+            rows,
+            columns,
+            empty=f"queue {place.broker_name}/{place.queue_id} holds nothing from offset {offset} on",
+        )
 
     run(command)
 

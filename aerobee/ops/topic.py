@@ -24,11 +24,14 @@ from aerobee.ops.options import (
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
 from aerobee.ops.times import moment_text
+from aerobee.ops.topic_allocate import allocate_queues
 from aerobee.ops.topic_change import create_topic, perm_text, update_topic
 from aerobee.words import plural
 
 app = typer.Typer(
-    name="topic", help="Topics: list, create, update, delete, describe, stats.", no_args_is_help=True
+    name="topic",
+    help="Topics: list, create, update, delete, describe, stats, allocate.",
+    no_args_is_help=True,
 )
 
 
@@ -67,6 +70,7 @@ def list_topics(
 
 app.command("create")(create_topic)
 app.command("update")(update_topic)
+app.command("allocate")(allocate_queues)
 
 
 @app.command("delete")

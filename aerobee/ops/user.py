@@ -61,6 +61,12 @@ def create_user(
     user: UserArgument,
     secret_env: SecretEnv = None,
     is_super: Annotated[bool, typer.Option("--super", help="An administrator: may do everything.")] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="HOST:PORT", help="At this server only: a broker or NameServer that is new."
+        ),
+    ] = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
@@ -71,7 +77,9 @@ def create_user(
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
-            addresses = await admin.create_user(user, secret_key, is_super=is_super, cluster=cluster)
+            addresses = await admin.create_user(
+                user, secret_key, is_super=is_super, cluster=cluster, address=address
+            )
         out.document({"user": user, "at": list(addresses)}, f"user {user} is at {', '.join(addresses)}")
 
     run(command)

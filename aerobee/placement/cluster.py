@@ -197,7 +197,7 @@ class PlacementAdmin(ArrivalCalls):
         config: SubscriptionGroupConfig | None = None
         for other in (await self.master_addresses()).values():
             with contextlib.suppress(TransportError):  # another one may know it
-                config = (await self._group_configs(other)).get(group)
+                config = (await self.group_table(other)).get(group)
             if config is not None:
                 break
         if config is None:

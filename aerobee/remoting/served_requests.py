@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.ordered_set import OrderedSet
+from aerobee.remoting import not_served
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.frame import encode_frame
@@ -71,8 +72,8 @@ class ServedRequests:
         """Give one request to its handler; its reply is written now or when the handler's task ends."""
         handler = self._handlers.get(command.code, self._default)
         if handler is None:
-            remark = f" request type {command.code} not supported"
-            self._reply(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            said = not_served.remark(command.code)
+            self._reply(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=said))
             return
         watch = self._watch
         started = watch.monotonic()

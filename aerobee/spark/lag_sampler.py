@@ -101,7 +101,7 @@ class ClusterSampler(Admin):
                 config = await self.broker_config(address)
                 self._retention_ms[name] = int(config.get("fileReservedTime", "72")) * MS_PER_HOUR
                 if not groups:
-                    found.update(await self._group_configs(address))
+                    found.update(await self.group_table(address))
             except (AerobeeError, ValueError) as error:
                 self._errors[name] = str(error)
         turn = asyncio.Semaphore(GROUPS_AT_ONCE)

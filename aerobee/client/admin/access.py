@@ -77,12 +77,20 @@ class AccessCalls(AdminCalls):
         return tuple(sorted(users, key=lambda each: (each.name, each.addresses)))
 
     async def create_user(
-        self, name: str, secret_key: str, *, is_super: bool = False, cluster: str | None = None
+        self,
+        name: str,
+        secret_key: str,
+        *,
+        is_super: bool = False,
+        cluster: str | None = None,
+        address: str | None = None,
     ) -> tuple[str, ...]:
-        """Make a user; returns where. Raises InvalidParameter for one that is there."""
+        """Make a user everywhere, or at one server; returns where. Raises InvalidParameter for one that is there."""
         kind = "Super" if is_super else "Normal"
         body = {"username": name, "password": secret_key, "userType": kind, "userStatus": "enable"}
-        return await self._everywhere(RequestCode.AUTH_CREATE_USER, {"username": name}, body, cluster)
+        return await self._everywhere(
+            RequestCode.AUTH_CREATE_USER, {"username": name}, body, cluster, address
+        )
 
     async def update_user(
         self,
@@ -164,6 +172,29 @@ class AccessCalls(AdminCalls):
             ext |= {"resource": resource, "policyType": policy}
         return await self._everywhere(RequestCode.AUTH_DELETE_ACL, ext, None, cluster)
 
+    async def copy_policies(
+        self, source: str, target: str, user: str | None = None
+    ) -> tuple[PolicyEntryInfo, ...]:
+        """Give one server what another says of every user, or of one: entries of the same resource are replaced, none is deleted.
+
+        `source` and `target` are addresses; returns what was written, as the source tells it.
+        """
+        answer = await self._call(source, RequestCode.AUTH_LIST_ACL)
+        entries = [
+            entry for row in _list(answer, source) for entry in _entries(row) if user in (None, entry.user)
+        ]
+        for entry in entries:
+            subject = SUBJECT.format(entry.user)
+            said = {
+                "resource": entry.resource,
+                "actions": list(entry.actions),
+                "sourceIps": list(entry.source_ips),
+                "decision": "Allow" if entry.is_allowed else "Deny",
+            }
+            body = {"subject": subject, "policies": [{"policyType": entry.policy, "entries": [said]}]}
+            await self._call(target, RequestCode.AUTH_CREATE_ACL, {"subject": subject}, fastjson.dumps(body))
+        return tuple(entries)
+
     async def is_authenticated(self, broker: str) -> bool:
         """Whether the broker at this address takes this client's keys. The request changes nothing and needs no permission."""
         ext = {"clientID": "is-authenticated", "producerGroup": "", "consumerGroup": ""}
@@ -190,13 +221,18 @@ class AccessCalls(AdminCalls):
         return True
 
     async def _everywhere(
-        self, code: RequestCode, ext: dict[str, str], body: dict[str, Any] | None, cluster: str | None
+        self,
+        code: RequestCode,
+        ext: dict[str, str],
+        body: dict[str, Any] | None,
+        cluster: str | None,
+        address: str | None = None,
     ) -> tuple[str, ...]:
         """One after the other, so that of two changes at once the same one is last at every server."""
         payload = b"" if body is None else fastjson.dumps(body)
-        addresses = await self._keepers(cluster)
-        for address in addresses:
-            await self._call(address, code, dict(ext), payload)
+        addresses = await self._keepers(cluster) if address is None else [address]
+        for each in addresses:
+            await self._call(each, code, dict(ext), payload)
         return tuple(addresses)
 
     async def _access_rows(

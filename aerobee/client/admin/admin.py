@@ -18,6 +18,7 @@ from aerobee.client.admin.timers import TimerCalls
 from aerobee.client.admin.topics import TopicCalls
 from aerobee.client.admin.trace import TraceCalls
 from aerobee.client.admin.transactions import TransactionCalls
+from aerobee.client.admin.upkeep import UpkeepCalls
 from aerobee.client.checks import config_of
 from aerobee.client.config import AdminConfig, ClientConfig
 from aerobee.client.session import Session
@@ -37,6 +38,7 @@ class Admin(
     PopModeCalls,
     BrokerCalls,
     AccessCalls,
+    UpkeepCalls,
 ):
     """`async with Admin("127.0.0.1:9876") as admin: await admin.topics()`.
 

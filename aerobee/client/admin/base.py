@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from aerobee.client.nameservers import NOT_A_NAMESERVER
 from aerobee.client.results import BrokerInfo
 from aerobee.client.session import Session
-from aerobee.errors import NoBroker, UsageError
+from aerobee.errors import NoBroker, NoNameServer, RequestNotSupported, UsageError
 from aerobee.remoting.body.cluster_info import ClusterInfo
 from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.codes import RequestCode
@@ -22,6 +23,11 @@ class AdminCalls:
 
     _session: Session
     _timeout_s: float
+
+    @property
+    def nameserver_addresses(self) -> tuple[str, ...]:
+        """host:port of every NameServer that this client was given; they never talk to each other."""
+        return tuple(self._session.nameservers.addresses)
 
     async def _call(
         self, address: str, code: RequestCode, ext: dict[str, str] | None = None, body: bytes = b""
@@ -38,16 +44,21 @@ class AdminCalls:
     async def _call_each_nameserver(
         self, code: RequestCode, ext: dict[str, str] | None = None
     ) -> list[RemotingCommand]:
-        """Call every nameserver: they never talk to each other. Raises the first failure."""
+        """Call every nameserver: they never talk to each other. Raises the first failure, NoNameServer for what is none."""
         self._session.check_open()
-        return list(
-            await asyncio.gather(
-                *(
-                    self._session.invoke(address, RemotingCommand(code.value, ext), timeout_s=self._timeout_s)
-                    for address in self._session.nameservers.addresses
+
+        async def ask(address: str) -> RemotingCommand:
+            try:
+                return await self._session.invoke(
+                    address, RemotingCommand(code.value, ext), timeout_s=self._timeout_s
                 )
-            )
-        )
+            except RequestNotSupported as error:
+                reason = f"{address}: {NOT_A_NAMESERVER}"
+                raise NoNameServer(
+                    reason, address=address, request=code.name, elapsed_s=0.0, reason=reason
+                ) from error
+
+        return await self._all(ask(address) for address in self._session.nameservers.addresses)
 
     async def cluster_info(self) -> ClusterInfo:
         """All clusters, broker names and addresses that a nameserver knows."""

@@ -38,6 +38,15 @@ class BrokerCalls(AdminCalls):
     async def update_nameserver_config(self, address: str, values: Mapping[str, str]) -> None:
         await self._call(address, RequestCode.UPDATE_NAMESRV_CONFIG, None, _properties_text(values))
 
+    async def controller_config(self, address: str) -> dict[str, str]:
+        """All settings of one controller."""
+        answer = await self._call(address, RequestCode.GET_CONTROLLER_CONFIG)
+        return _parse_properties(answer.body)
+
+    async def update_controller_config(self, address: str, values: Mapping[str, str]) -> None:
+        """Change settings of one controller while it runs; each of a quorum has its own."""
+        await self._call(address, RequestCode.UPDATE_CONTROLLER_CONFIG, None, _properties_text(values))
+
     async def broker_stats(self, address: str, name: str, key: str) -> StatsRates:
         """One counter, e.g. name "TOPIC_PUT_NUMS" and key the topic, or "GROUP_GET_NUMS" and "topic@group".
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from aerobee.client.admin.base import AdminCalls
+from aerobee.client.admin.upkeep import UpkeepCalls
 from aerobee.client.consumer.broker_calls import commit_offset, end_offset, offset_for_time
 from aerobee.client.publish_route import subscribe_queues
 from aerobee.client.results import (
@@ -37,14 +37,14 @@ from aerobee.remoting.body.consumer_connection import ConsumerConnection
 from aerobee.remoting.body.consumer_running_info import ConsumerRunningInfo
 from aerobee.remoting.body.producer_connection import ProducerConnection
 from aerobee.remoting.body.reset_offset import ResetOffsetBody
-from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import boolean_text
 
 TO_THE_END = -1
 
 
-class GroupCalls(AdminCalls):
+class GroupCalls(UpkeepCalls):
     """Create, list, watch and reset groups."""
 
     async def create_group(
@@ -91,7 +91,7 @@ class GroupCalls(AdminCalls):
         """All groups with settings, of every master, sorted by name."""
         found = []
         for address in await self._masters(cluster, None):
-            for config in (await self._group_configs(address)).values():
+            for config in (await self.group_table(address)).values():
                 found.append(
                     GroupInfo(
                         name=config.group_name,
@@ -104,22 +104,6 @@ class GroupCalls(AdminCalls):
                     )
                 )
         return tuple(sorted(found, key=lambda item: (item.name, item.broker_address)))
-
-    async def _group_configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
-        """All pages of a broker's group table."""
-        table: dict[str, SubscriptionGroupConfig] = {}
-        while True:
-            answer = await self._call(
-                address,
-                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-                {"groupSeq": str(len(table)), "maxGroupNum": "2000", "dataVersion": ""},
-            )
-            page = SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
-            before = len(table)
-            table.update(page)
-            # Without a total everything is here; a page that brings nothing new ends it in any case.
-            if len(table) >= answer.integer("totalGroupNum", 0) or len(table) == before:
-                return table
 
     async def consumer_connections(self, group: str) -> GroupConnections:
         """The members that are online and what they ask for, from the first broker that knows some.

@@ -24,7 +24,7 @@ def run_check(script: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return int(namespace["main"]())
 
 
-@pytest.mark.parametrize("script", ["config-table", "protocol-coverage", "settings-table"])
+@pytest.mark.parametrize("script", ["config-table", "mqadmin-table", "protocol-coverage", "settings-table"])
 def test_generated_pages_are_current(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_check(script, monkeypatch) == 0, f"run scripts/{script}"
 

@@ -73,7 +73,6 @@ def test_an_option_of_another_tool_is_translated_where_ours_exists(
         ("dlq resend g", "here it is `aerobee dlq redrive`"),
         ("offset list g", "here it is `aerobee offset show`"),
         ("topic remove t", "here it is `aerobee topic delete`"),
-        ("group create g", "a group comes to be with its first consumer"),
         ("topic frobnicate t", "`aerobee topic --help` shows what is taken"),
         ("send t x --delay 3", "here it is --deliver-after 3s"),
     ],
