@@ -93,15 +93,17 @@ class Overload:
         """Why sends are refused now, with the measured wait; empty when they are not."""
         return self.asked()
 
-    def asked(self) -> str:
-        """Requests have come: sample often from now on, and at once when a sample is long overdue. Returns `reason`."""
+    def asked(self, now: float | None = None) -> str:
+        """Requests have come: sample often from now on, and at once when a sample is long overdue. Returns `reason`.
+
+        `now`: time.monotonic(), when the caller has just read it; a reading of a clock is a tenth of a small burst."""
         self._was_asked = True
         if self.is_idle:
             self.is_idle = False
             self._arm(min(SAMPLE_S, self._due - self._now()))
         # Asked with each burst, so only a sample that is overdue is looked at closely: stalls can but shorten the wait.
         if (
-            self._now() > self._overdue
+            (self._now() if now is None else now) > self._overdue
             and not self.last_reason
             and (wait_ms := self._late_ms()) > HICCUP_LIMITS * self._wait_limit_ms
         ):

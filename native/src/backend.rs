@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyList};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::appender::Appender;
 use crate::batch::Batches;
@@ -195,7 +195,7 @@ fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
         is_slow: PyBool::new(py, true).to_owned().unbind(),
         held_replies: PyBytes::new(py, b"").unbind(),
         appended: PyList::empty(py).unbind(),
-        pulled: PyList::empty(py).unbind(),
+        pulled: PyTuple::empty(py).into_any().unbind(),
         fault: py.None(),
     };
     Py::new(py, result)
@@ -239,14 +239,14 @@ impl State {
         let (used, is_slow, fault) = self.frames(&mut burst, data, position);
         let replies = std::mem::take(&mut burst.replies);
         let appended = self.end(&mut burst);
-        let pulled = results::pulled(py, &burst.pulled)?;
+        let pulled = results::pulled_if_any(py, &burst.pulled)?;
         let result = appended.map(|appended| BurstResult {
             replies: PyBytes::new(py, &replies).unbind(),
             used: results::int(py, used + shift),
             is_slow: PyBool::new(py, is_slow).to_owned().unbind(),
             held_replies: PyBytes::new(py, &burst.held).unbind(),
             appended: appended.unbind(),
-            pulled: pulled.unbind(),
+            pulled,
             fault: fault.map_or_else(|| py.None(), |error| error.into_value(py).into_any()),
         });
         self.shared.keep(replies);

@@ -16,8 +16,8 @@ pub struct BurstResult {
     pub is_slow: Py<PyBool>,
     pub held_replies: Py<PyBytes>,
     pub appended: Py<PyList>,
-    pub pulled: Py<PyList>,
-    pub fault: Py<PyAny>, // None: nothing failed
+    pub pulled: Py<PyAny>, // a list, or the empty tuple
+    pub fault: Py<PyAny>,  // None: nothing failed
 }
 
 /// What one pull has found, or several of one consumer after another; or that one waits.
@@ -119,6 +119,11 @@ impl Pulled {
         }
         is_next
     }
+}
+
+/// The same, or the empty tuple, which costs no object: most bursts are of sends.
+pub fn pulled_if_any(py: Python<'_>, results: &[Pulled]) -> PyResult<Py<PyAny>> {
+    Ok(if results.is_empty() { PyTuple::empty(py).into_any().unbind() } else { pulled(py, results)?.into_any().unbind() })
 }
 
 /// Results of pulls as a list.

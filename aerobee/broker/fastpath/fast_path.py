@@ -117,6 +117,9 @@ class FastPath:
         # None: native code reads the time.
         self._own_now_ms = None if type(clock) is SystemClock else clock.now_ms
         self._backend_times = self.choice.name == NATIVE  # how long requests take
+        # The less clocks are read the better: a reading is a tenth of a small burst.
+        self._is_real_time = type(clock) is SystemClock
+        self._watches_itself = not (self._is_real_time and self._backend_times)
         self._put_steps, self._get_steps = stats.put_latency.steps, stats.get_latency.steps
         self._longest_turn_s = 0.0  # of the native turns since the last look, when it was long
         self._role = role
@@ -167,7 +170,7 @@ class FastPath:
                 now_ms,
                 # As _takes_sends(), without its call; backends look at the fence themselves.
                 not (
-                    self._overload.asked()
+                    self._overload.asked(started if self._is_real_time else None)
                     or not self._writability.is_writable
                     or (self._ack.may_lack_replicas and self._ack.shortage)
                     or (self._opens_ms and self._is_closed())
@@ -190,19 +193,19 @@ class FastPath:
             if result.held_replies:
                 self._ack.hold(connection, self._store.log.end, result.held_replies)
             found = self._note(pulled, connection) if pulled else 0
-            elapsed_s = self._monotonic() - started
-            if EXACT_S <= elapsed_s < STEPPED_S:
-                if not self._backend_times:  # counted as Latency.add() does, without its call
+            elapsed_s = self._monotonic() - started if self._watches_itself else self._longest_turn_s
+            if not self._backend_times:
+                if EXACT_S <= elapsed_s < STEPPED_S:  # counted as Latency.add() does, without its call
                     step = int(elapsed_s * STEPS_A_S)
                     if requests:
                         self._put_steps[step] += requests
                     if found:
                         self._get_steps[step] += found
-            else:
-                if not self._backend_times:
+                else:
                     self._took(elapsed_s, requests, found)
-                if elapsed_s > HELD_LIMIT_S:
-                    self._watch.note_burst(data, position, connection.address, elapsed_s)
+            if elapsed_s > HELD_LIMIT_S:
+                self._watch.note_burst(data, position, connection.address, elapsed_s)
+                self._longest_turn_s = 0.0
         if result.replies:
             connection.write(result.replies)
         if result.fault is not None:
