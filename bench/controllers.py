@@ -125,7 +125,7 @@ class Brokers:
 def leader_of(controllers: list[str]) -> str:
     """The leader's address, waited for."""
 
-    def found() -> str:
+    def found() -> str | None:
         for address in controllers:
             try:
                 header, _ = call(address, RequestCode.CONTROLLER_GET_METADATA_INFO, {})
@@ -133,7 +133,7 @@ def leader_of(controllers: list[str]) -> str:
                 continue
             if header["extFields"].get("isLeader") == "true":
                 return address
-        return ""
+        return None
 
     return wait_for("a leading controller", found, 60)
 
