@@ -119,7 +119,6 @@ class FastPath:
         self._backend_times = self.choice.name == NATIVE  # how long requests take
         # The less clocks are read the better: a reading is a tenth of a small burst.
         self._is_real_time = type(clock) is SystemClock
-        self._watches_itself = not (self._is_real_time and self._backend_times)
         self._put_steps, self._get_steps = stats.put_latency.steps, stats.get_latency.steps
         self._longest_turn_s = 0.0  # of the native turns since the last look, when it was long
         self._role = role
@@ -193,7 +192,7 @@ class FastPath:
             if result.held_replies:
                 self._ack.hold(connection, self._store.log.end, result.held_replies)
             found = self._note(pulled, connection) if pulled else 0
-            elapsed_s = self._monotonic() - started if self._watches_itself else self._longest_turn_s
+            elapsed_s = self._monotonic() - started
             if not self._backend_times:
                 if EXACT_S <= elapsed_s < STEPPED_S:  # counted as Latency.add() does, without its call
                     step = int(elapsed_s * STEPS_A_S)
@@ -205,7 +204,6 @@ class FastPath:
                     self._took(elapsed_s, requests, found)
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
-                self._longest_turn_s = 0.0
         if result.replies:
             connection.write(result.replies)
         if result.fault is not None:

@@ -33,9 +33,9 @@ from aerobee.store.disk import Disk
 
 INBOX_MAX = 4_096  # inputs that wait; above it messages are dropped, as a network may, and calls are refused
 STEP_INPUTS_MAX = 256
-STEP_MAX_S = (
-    0.05  # an input may cost a sync of the disk; messages leave and heartbeats are due when the step is over
-)
+# No further input of a step is begun after this: messages leave and heartbeats are due when the step is over, and a message
+# may cost a sync of the disk. The one sync of the step's proposals comes on top.
+STEP_MAX_S = 0.05
 log = logging.getLogger("aerobee.controller")
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """A node with its storage and its state machine, in the one right order. The network is its owner's.
 
-Every input ends in the same steps, repeated until nothing is left to do:
+Every input but propose_later() ends in the same steps, repeated until nothing is left to do; what that adds goes with the next:
 
     make durable  ->  tell the node  ->  send  ->  restore, apply  ->  answer proposals and reads  ->  snapshot
 
