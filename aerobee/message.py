@@ -82,6 +82,7 @@ _DIGITS_AT_ONCE = 1_024
 KNOWN_TOPICS_MAX = 4096
 _known_topics: set[str] = set()  # legal names: a producer has few topics and makes many messages
 
+_NO_LEVEL, _NO_PRIORITY = 0, -1
 EMPTY_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -113,11 +114,11 @@ class Message:
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
-    delay_level: int = 0
+    delay_level: int = _NO_LEVEL
     wait_store_ok: bool = True
     deliver_at: datetime | float | None = None
     deliver_after: timedelta | float | None = None
-    priority: int = -1
+    priority: int = _NO_PRIORITY
 
     def __post_init__(self) -> None:
         if type(self.topic) is not str or self.topic not in _known_topics:
@@ -133,14 +134,9 @@ class Message:
             self._check_keys()
         if self.deliver_at is not None or self.deliver_after is not None:
             self.timer_property()
-        if not isinstance(self.priority, int):
-            raise UsageError(f"priority is {self.priority!r}: it is a whole number, 0 or above")
-        if not isinstance(self.delay_level, int) or self.delay_level < 0:
-            raise UsageError(
-                f"delay_level is {self.delay_level!r}: it is the number of a level, 0 to 18 unless brokers have others"
-            )
-        if not -1 <= self.priority <= PRIORITY_MAX:
-            raise UsageError(f"priority is {self.priority}: it is 0 or above; larger ones are popped sooner")
+        # What nearly every message has needs no look: the very objects of the defaults.
+        if self.priority is not _NO_PRIORITY or self.delay_level is not _NO_LEVEL:
+            self._check_numbers()
         if self.tag is None and not self.keys and not self.properties:
             return
         if not isinstance(self.properties, Mapping):
@@ -160,6 +156,16 @@ class Message:
                     raise UsageError(
                         f"property {name!r}={value!r}: names and values are non-empty and without \\x01 and \\x02"
                     )
+
+    def _check_numbers(self) -> None:
+        if not isinstance(self.priority, int):
+            raise UsageError(f"priority is {self.priority!r}: it is a whole number, 0 or above")
+        if not isinstance(self.delay_level, int) or self.delay_level < 0:
+            raise UsageError(
+                f"delay_level is {self.delay_level!r}: it is the number of a level, 0 to 18 unless brokers have others"
+            )
+        if not -1 <= self.priority <= PRIORITY_MAX:
+            raise UsageError(f"priority is {self.priority}: it is 0 or above; larger ones are popped sooner")
 
     def _check_keys(self) -> None:
         if isinstance(self.keys, str):

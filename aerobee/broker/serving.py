@@ -52,6 +52,7 @@ from aerobee.broker.role import RoleState, first_role
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.unique_key import UniqueKeys
+from aerobee.broker.topic_table import SCHEDULE_TOPIC
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.remoting.body_limits import BROKER_BODIES, limit_bodies
 from aerobee.remoting.peer import Handler
@@ -132,7 +133,7 @@ class Serving:
             escaped=self._escaped,
         )
         self.schedule.load()
-        store.on_arrival(self.schedule.on_appended)
+        store.on_arrival(self.schedule.on_appended, SCHEDULE_TOPIC)
         self.parts = self._make_parts(identity)
         self._modes = request_modes(self.parts)
         self.controllers: ControllerMode | None = None

@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec
+from typing import Any, Generic, TypeVarTuple
 
 from aerobee.clock import Clock
 
 _logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 10.0  # a callback may fail with each message: one traceback in this time tells enough
-_Arguments = ParamSpec("_Arguments")
+_Arguments = TypeVarTuple("_Arguments")
 
 
-class Listeners(Generic[_Arguments]):
+class Listeners(Generic[*_Arguments]):
     """Who is told of something. `what` names it in the log."""
 
     def __init__(self, what: str, clock: Clock) -> None:
         self._what = what
         self._clock = clock
-        self._callbacks: list[Callable[_Arguments, Any]] = []
+        self._callbacks: list[Callable[[*_Arguments], Any]] = []
         self._logged_s = float("-inf")
         self.failure_count = 0
 
-    def add(self, callback: Callable[_Arguments, Any]) -> None:
+    def add(self, callback: Callable[[*_Arguments], Any]) -> None:
         """Call back from now on, in the order of these calls."""
         self._callbacks.append(callback)
 
-    def tell(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+    def tell(self, *args: *_Arguments) -> None:
         """Call everybody back. Never raises an Exception."""
         for callback in self._callbacks:
             try:
-                callback(*args, **kwargs)
+                callback(*args)
             except Exception:
                 self._note_failure(callback)
 

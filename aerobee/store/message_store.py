@@ -44,7 +44,6 @@ from aerobee.store.writability import Writability
 
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
 _QUEUES_PER_TURN = 16  # of a deletion, some milliseconds
-Arrival = Callable[[str, int, int, int], None]
 
 
 class MessageStore:
@@ -149,7 +148,7 @@ class MessageStore:
         self.refuse_messages = self.writability.refuse_messages
         self.store_time_now = appender.store_time_now
         self.announce = appender.announce
-        self.on_arrival: Callable[[Arrival], None] = self.visibility.arrivals.add
+        self.on_arrival = self.visibility.on_arrival
         self.queue = self._files.table.any
         self.set_bitmap = self._files.table.set_bitmap
         self.flushed = durability.flushed

@@ -73,7 +73,7 @@ class OwnRecords:
         self._place = (topic, queue_id)
         self._host = host
         self._waiting = waiting
-        self._on_written: Listeners[[]] = Listeners("the reader of own records", store.appender.clock)
+        self._on_written: Listeners[()] = Listeners("the reader of own records", store.appender.clock)
         self._on_written.add(on_written)
         self._holds = store.visibility.holds
         name = topic.encode()

@@ -7,6 +7,7 @@ not have. The native fast path moves `readable_max` itself where nothing is held
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from aerobee.clock import Clock
 from aerobee.store.commit_log import CommitLog
@@ -20,13 +21,25 @@ class Visibility:
     def __init__(self, log: CommitLog, queues: QueueTable, *, clock: Clock, holds: bool) -> None:
         """`holds`: consumers see a record when show_safe() says so."""
         self.holds = holds
-        self.arrivals: Listeners[[str, int, int, int]] = Listeners(
-            "a listener of new messages", clock
-        )  # topic, queue id, new end of what is readable, tags code
+        # Who is told of new messages: (topic, queue id, new end of what is readable, tags code).
+        self._clock = clock
+        self.arrivals = self._new_listeners()
+        self._arrivals_of: dict[str, Listeners[str, int, int, int]] = {}  # by topic
         self._log = log
         self._queues = queues
         # Where they are held, records that consumers may not see yet: end in the log, queue, next offset, tags code.
         self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
+
+    def _new_listeners(self) -> Listeners[str, int, int, int]:
+        return Listeners("a listener of new messages", self._clock)
+
+    def on_arrival(self, callback: Callable[[str, int, int, int], None], topic: str = "") -> None:
+        """Call back with (topic, queue id, new end of what is readable, tags code) for each message that consumers see from now
+        on; `topic`: for those of that topic alone, which costs the others nothing."""
+        if topic:
+            self._arrivals_of.setdefault(topic, self._new_listeners()).add(callback)
+        else:
+            self.arrivals.add(callback)
 
     def show(self, queue: AnyQueue, next_offset: int, tags_code: int) -> None:
         """Let consumers see the queue's messages below `next_offset`: now, or when they are safe."""
@@ -34,7 +47,12 @@ class Visibility:
             self._unseen.append((self._log.end, queue, next_offset, tags_code))
             return
         queue.readable_max = next_offset
-        self.arrivals.tell(queue.topic, queue.queue_id, next_offset, tags_code)
+        self._tell(queue.topic, queue.queue_id, next_offset, tags_code)
+
+    def _tell(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        self.arrivals.tell(topic, queue_id, next_offset, tags_code)
+        if (listeners := self._arrivals_of.get(topic)) is not None:
+            listeners.tell(topic, queue_id, next_offset, tags_code)
 
     def hold_back(self, bound: int) -> None:
         """Where records are held: consumers see those that end at or before `bound` and no others, whatever was shown before.
@@ -65,8 +83,9 @@ class Visibility:
 
     def show_safe(self, bound: int) -> None:
         """Where records are held: those that end at or before `bound` may be seen. Never raises."""
-        unseen = self._unseen
+        unseen, tell = self._unseen, self._tell
         while unseen and unseen[0][0] <= bound:
             _, queue, next_offset, tags_code = unseen.popleft()
-            queue.readable_max = max(queue.readable_max, next_offset)
-            self.arrivals.tell(queue.topic, queue.queue_id, next_offset, tags_code)
+            if next_offset > queue.readable_max:
+                queue.readable_max = next_offset
+            tell(queue.topic, queue.queue_id, next_offset, tags_code)

@@ -112,8 +112,9 @@ class Pop(Feature):
         )
         if timer is not None:
             timer.set_filter(self._log.topic, self._is_wanted, self._is_settled)
-        for on_appended in (self.waiting.on_appended, self.notified.on_appended, self.reviver.on_appended):
-            store.on_arrival(on_appended)
+        store.on_arrival(self.waiting.on_appended)
+        store.on_arrival(self.notified.on_appended)
+        store.on_arrival(self.reviver.on_appended, self._log.topic)
         parts.offsets.on_reset(self._offset_reset)
         parts.held.on_release_all(self._release_waiting)
         forget_plans = self._pops.forget_plans

@@ -89,7 +89,7 @@ class Timers(Feature):
         self._checkpoint: TimerCheckpoint | None = None
         self._has_run = False
         self._rates = (parts.clock.monotonic(), 0, 0)
-        store.on_arrival(self._service.on_appended)
+        store.on_arrival(self._service.on_appended, WHEEL_TIMER_TOPIC)
         self._register_numbers(parts.stats.registry, pending)
 
     def _register_numbers(self, registry: Registry, pending: PendingCounts) -> None:

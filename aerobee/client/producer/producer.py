@@ -150,6 +150,7 @@ class Producer(RequestReplyCalls):
         # Whether a first try needs no more than what send() itself does for it.
         self._is_plain = not self._observers and faults is None and not self.config.retry_when_not_stored_ok
         self._delay_level_max = self.config.delay_level_max
+        self._timeout_s = self.config.send_timeout_s
         self._plain_bytes_max = self.config.body_bytes_max
         if self.config.compression is not Compression.NONE:
             self._plain_bytes_max = min(self._plain_bytes_max, self.config.compress_over_bytes)
@@ -227,10 +228,12 @@ class Producer(RequestReplyCalls):
             self._refuse_closed()
         if type(message) is not Message:
             check_message(message)
-        if timeout_s is not None:
-            check_seconds(timeout_s)
         now = self._loop.time()
-        deadline = now + (timeout_s or self.config.send_timeout_s)
+        if timeout_s is None:
+            deadline = now + self._timeout_s
+        else:
+            check_seconds(timeout_s)
+            deadline = now + (timeout_s or self._timeout_s)
         if not self._is_plain or queue is not None or selector is not None or key is not None:
             return await self._send_observed(message, queue, selector, key, deadline, timeout_s)
         in_flight = self._in_flight
@@ -250,7 +253,7 @@ class Producer(RequestReplyCalls):
                 or len(body) > self._plain_bytes_max
                 or (message.properties and not NOT_PLAIN.isdisjoint(message.properties))
                 or message.topic in NOT_SENDABLE
-                or message.delay_level > self._delay_level_max
+                or (message.delay_level and message.delay_level > self._delay_level_max)
             ):
                 return await self._send_in_tries(message, None, deadline)
             # An ordinary message. The first try, without a coroutine and a timer of its own:

@@ -109,7 +109,21 @@ def test_the_check_for_writers_bites(code: str) -> None:
     assert list(log_writers(ast.parse(code)))
 
 
-# --- listeners that fail
+# --- listeners
+
+
+def test_who_listens_to_one_topic_hears_of_no_other() -> None:
+    store = open_store()
+    of_all: list[tuple[str, int]] = []
+    of_one: list[tuple[str, int]] = []
+    store.on_arrival(lambda topic, queue_id, end, code: of_all.append((topic, end)))
+    store.on_arrival(lambda topic, queue_id, end, code: of_one.append((topic, end)), "Other")
+    for number in range(2):
+        store.append(message(number))
+    store.append(message(2, topic="Other"))
+    (topic,) = {topic for topic, _ in of_all} - {"Other"}
+    assert of_all == [(topic, 1), (topic, 2), ("Other", 1)]
+    assert of_one == [("Other", 1)]
 
 
 def test_a_listener_that_fails_harms_neither_the_append_nor_the_others(
