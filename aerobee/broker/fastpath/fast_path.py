@@ -117,8 +117,6 @@ class FastPath:
         # None: native code reads the time.
         self._own_now_ms = None if type(clock) is SystemClock else clock.now_ms
         self._backend_times = self.choice.name == NATIVE  # how long requests take
-        # The less clocks are read the better: a reading is a tenth of a small burst.
-        self._is_real_time = type(clock) is SystemClock
         self._put_steps, self._get_steps = stats.put_latency.steps, stats.get_latency.steps
         self._longest_turn_s = 0.0  # of the native turns since the last look, when it was long
         self._role = role
@@ -169,7 +167,7 @@ class FastPath:
                 now_ms,
                 # As _takes_sends(), without its call; backends look at the fence themselves.
                 not (
-                    self._overload.asked(started if self._is_real_time else None)
+                    self._overload.asked(started if self._own_now_ms is None else None)
                     or not self._writability.is_writable
                     or (self._ack.may_lack_replicas and self._ack.shortage)
                     or (self._opens_ms and self._is_closed())

@@ -219,8 +219,7 @@ class Producer(RequestReplyCalls):
 
         The queue is the given one, or the selector's choice, or the key's (equal keys, equal queue; it travels in the
         property __SHARDINGKEY), or the next in turn; only in the last case another broker is tried when one fails. Look
-        at `result.status`: anything but
-        SEND_OK is stored too, but less safely than the broker's settings ask.
+        at `result.status`: anything but SEND_OK is stored too, but less safely than the broker's settings ask.
         Raises SendFailed when no try succeeded in time, RouteError when no broker has the topic, another RemoteError
         when the broker refuses for good, UsageError for a message that could never be stored.
         """
