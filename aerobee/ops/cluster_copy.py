@@ -8,6 +8,7 @@ subscriptionGroupTable) and its updateTopicList and updateSubGroupList read (lis
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 
 from aerobee.client import Admin
 from aerobee.errors import MalformedFrame, UsageError
-from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.ops.clients import masters, open_admin
 from aerobee.ops.cluster_change import AtBroker
 from aerobee.ops.group import SYSTEM_GROUPS
@@ -137,13 +138,15 @@ def read_tables(file: Path) -> dict[str, Tables]:
         raise UsageError(f"{file} is no JSON: {error}") from error
     try:
         return _read_tree(tree)
-    except MalformedFrame as error:
+    except (MalformedFrame, UsageError) as error:
         raise UsageError(f"{file}: {error}") from error
 
 
 def _read_tree(tree: object) -> dict[str, Tables]:
     if isinstance(tree, list):  # what updateTopicList and updateSubGroupList read
         rows = [json_fields.as_object(row, "an entry") for row in tree]
+        if any(("topicName" in row) == ("groupName" in row) for row in rows):
+            raise MalformedFrame("an entry has either a topicName or a groupName")
         return {
             EVERY: _tables_of(
                 [row for row in rows if "topicName" in row], [row for row in rows if "groupName" in row]
@@ -167,10 +170,24 @@ def _read_tree(tree: object) -> dict[str, Tables]:
 
 
 def _tables_of(topics: Iterable[Mapping[str, Any]], groups: Iterable[Mapping[str, Any]]) -> Tables:
-    return Tables(
+    """Raises MalformedFrame, UsageError: before anything is changed anywhere, which a broker's refusal would not be."""
+    found = Tables(
         tuple(TopicConfig.from_dict(row) for row in topics),
         tuple(SubscriptionGroupConfig.from_dict(row) for row in groups),
     )
+    topic_names, group_names = (
+        [each.topic_name for each in found.topics],
+        [each.group_name for each in found.groups],
+    )
+    for name in topic_names:
+        check_topic_name(name)
+    if "" in group_names:
+        raise MalformedFrame("a group has no groupName")
+    for kind, names in (("topic", topic_names), ("group", group_names)):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise MalformedFrame(f"{kind} {twice[0]} is there twice")
+    return found
 
 
 def _wanted(tables: Mapping[str, Tables], name: str, source: str | None, file: Path) -> Tables:
