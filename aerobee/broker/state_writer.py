@@ -16,10 +16,17 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from aerobee.errors import AerobeeError, StoreError
+from aerobee.thread_pool import start_threads
 
 log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
+
+
+def _own_thread(name: str) -> Executor:
+    pool = ThreadPoolExecutor(1, name)
+    start_threads(pool, 1)
+    return pool
 
 
 class StateWriter:
@@ -27,8 +34,8 @@ class StateWriter:
 
     def __init__(self, executor: Executor | None = None) -> None:
         """`executor` runs one piece of work at a time, of both kinds; threads of its own when none is given."""
-        self._executor = executor or ThreadPoolExecutor(1, "aerobee-config")
-        self._urgent = executor or ThreadPoolExecutor(1, "aerobee-config-requests")
+        self._executor = executor or _own_thread("aerobee-config")
+        self._urgent = executor or _own_thread("aerobee-config-requests")
         self._lock = threading.Lock()
         self._waiting: dict[str, Work] = {}  # path -> its newest content, not begun
         self._refused: dict[str, Work] = {}  # path -> what the disk did not take

@@ -41,8 +41,10 @@ from aerobee.store.stored_message import AppendResult, StoredMessage
 from aerobee.store.visibility import Visibility
 from aerobee.store.warmer import Warmer
 from aerobee.store.writability import Writability
+from aerobee.thread_pool import start_threads
 
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911
+_THREADS = 4
 _QUEUES_PER_TURN = 16  # of a deletion, some milliseconds
 
 
@@ -67,7 +69,7 @@ class MessageStore:
         store. Blocking work runs in `executor`, else in threads of the store's own. `needs_confirmation`: consumers
         see what confirm() was told, and nothing that another master may not have."""
         self.config, self._on_reconfigured = config, list[Callable[[], None]]()
-        self._own_executor = None if executor is not None else ThreadPoolExecutor(4, "aerobee-store")
+        self._own_executor = None if executor is not None else ThreadPoolExecutor(_THREADS, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
         files = self._files = StoreFiles(config, disk)
         self.log, self.index, self.pool = files.log, files.index, files.pool
@@ -178,6 +180,8 @@ class MessageStore:
         """
         self._files.lock()
         try:
+            if self._own_executor is not None:
+                start_threads(self._own_executor, _THREADS)
             report = self._files.recover()
             self.appender.follow(report.last_store_timestamp, report.last_record_offset)
             self.flushed.reset(self.log.end)

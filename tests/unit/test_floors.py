@@ -25,6 +25,7 @@ PACKAGE = ROOT / "aerobee"
 FLOORS: dict[str, int] = {
     "errors": 0,
     "clock": 0,
+    "thread_pool": 0,
     "message": 0,
     "network": 0,
     "ordered_set": 0,
