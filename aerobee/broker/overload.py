@@ -63,7 +63,7 @@ class Overload:
         self.last_reason = ""  # as the last sample has it: for who asks before there is a request
 
     def count_refused(self) -> None:
-        """A send was refused for what `reason` says."""
+        """A send was refused for what `reason` says at that time."""
         self.refused_count += 1
 
     def set_limits(self, *, wait_limit_ms: int, pending_limit_bytes: int) -> None:

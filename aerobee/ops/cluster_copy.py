@@ -8,6 +8,7 @@ subscriptionGroupTable) and its updateTopicList and updateSubGroupList read (lis
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -66,11 +67,7 @@ def export_cluster(
                     "groups": [each.to_dict() for each in found.groups],
                     "settings": await admin.broker_config(info.address),
                 }
-        try:
-            with file.open("x", encoding="utf-8") as target:
-                target.write(to_json({"brokers": document}) + "\n")
-        except OSError as error:
-            raise UsageError(f"{file} cannot be written: {error}") from error
+        _write_new(file, to_json({"brokers": document}) + "\n")
         topics = len({each["topicName"] for one in document.values() for each in one["topics"]})
         groups = len({each["groupName"] for one in document.values() for each in one["groups"]})
         out.document(
@@ -79,6 +76,17 @@ def export_cluster(
         )
 
     run(command)
+
+
+def _write_new(file: Path, text: str) -> None:
+    """For its owner alone: settings say how a broker can be reached and where its keys are. Raises UsageError."""
+    try:
+        with open(
+            file, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
+        ) as target:
+            target.write(text)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error}") from error
 
 
 def import_cluster(
@@ -106,11 +114,12 @@ def import_cluster(
             plans = []
             for info in await masters(admin, cluster=cluster, broker=broker):
                 wanted = _wanted(tables, info.broker_name, source, file)
-                plan = changes(wanted, await _tables(admin, info.address))
+                there = await _tables(admin, info.address)
+                plan = changes(wanted, there)
                 plans.append((info.address, plan))
                 rows += [
                     {"broker": info.broker_name, "kind": kind, "name": name, "change": change}
-                    for kind, name, change in _described(plan, await _tables(admin, info.address))
+                    for kind, name, change in _described(plan, there)
                 ]
             if rows and not dry_run:
                 ask(f"Make {plural(len(rows), 'change')}?", yes)
@@ -162,11 +171,22 @@ def _read_tree(tree: object) -> dict[str, Tables]:
         }
     if "topicConfigTable" in document or "subscriptionGroupTable" in document:
         topics, groups = (
-            [json_fields.as_object(row, name) for name, row in json_fields.mapping(document, table).items()]
-            for table in ("topicConfigTable", "subscriptionGroupTable")
+            _named_rows(document, table, field)
+            for table, field in (("topicConfigTable", "topicName"), ("subscriptionGroupTable", "groupName"))
         )
         return {EVERY: _tables_of(topics, groups)}
     raise MalformedFrame("it has neither brokers nor topicConfigTable nor subscriptionGroupTable")
+
+
+def _named_rows(document: Mapping[str, Any], table: str, field: str) -> list[dict[str, Any]]:
+    """The entries of a table whose keys are names. Raises MalformedFrame for one that says another name than its key."""
+    rows = []
+    for name, entry in json_fields.mapping(document, table).items():
+        row = {field: name, **json_fields.as_object(entry, name)}
+        if row[field] != name:
+            raise MalformedFrame(f"{table} has {row[field]!r:.335} under the name {name!r:.335}")
+        rows.append(row)
+    return rows
 
 
 def _tables_of(topics: Iterable[Mapping[str, Any]], groups: Iterable[Mapping[str, Any]]) -> Tables:

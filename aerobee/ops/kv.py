@@ -73,8 +73,8 @@ def set_value(
 ) -> None:
     """Set a value at every NameServer."""
     out = Output(as_json)
-    if not namespace or not key:
-        raise UsageError("namespace and key have at least one character")
+    if not (namespace and key and (namespace + key).isprintable()):
+        raise UsageError("namespace and key have at least one character, and none that cannot be printed")
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:

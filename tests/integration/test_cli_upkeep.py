@@ -127,6 +127,7 @@ def test_topics_and_groups_go_to_another_cluster(
     file = tmp_path / "cluster.json"
     told = document(run, "cluster", "export", str(file))
     assert told["brokers"] == ["broker-a", "broker-b"]
+    assert file.stat().st_mode & 0o777 == 0o600
     assert run("cluster", "export", str(file))[0] == 2  # it is there
     assert "as the file says" in run("cluster", "import", str(file), "--yes")[1]
     with ThreadedCluster() as other:

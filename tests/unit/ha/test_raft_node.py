@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from aerobee.errors import (
     WireError,
 )
 from aerobee.ha.raft.config import RaftConfig
-from aerobee.ha.raft.entry import HardState, Membership, first_entry
+from aerobee.ha.raft.entry import Entry, HardState, Membership, first_entry
 from aerobee.ha.raft.messages import (
     AppendReply,
     AppendRequest,
@@ -228,6 +229,52 @@ def test_a_proposal_is_refused_by_followers_with_the_leaders_name() -> None:
         group.node("n1").propose(b"x")
     assert refused.value.leader == "n0"
     assert refused.value.retriable
+
+
+def test_a_proposal_for_later_whose_place_another_leader_takes_was_never_saved_and_is_said_to_be_replaced() -> (
+    None
+):
+    saved: list[tuple[int, int, bytes]] = []
+    done: list[Outcome] = []
+
+    class Disk:
+        def save_hard_state(self, state: HardState) -> None: ...
+
+        def save_snapshot(self, snapshot: object) -> None: ...
+
+        def append(self, entries: Sequence[Entry]) -> None:
+            saved.extend((entry.index, entry.term, entry.data) for entry in entries)
+
+    replica = Replica(
+        lone_node(RaftConfig(**CONFIG), voters=("a", "b", "c")), Disk(), Values(ByHand()), send=lambda _: None
+    )
+    replica.tick(1_000)
+    for is_pre_vote, term in ((True, 2), (False, 2)):
+        replica.receive(
+            VoteReply(source="b", target="a", term=term, is_granted=True, is_pre_vote=is_pre_vote), 1_001
+        )
+    assert replica.node.is_leader
+    last = replica.node.log.last_index
+    replica.propose_later(b"mine", lambda outcome, result: done.append(outcome))
+    entries = tuple(
+        Entry(last + 1 + place, 3, _COMMAND, data) for place, data in enumerate((b"theirs", b"and"))
+    )
+    replica.receive(
+        AppendRequest(
+            source="b",
+            target="a",
+            term=3,
+            prev_index=last,
+            prev_term=2,
+            commit_index=last + 2,
+            round=1,
+            entries=entries,
+        ),
+        1_002,
+    )
+    assert done == [Outcome.REPLACED]
+    assert [each for each in saved if each[0] > last] == [(last + 1, 3, b"theirs"), (last + 2, 3, b"and")]
+    assert replica.applied_index == last + 2
 
 
 def test_a_proposal_that_is_too_large_and_too_many_are_refused() -> None:

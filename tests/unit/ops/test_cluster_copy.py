@@ -22,6 +22,8 @@ from aerobee.ops.cluster_copy import EVERY, read_tables
         '[{"topic": "a"}]',
         '[{"topicName": "a", "groupName": "g"}]',
         '{"brokers": {"b": {"topics": [{"topicName": "a b"}], "groups": []}}}',
+        '{"topicConfigTable": {"a": {"topicName": "b"}}, "subscriptionGroupTable": {}}',
+        '{"topicConfigTable": {}, "subscriptionGroupTable": {"g": {"groupName": "h"}}}',
     ],
 )
 def test_a_file_that_no_broker_would_take_is_refused(tmp_path: Path, text: str) -> None:
@@ -36,4 +38,12 @@ def test_topics_and_groups_in_one_list(tmp_path: Path) -> None:
     file.write_text('[{"topicName": "%RETRY%g"}, {"topicName": "a|b"}, {"groupName": "g"}]')
     tables = read_tables(file)[EVERY]
     assert [each.topic_name for each in tables.topics] == ["%RETRY%g", "a|b"]
+    assert [each.group_name for each in tables.groups] == ["g"]
+
+
+def test_an_entry_without_a_name_has_that_of_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
+    file.write_text('{"topicConfigTable": {"a": {"readQueueNums": 3}}, "subscriptionGroupTable": {"g": {}}}')
+    tables = read_tables(file)[EVERY]
+    assert [(each.topic_name, each.read_queue_nums) for each in tables.topics] == [("a", 3)]
     assert [each.group_name for each in tables.groups] == ["g"]
