@@ -219,6 +219,10 @@ class NotWritable(RouteError):
     """The topic is known, and none of its queues may be written now."""
 
 
+class NoMaster(NotWritable):
+    """The topic is known, and no broker that has it has a master now: one is being elected, or is being started again."""
+
+
 class NoBroker(AerobeeError):
     """The NameServer knows no broker that could be asked."""
 

@@ -8,7 +8,7 @@ good, else as it is when all are there:
     10 FLUSH_DISK_TIMEOUT      stored; not on the disk within syncFlushTimeout
     11 SLAVE_NOT_AVAILABLE     stored; there are not enough replicas that follow
     12 FLUSH_SLAVE_TIMEOUT     stored and on the disk; the replicas did not confirm it in time
-    14 SERVICE_NOT_AVAILABLE   a sync failed: nothing is known about the record
+     1 SYSTEM_ERROR            a sync failed: nothing is known about the record. Not 14, which says that it was not stored
 
 Follows CommitLog.handleDiskFlushAndHA and SendMessageProcessor.handlePutMessageResult.
 """
@@ -195,7 +195,7 @@ class AckPolicy:
     def _on_disk(self, held: _Held, ok: bool) -> None:
         held.is_on_disk = ok
         if not ok:
-            self._release(held, ResponseCode.SERVICE_NOT_AVAILABLE, FAILED_REMARK, keep_ext=False)
+            self._release(held, ResponseCode.SYSTEM_ERROR, FAILED_REMARK, keep_ext=False)
         else:
             self._arrived(held)
 

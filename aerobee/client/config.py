@@ -116,7 +116,9 @@ class ProducerConfig:
     """How a producer sends."""
 
     send_timeout_s: float = 3.0  # one send in total, retries included
-    retry_count_max: int = 2  # tries after the first one
+    # Tries after the first one that may have stored the message; what surely stored nothing counts not, and is tried again until
+    # send_timeout_s is over. 0: one try, nothing is waited for.
+    retry_count_max: int = 2
     retry_when_not_stored_ok: bool = False  # also retry FLUSH_DISK_TIMEOUT and its like (makes duplicates)
     in_flight_max: int = 10_000  # sends that wait for an answer; further ones wait their turn
     compression: Compression = Compression.ZLIB

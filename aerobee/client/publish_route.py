@@ -68,6 +68,11 @@ def publish_queues(route: TopicRoute) -> tuple[MessageQueue, ...]:
     )
 
 
+def masterless(route: TopicRoute) -> tuple[str, ...]:
+    """The names of the route's brokers that have no master now, only slaves."""
+    return tuple(each.broker_name for each in route.brokers if MASTER_ID not in each.broker_addrs)
+
+
 def _has_master(route: TopicRoute, broker_name: str) -> bool:
     broker = route.broker(broker_name)
     return broker is not None and MASTER_ID in broker.broker_addrs

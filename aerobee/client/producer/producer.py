@@ -316,7 +316,7 @@ class Producer(RequestReplyCalls):
             if self._loop.time() >= deadline:
                 raise self._waited_too_long(message.topic, timeout_s)
             if selector is not None or key is not None:
-                info = self._publish.get(message.topic) or await self._routes.info(message.topic, deadline)
+                info = self._publish.get(message.topic) or await self._tries.info(message.topic, deadline)
                 queue = self._select(info, message, selector, key)
             result = await self._send_in_tries(message, queue, deadline)
         except BaseException as error:
@@ -341,7 +341,7 @@ class Producer(RequestReplyCalls):
     ) -> SendResult:
         """Send to `fixed` or to any queue. `first`: a try that was made under `unique_id` and failed."""
         if first is None:
-            await self._routes.info(message.topic, deadline)
+            await self._tries.info(message.topic, deadline)
         body, sys_flag = self._prepare(message)
         unique_id = unique_id or self._ids.next_id(self._clock.now_ms())
         properties = properties_text(message, unique_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from aerobee.client.codec import Template
@@ -28,7 +28,7 @@ class PublishInfo:
     choices[(turn + 1) % len(choices)]; who takes it counts `turn` up.
     """
 
-    __slots__ = ("_leaders", "choices", "created_from_template", "queues", "targets", "turn")
+    __slots__ = ("_leaders", "choices", "created_from_template", "masterless", "queues", "targets", "turn")
 
     def __init__(
         self,
@@ -38,11 +38,13 @@ class PublishInfo:
         first_turn: int,
         created_from_template: bool = False,
         leaders: Mapping[MessageQueue, str] | None = None,
+        masterless: Collection[str] = (),
     ) -> None:
-        """`leaders`: of a static topic's logical queues, the broker that serves each."""
+        """`leaders`: of a static topic's logical queues, the broker that serves each. `masterless`: brokers without a master now."""
         self.queues = tuple(queues)
         self.targets = targets
         self.created_from_template = created_from_template
+        self.masterless = frozenset(masterless)
         self.turn = first_turn
         self._leaders = leaders or {}
         self.choices = tuple((queue, targets.get(self.broker_of(queue))) for queue in self.queues)
@@ -52,23 +54,23 @@ class PublishInfo:
         return self._leaders.get(queue, queue.broker_name)
 
     def next_queue(
-        self, *, avoid: str | None = None, faults: FaultAvoidance | None = None, now_s: float = 0.0
+        self, *, avoid: Collection[str] = (), faults: FaultAvoidance | None = None, now_s: float = 0.0
     ) -> MessageQueue:
-        """The next queue, of another broker than `avoid` and of one that answers well, where there is one."""
+        """The next queue, of none of the brokers in `avoid` and of one that answers well, where there is one."""
         queues = self.queues
         count = len(queues)
         self.turn += 1
-        if avoid is None and faults is None:
+        if not avoid and faults is None:
             return queues[self.turn % count]
         for offset in range(count):
             queue = queues[(self.turn + offset) % count]
             broker_name = self.broker_of(queue)
-            if broker_name != avoid and (faults is None or faults.is_available(broker_name, now_s)):
+            if broker_name not in avoid and (faults is None or faults.is_available(broker_name, now_s)):
                 self.turn += offset
                 return queue
         if faults is not None:
-            names = sorted({self.broker_of(queue) for queue in queues} - {avoid or ""}) or [avoid or ""]
-            best = faults.first_back(names)
+            everybody = {self.broker_of(queue) for queue in queues}
+            best = faults.first_back(sorted(everybody.difference(avoid) or everybody))
             own = [queue for queue in queues if self.broker_of(queue) == best]
             return own[self.turn % len(own)]
         return queues[self.turn % count]

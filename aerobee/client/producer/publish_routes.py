@@ -13,9 +13,9 @@ from aerobee.client.codec import Template
 from aerobee.client.config import ProducerConfig
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.send_header import SendTemplate
-from aerobee.client.publish_route import TopicRoute, from_template, publish_queues
+from aerobee.client.publish_route import TopicRoute, from_template, masterless, publish_queues
 from aerobee.client.session import Session
-from aerobee.errors import AerobeeError, NoNameServer, NotWritable, RouteError, TopicNotExist
+from aerobee.errors import AerobeeError, NoMaster, NoNameServer, NotWritable, RouteError, TopicNotExist
 from aerobee.message import MessageQueue
 from aerobee.remoting.codes import RequestCode, request_name
 
@@ -32,6 +32,7 @@ class PublishRoutes:
         self._group = group
         self._config = config
         self.known: dict[str, PublishInfo] = {}
+        self.once_known: set[str] = set()  # topics that this producer could send to at some time
         self._refreshing: set[str] = set()  # topics whose route is asked for behind a send that failed
         session.routes.on_change(self._route_changed)
 
@@ -77,11 +78,17 @@ class PublishRoutes:
 
     def _remember(self, route: TopicRoute, templated: bool) -> PublishInfo:
         queues = publish_queues(route)
+        lacking = masterless(route)
+        if not queues and lacking:
+            raise NoMaster(
+                route.topic,
+                f"topic {route.topic} has no queue that can be written: {', '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} "
+                "no master now",
+            )
         if not queues:
             raise NotWritable(
                 route.topic,
-                f"topic {route.topic} has no queue that can be written: its brokers have no master, or its "
-                "permission lacks the write bit",
+                f"topic {route.topic} has no queue that can be written: its permission lacks the write bit",
             )
         config = self._config
 
@@ -113,8 +120,10 @@ class PublishRoutes:
             first_turn=self._session.random.getrandbits(16),
             created_from_template=templated,
             leaders=dict(route.logical),
+            masterless=lacking,
         )
         self.known[route.topic] = info
+        self.once_known.add(route.topic)
         return info
 
     def _route_changed(self, route: TopicRoute) -> None:

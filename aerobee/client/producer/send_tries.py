@@ -2,14 +2,20 @@
 DefaultMQProducerImpl.sendDefaultImpl.
 
 The first try of an ordinary send is made by Producer.send itself, without a coroutine of its own; only what became of it
-comes here when it failed.
+comes here when it failed. Beyond RocketMQ, whose three tries are over within milliseconds:
+
+    may be stored     no answer, an answer that leaves it open     a try; after 1 + retry_count_max of them the send fails
+    surely not        nobody listens, no master, 14, 501, 1500     no try: the other brokers at once, then all of them again
+                                                                   with pauses between, until the send's time is over
+
+So a send waits for a new master. With `retry_count_max` 0 nothing is repeated and nothing is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,10 +26,15 @@ from aerobee.client.producer.publish_routes import PublishRoutes, target_of
 from aerobee.client.results import SendResult, SendStatus
 from aerobee.errors import (
     AerobeeError,
+    ConnectFailed,
     GoAway,
+    NoMaster,
+    NoNameServer,
     NotLeaderForQueue,
     RemoteError,
+    RouteError,
     SendFailed,
+    ServiceNotAvailable,
     SystemBusy,
     TransportError,
 )
@@ -40,8 +51,12 @@ BUSY_PAUSE_S = (
     0.25  # before the first repeat at the only broker when it is busy; each further one waits longer
 )
 GO_AWAY_TRIES_MAX = (
-    3  # repeats at brokers that shut down, or lead a queue no more; they do not count as tries
+    3  # repeats at brokers that shut down, or lead a queue no more, at once; they do not count as tries
 )
+# What surely left nothing at a broker. 14: a slave, a master without a lease, a store that takes no messages.
+NOT_STORED = (ConnectFailed, ServiceNotAvailable, GoAway, NotLeaderForQueue)
+# Between two rounds over all brokers, none of which took the message: short at first, for a handing over takes no longer.
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,43 @@ class FirstTry:
     failure: AerobeeError
 
 
+class _Send:
+    """How far the tries of one send have come."""
+
+    def __init__(
+        self, topic: str, fixed: MessageQueue | None, deadline: float, *, began: float, tries: int
+    ) -> None:
+        self.topic = topic
+        self.fixed = fixed
+        self.deadline = deadline
+        self.began = began
+        self.tries_left = tries
+        self.go_aways = 0
+        self.attempts: list[tuple[str, AerobeeError]] = []
+        self.avoid: frozenset[str] = frozenset()  # brokers that failed, where there are others
+        self._refused_by: frozenset[str] = frozenset()  # who surely did not store it, since the last pause
+        self._next_pause_s = PAUSE_FIRST_S
+
+    def refused(self, info: PublishInfo | None, broker_name: str) -> bool:
+        """A broker surely did not store it, or there is no route. Whether no other is left to go to before a pause."""
+        self._refused_by |= {broker_name}
+        self.avoid |= self._refused_by
+        return info is None or self.fixed is not None or self._refused_by.issuperset(info.targets)
+
+    async def pause(self) -> None:
+        """Wait, each time longer, and begin anew with all brokers."""
+        self._refused_by = self.avoid = frozenset()
+        pause_s, self._next_pause_s = self._next_pause_s, min(2 * self._next_pause_s, PAUSE_MAX_S)
+        await asyncio.sleep(max(0.0, min(pause_s, self.deadline - _now())))
+
+    def failed(self) -> AerobeeError:
+        """What is raised when nothing is left to do."""
+        failures = [failure for _, failure in self.attempts]
+        if all(isinstance(each, RouteError | NoNameServer) for each in failures):
+            return failures[-1]  # no broker was asked
+        return send_failed(self.topic, self.attempts, _now() - self.began)
+
+
 class SendTries:
     """Runs tries for one producer."""
 
@@ -61,6 +113,17 @@ class SendTries:
         self._routes = routes
         self._config = config
         self._faults = faults
+
+    async def info(self, topic: str, deadline: float) -> PublishInfo:
+        """Where a topic's messages go; waited for while there is no master. Raises as PublishRoutes.info()."""
+        send = _Send(topic, None, deadline, began=_now(), tries=0)
+        while True:
+            try:
+                return self._routes.known.get(topic) or await self._routes.info(topic, deadline)
+            except AerobeeError as error:
+                if not self._may_come(topic, error) or _now() >= deadline:
+                    raise
+            await send.pause()
 
     async def run(
         self,
@@ -74,68 +137,112 @@ class SendTries:
     ) -> T:
         """Run `attempt` until it succeeds, fails for good, or tries or time are used up.
 
-        `fixed`: this queue and no other; one try, unless its broker is busy, which has stored nothing and may be asked
-        again. `next_queue`: where the first try goes. `first`: it is made already.
+        `fixed`: this queue and no other; one try, unless its broker surely stored nothing. `next_queue`: where the first
+        try goes. `first`: it is made already.
         """
-        time = asyncio.get_running_loop().time
-        failure: AerobeeError
-        attempts: list[tuple[str, BaseException]] = []
-        tries_left = 1 + self._config.retry_count_max
-        go_aways = 0
-        avoid: str | None = None
-        now = time()
+        now = _now()
         began = now if first is None else first.began
+        send = _Send(topic, fixed, deadline, began=began, tries=1 + self._config.retry_count_max)
+        if first is not None:
+            await self._after(send, first.failure, first.info, first.target.broker_name, first.target)
         while True:
-            if first is not None:
-                info, target, failure = first.info, first.target, first.failure
-                first = None
-            else:
-                try:
-                    info = self._routes.known.get(topic) or await self._routes.info(topic, deadline)
-                except AerobeeError as error:
-                    if not attempts:
-                        raise
-                    attempts.append(("nameserver", error))
-                    raise send_failed(topic, attempts, time() - began) from error
-                queue = fixed or next_queue or info.next_queue(avoid=avoid, faults=self._faults, now_s=now)
+            info = target = None
+            broker_name = ""
+            now = _now()
+            try:
+                info = self._routes.known.get(topic) or await self._routes.info(topic, deadline)
+                queue = (
+                    fixed or next_queue or info.next_queue(avoid=send.avoid, faults=self._faults, now_s=now)
+                )
                 next_queue = None
+                broker_name = info.broker_of(queue)
                 target = target_of(info, queue)
-                try:
-                    result = await attempt(target, queue, deadline - now)
-                except AerobeeError as error:
-                    failure = error
-                else:
-                    if self._faults is not None:
-                        ended = time()
-                        self._faults.record(target.broker_name, (ended - now) * 1000, ended)
-                    unsafe = self._not_stored_ok(result, target) if fixed is None and tries_left > 1 else None
-                    if unsafe is None:
-                        return result
-                    failure = unsafe
-            now = time()
-            is_busy = isinstance(failure, SystemBusy)
-            if isinstance(failure, GoAway | NotLeaderForQueue) and go_aways < GO_AWAY_TRIES_MAX:
-                go_aways += 1
-            elif fixed is None or is_busy:
-                tries_left -= 1
+                result = await attempt(target, queue, deadline - now)
+            except AerobeeError as error:
+                failure = error
             else:
-                tries_left = 0
-            if not is_retried(failure):
+                if self._faults is not None:
+                    ended = _now()
+                    self._faults.record(target.broker_name, (ended - now) * 1000, ended)
+                unsafe = (
+                    self._not_stored_ok(result, target) if fixed is None and send.tries_left > 1 else None
+                )
+                if unsafe is None:
+                    return result
+                failure = unsafe
+            await self._after(send, failure, info, broker_name, target)
+
+    async def _after(
+        self,
+        send: _Send,
+        failure: AerobeeError,
+        info: PublishInfo | None,
+        broker_name: str,
+        target: Target | None,
+    ) -> None:
+        """Return when the next try may begin. `target` None: no broker was asked. Raises what the send raises when there is none."""
+        now = _now()
+        is_busy = isinstance(failure, SystemBusy)
+        is_sent_elsewhere = (
+            isinstance(failure, GoAway | NotLeaderForQueue) and send.go_aways < GO_AWAY_TRIES_MAX
+        )
+        is_waited_for = self._is_waited_for(send, failure, info, broker_name, target)
+        if is_sent_elsewhere:
+            send.go_aways += 1
+        elif target is None and not is_waited_for:
+            if info is not None or not send.attempts:
                 raise failure
-            attempts.append((f"{target.broker_name} at {target.address}", failure))
-            if self._faults is not None:
-                self._faults.record_failure(target.broker_name, now)
-            if tries_left <= 0 or now >= deadline:
-                if failure.route_stale:
-                    self._routes.refresh_behind(topic)  # for the send after this one
-                raise send_failed(topic, attempts, now - began) from failure
-            avoid = target.broker_name
-            if is_busy and (fixed is not None or len(info.targets) == 1):
+            send.tries_left = 0
+        elif not is_waited_for:
+            send.tries_left = send.tries_left - 1 if send.fixed is None or is_busy else 0
+        if target is not None and not is_retried(failure):
+            raise failure
+        place = (
+            f"{target.broker_name} at {target.address}" if target is not None else broker_name or "nameserver"
+        )
+        send.attempts.append((place, failure))
+        if self._faults is not None and target is not None:
+            self._faults.record_failure(broker_name, now)
+        send.avoid = frozenset({broker_name})
+        if send.tries_left > 0 and now < send.deadline:
+            if is_waited_for and not is_sent_elsewhere:
+                if send.refused(info, broker_name):
+                    await send.pause()
+            elif is_busy and (send.fixed is not None or (info is not None and len(info.targets) == 1)):
                 # No other broker to go to: give this one the time that it asks for.
-                await asyncio.sleep(min(BUSY_PAUSE_S * len(attempts), max(0.0, deadline - now)))
-                now = time()
+                await asyncio.sleep(min(BUSY_PAUSE_S * len(send.attempts), max(0.0, send.deadline - now)))
+        if send.tries_left <= 0 or _now() >= send.deadline:
             if failure.route_stale:
-                await self._routes.refresh(topic, deadline)
+                self._routes.refresh_behind(send.topic)  # for the send after this one
+            raise send.failed() from failure
+        if failure.route_stale and info is not None:
+            await self._routes.refresh(send.topic, send.deadline)
+
+    def _is_waited_for(
+        self,
+        send: _Send,
+        failure: AerobeeError,
+        info: PublishInfo | None,
+        broker_name: str,
+        target: Target | None,
+    ) -> bool:
+        """Whether nothing was stored, surely, and the same may succeed in a moment."""
+        if not self._config.retry_count_max:
+            return False
+        if target is not None:
+            return isinstance(failure, NOT_STORED)
+        if info is None:
+            return self._may_come(send.topic, failure)
+        # A queue whose broker the route does not have at all, from the first, is the caller's mistake.
+        return broker_name in info.masterless or bool(send.attempts)
+
+    def _may_come(self, topic: str, failure: AerobeeError) -> bool:
+        """Whether a route that could not be had may be there soon: what was never there is the caller's mistake."""
+        if not self._config.retry_count_max:
+            return False
+        return isinstance(failure, NoMaster) or (
+            isinstance(failure, RouteError | NoNameServer) and topic in self._routes.once_known
+        )
 
     def _not_stored_ok(self, result: object, target: Target) -> SendFailed | None:
         """Why a message that a broker has is sent again, None when it is not."""
@@ -155,7 +262,7 @@ def is_retried(failure: AerobeeError) -> bool:
     return isinstance(failure, (TransportError, SendFailed))
 
 
-def send_failed(topic: str, attempts: list[tuple[str, BaseException]], elapsed_s: float) -> SendFailed:
+def send_failed(topic: str, attempts: Sequence[tuple[str, AerobeeError]], elapsed_s: float) -> SendFailed:
     counted = Counter(f"{place}: {failure}" for place, failure in attempts)  # in the order of their first
     tries = "; ".join(
         text if count == 1 else f"{plural(count, 'time')} {text}" for text, count in counted.items()
@@ -165,3 +272,8 @@ def send_failed(topic: str, attempts: list[tuple[str, BaseException]], elapsed_s
         f"within {elapsed_s:.2f} s ({tries})",
         tuple(attempts),
     )
+
+
+def _now() -> float:
+    """Deadlines of calls run by the loop's own time, which a test that moves the clock does not move."""
+    return asyncio.get_running_loop().time()

@@ -140,12 +140,12 @@ def test_replicas_alone_are_waited_for_with_asynchronous_flush() -> None:
 @pytest.mark.parametrize(
     ("disk", "replicas", "code"),
     [
-        (False, None, 14),
+        (False, None, 1),
         (None, Replicated.TOO_FEW, 11),
         (None, Replicated.TOO_LATE, 12),
         (True, Replicated.TOO_LATE, 12),
         (True, Replicated.TOO_FEW, 11),
-        (False, Replicated.ENOUGH, 14),
+        (False, Replicated.ENOUGH, 1),
     ],
 )
 def test_the_first_verdict_that_is_not_good_is_the_answer(
@@ -163,7 +163,7 @@ def test_the_first_verdict_that_is_not_good_is_the_answer(
     assert world.codes() == [code]
     (reply,) = world.peer.replies()
     assert reply.remark
-    assert ("msgId" in (reply.ext or {})) == (code != 14)
+    assert ("msgId" in (reply.ext or {})) == (code != 1)
 
 
 def test_what_is_late_says_what_was_missing() -> None:

@@ -239,11 +239,11 @@ def test_next_queue_avoids_the_broker_that_failed_and_those_that_are_slow():
     info = PublishInfo(queues, {}, first_turn=0)
     faults = FaultAvoidance()
     faults.record_failure("b", 0.0)
-    assert {info.next_queue(avoid="a", faults=faults, now_s=1.0).broker_name for _ in range(9)} == {"c"}
+    assert {info.next_queue(avoid={"a"}, faults=faults, now_s=1.0).broker_name for _ in range(9)} == {"c"}
     faults.record_failure("c", 5.0)
     faults.record_failure("a", 6.0)
     assert info.next_queue(faults=faults, now_s=6.0).broker_name == "b"  # the first to be back
-    assert {PublishInfo(queues_of(3), {}, first_turn=0).next_queue(avoid="broker-a").broker_name} == {
+    assert {PublishInfo(queues_of(3), {}, first_turn=0).next_queue(avoid={"broker-a"}).broker_name} == {
         "broker-a"
     }
 

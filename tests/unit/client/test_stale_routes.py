@@ -20,7 +20,7 @@ from aerobee.errors import (
     AerobeeError,
     ConnectionLost,
     MessageIllegal,
-    ServiceNotAvailable,
+    RequestTimeout,
     SystemBusy,
 )
 from aerobee.message import MessageQueue
@@ -76,7 +76,8 @@ async def _failing_send(failure: AerobeeError) -> Session:
 
 
 @pytest.mark.parametrize(
-    "failure", [ConnectionLost("gone", address="10.0.0.1:10911"), ServiceNotAvailable(14, "a slave")]
+    "failure",
+    [ConnectionLost("gone", address="10.0.0.1:10911"), RequestTimeout("late", address="10.0.0.1:10911")],
 )
 async def test_a_send_to_a_fixed_queue_that_fails_asks_for_the_route(failure: AerobeeError) -> None:
     session = await _failing_send(failure)
