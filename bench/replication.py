@@ -159,7 +159,7 @@ def main() -> None:
         ]
         if options.rocketmq:
             for name, extra in (("rocketmq", {}), ("rocketmq-sync", SYNC)):
-                server = stack.enter_context(servers.rocketmq(extra=extra, heap=HEAP))
+                server = stack.enter_context(servers.rocketmq(extra={**extra, **servers.PATIENT}, heap=HEAP))
                 server.name = name
                 masters.append(server)
         slaves = {

@@ -44,7 +44,7 @@ class ClassicFrame:
     """Log bytes that stand at `offset`; without any a heartbeat."""
 
     offset: int
-    body: bytes
+    body: bytes | memoryview
 
     def encode(self) -> bytes:
         return CLASSIC_HEAD.pack(self.offset, len(self.body)) + self.body
@@ -148,24 +148,54 @@ class Reports:
 
 
 class ClassicFrames:
-    """Cut a classic master's stream into frames. After a WireError it is not used again."""
+    """Cut a classic master's stream into frames. After a WireError it is not used again.
+
+    The body of a frame that comes in one read is a view of that read: only what is cut by its end is copied.
+    """
 
     def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._body_bytes_max = body_bytes_max
-        self._data = bytearray()
+        self._begun = bytearray()  # of a frame that is not whole
+        self._data = b""  # the newest read, used up to _at
+        self._at = 0
 
     def feed(self, data: bytes) -> None:
-        self._data += data
+        self._data = self._data[self._at :] + data if self._at < len(self._data) else data
+        self._at = 0
 
     def next_frame(self) -> ClassicFrame | None:
         """The next whole frame, or None. Raises FrameTooLarge, MalformedFrame."""
-        if len(self._data) < CLASSIC_HEAD.size:
+        if self._begun:
+            return self._finished()
+        at, data = self._at + CLASSIC_HEAD.size, self._data
+        if at <= len(data):
+            offset, size = self._head(data, self._at)
+            if at + size <= len(data):
+                self._at = at + size
+                return ClassicFrame(offset, memoryview(data)[at : at + size])
+        self._keep(len(data))
+        return None
+
+    def _finished(self) -> ClassicFrame | None:
+        """The frame whose beginning came with reads before."""
+        begun = self._begun
+        self._keep(CLASSIC_HEAD.size - len(begun))
+        if len(begun) < CLASSIC_HEAD.size:
             return None
-        offset, size = CLASSIC_HEAD.unpack_from(self._data)
-        end = CLASSIC_HEAD.size + check_size(size, self._body_bytes_max)
-        check_offset(offset, "the offset of an HA frame")
-        if len(self._data) < end:
+        offset, size = self._head(begun, 0)
+        self._keep(CLASSIC_HEAD.size + size - len(begun))
+        if len(begun) < CLASSIC_HEAD.size + size:
             return None
-        body = bytes(self._data[CLASSIC_HEAD.size : end])
-        del self._data[:end]
-        return ClassicFrame(offset, body)
+        self._begun = bytearray()
+        return ClassicFrame(offset, memoryview(begun)[CLASSIC_HEAD.size :])
+
+    def _keep(self, count: int) -> None:
+        """Take at most so many bytes of the read for the frame that is not whole."""
+        if count > 0:
+            self._begun += memoryview(self._data)[self._at : self._at + count]
+            self._at = min(len(self._data), self._at + count)
+
+    def _head(self, data: bytes | bytearray, at: int) -> tuple[int, int]:
+        offset, size = CLASSIC_HEAD.unpack_from(data, at)
+        check_size(size, self._body_bytes_max)
+        return check_offset(offset, "the offset of an HA frame"), size

@@ -62,7 +62,7 @@ class MasterConnection(asyncio.Protocol):
             self._owner.on_read()
             self._frames.feed(data)
             # Bodies of frames that go on where the one before ends are taken at once.
-            parts: list[bytes] = []
+            parts: list[bytes | memoryview] = []
             start, end = 0, -1
             while (frame := self._frames.next_frame()) is not None:
                 offset, body = frame.offset, frame.body
@@ -71,7 +71,7 @@ class MasterConnection(asyncio.Protocol):
                     if self._plan.is_second_byte:
                         if offset != 1:
                             raise MalformedFrame(f"the master begins at {offset}, 1 was asked for")
-                        offset, body = 0, b"\x00" + body
+                        offset, body = 0, b"\x00" + bytes(body)
                 if parts and offset != end:
                     self._owner.on_bytes(self, start, b"".join(parts))
                     parts = []

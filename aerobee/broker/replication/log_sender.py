@@ -1,9 +1,10 @@
 """Sending the log to one slave: frames of raw bytes, straight from the mapped files, no matter what messages they hold.
 
 A burst of appends wakes it once. While nobody waits for the slave, what comes within GATHER_S of the last write goes in one
-piece: a write and its acknowledgement cost as much as dozens of messages do. It stops while the slave does not read, lets
-others have a turn after TURN_BYTES, and has bytes that are not in memory read beside the event loop first, so that a slave far
-behind delays no producer.
+piece: a write and its acknowledgement cost as much as dozens of messages do. Where somebody waits and the slave has acknowledged
+everything, bytes leave inside the burst, before its answers are held; else with the loop's next pass, for bursts of other
+connections come in this one. It stops while the slave does not read, lets others have a turn after TURN_BYTES, and has bytes that
+are not in memory read beside the event loop first, so that a slave far behind delays no producer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from aerobee.broker.replication.gathered_write import write_parts
 from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
 from aerobee.store.disk import WritableBuffer
@@ -70,6 +72,7 @@ class LogSender:
         the log count as in memory; `warm` brings others there.
         """
         self.position = position
+        self.acknowledged = position  # the slave's newest report, told by who reads it
         self.last_write_s = clock.monotonic()
         self._log = log
         self._transport = transport
@@ -91,14 +94,22 @@ class LogSender:
         """There are bytes to send. Cheap, and may be called as often as one likes."""
         if self._is_planned or self._is_paused or self._is_closed or self._warming is not None:
             return
-        if self._may_gather():
-            return
+        if self._is_urgent():
+            self._gather_no_more()
+            if self.acknowledged < self.position:
+                self._plan_turn()
+            else:
+                self._turn()
+        elif not self._may_gather():
+            self._turn()
+
+    def _plan_turn(self) -> None:
         self._is_planned = True
         asyncio.get_running_loop().call_soon(self._turn)
 
     def _may_gather(self) -> bool:
         """Whether the bytes that there are wait for others; then there is a timer."""
-        if self._log.end - self.position >= GATHER_BYTES or self._is_urgent():
+        if self._log.end - self.position >= GATHER_BYTES:
             self._gather_no_more()
             return False
         if self._gathering is None:
@@ -151,7 +162,7 @@ class LogSender:
         sent = 0
         while not (self._is_paused or self._is_closed) and self.position < self._log.end:
             if sent >= TURN_BYTES:
-                self.wake()
+                self._plan_turn()
                 return
             if self._is_cold():
                 self._begin_warming()
@@ -159,7 +170,7 @@ class LogSender:
             parts = self._frames()
             if not parts:
                 return
-            self._transport.write(b"".join(parts))
+            write_parts(self._transport, parts)
             sent += _WRITE_BYTES
         if sent:
             self.last_write_s = self._gathered_s = self._clock.monotonic()

@@ -97,7 +97,7 @@ class SlaveConnection(asyncio.Protocol):
         if offset > self._sender.position:
             self.end(f"it says that it has byte {offset}, it was sent what is before {self._sender.position}")
             return
-        self.acknowledged = offset
+        self.acknowledged = self._sender.acknowledged = offset
         if offset >= self._store.log.end:
             self.caught_up_at_s = self._last_read_s
         self._on_ack(self)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from aerobee.broker.replication.log_sender import GATHER_BYTES, GATHER_S, LogSender
+from aerobee.broker.replication.log_sender import GATHER_BYTES, GATHER_S, TURN_BYTES, LogSender
 from aerobee.clock import ManualClock
 from tests.fakes import FakeTransport
 
@@ -96,6 +96,36 @@ async def test_bytes_that_somebody_waits_for_leave_at_once() -> None:
     assert slave.sizes == [100, 200]
     slave.clock.advance(1)
     assert slave.sizes == [100, 200]
+
+
+async def test_what_somebody_waits_for_leaves_inside_the_burst_once_all_is_acknowledged() -> None:
+    slave = _Slave(lambda: True)
+    slave.log.end = 100
+    slave.sender.wake()
+    assert slave.sizes == [100]
+    slave.log.end = 150
+    slave.sender.wake()
+    slave.log.end = 200
+    slave.sender.wake()
+    assert slave.sizes == [100], "bursts of one pass of the loop, while the slave is at work, go as one"
+    await asyncio.sleep(0)
+    assert slave.sizes == [100, 100]
+    slave.sender.acknowledged = 200
+    slave.log.end = 207
+    slave.sender.wake()
+    assert slave.sizes == [100, 100, 7]
+
+
+async def test_a_slave_far_behind_gives_others_their_turn() -> None:
+    slave = _Slave()
+    slave.log.segment.file.buffer *= 3
+    slave.log.end = 3 << 20
+    slave.sender.wake()
+    assert sum(slave.sizes) == TURN_BYTES
+    slave.sender.wake()
+    assert sum(slave.sizes) == TURN_BYTES
+    await asyncio.sleep(0)
+    assert sum(slave.sizes) == 2 * TURN_BYTES
 
 
 async def test_many_bytes_wait_for_no_more() -> None:
