@@ -26,6 +26,7 @@ from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.peer import Peer, Reply
+from aerobee.remoting.request_stats import Answers, RequestStats
 
 TIMEOUT_REMARK = "the message is stored, but was not synced to the disk within syncFlushTimeout"
 FAILED_REMARK = (
@@ -67,12 +68,15 @@ def wants_to_wait(properties: Mapping[str, str]) -> bool:
 
 
 class _Held:
-    __slots__ = ("due", "frames", "is_on_disk", "missing", "peer")
+    __slots__ = ("answers", "due", "frames", "is_on_disk", "missing", "peer", "since")
 
-    def __init__(self, peer: Peer, frames: bytes, due: float, missing: int) -> None:
+    def __init__(
+        self, peer: Peer, frames: bytes, since: float, due: float, missing: int, answers: Answers
+    ) -> None:
         self.peer = peer
         self.frames: bytes | None = frames
-        self.due = due
+        self.since, self.due = since, due
+        self.answers = answers
         self.missing = missing  # verdicts that have not come
         self.is_on_disk = False
 
@@ -83,7 +87,16 @@ class AckPolicy:
     Bounded by what senders have in flight: a connection's replies are counted by nobody else while they wait.
     """
 
-    def __init__(self, *, store: DurabilityWait, clock: Clock, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        store: DurabilityWait,
+        clock: Clock,
+        timeout_ms: int,
+        requests: RequestStats | None = None,
+    ) -> None:
+        """`requests` counts how long answers took."""
+        self._requests = requests or RequestStats()
         self._store = store
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
@@ -137,12 +150,20 @@ class AckPolicy:
         """Call back when `holds` may have changed."""
         self._listeners.append(callback)
 
+    @property
+    def waiting_count(self) -> int:
+        """Answers that are held now."""
+        return sum(
+            sum(count for _, count in held.answers) for held in self._waiting if held.frames is not None
+        )
+
     def answer(
         self,
         peer: Peer,
         reply: RemotingCommand,
         end_offset: int,
         *,
+        request_code: int,
         wants_to_wait: bool = True,
         level: AckLevel | None = None,
     ) -> Reply:
@@ -152,19 +173,28 @@ class AckPolicy:
         settings do not count.
         """
         if level is not None and wants_to_wait and (level.is_flushed or level.is_replicated):
-            self._hold_for(level, peer, end_offset, encode_frame(reply))
+            self._hold_for(level, peer, end_offset, encode_frame(reply), ((request_code, 1),))
             return None
         if level is not None or not (wants_to_wait and self.holds):
             if self._may_answer is not None and not self._may_answer():
                 reply.code, reply.remark = int(ResponseCode.FLUSH_SLAVE_TIMEOUT), LEASE_OVER_REMARK
             return reply
-        self.hold(peer, end_offset, encode_frame(reply))
+        self.hold(peer, end_offset, encode_frame(reply), ((request_code, 1),))
         return None
 
-    def hold(self, peer: Peer, end_offset: int, frames: bytes) -> None:
-        """Write `frames` (whole encoded replies) to the peer once the log is safe up to `end_offset`."""
-        replication = self._replication
-        held = _Held(peer, frames, self._clock.monotonic() + self._timeout_s, 1 if replication is None else 2)
+    def hold(
+        self,
+        peer: Peer,
+        end_offset: int,
+        frames: bytes,
+        answers: Answers = (),
+        since: float | None = None,
+    ) -> None:
+        """Write `frames` (whole encoded replies) to the peer once the log is safe up to `end_offset`. `answers` are those that
+        are counted, whose requests came at `since`; None: now."""
+        replication, now = self._replication, self._clock.monotonic()
+        missing = 1 if replication is None else 2
+        held = _Held(peer, frames, now if since is None else since, now + self._timeout_s, missing, answers)
         self._waiting.append(held)
         if self._timer is None:
             self._timer = self._clock.call_later(self._timeout_s, self._expire)
@@ -172,13 +202,15 @@ class AckPolicy:
         if replication is not None:
             replication.when(end_offset, lambda verdict: self._on_replicas(held, verdict))
 
-    def _hold_for(self, level: AckLevel, peer: Peer, end_offset: int, frames: bytes) -> None:
+    def _hold_for(
+        self, level: AckLevel, peer: Peer, end_offset: int, frames: bytes, answers: Answers
+    ) -> None:
         """As hold(), until what the level names is there, whatever the settings say."""
         now = self._clock.monotonic()
         # A master for a time answers under its lease: its group's word counts also where no copies are asked for.
         group = self._replication if self._may_answer is not None and not level.is_replicated else None
         missing = level.is_flushed + level.is_replicated + (group is not None)
-        held = _Held(peer, frames, now + self._timeout_s, missing)
+        held = _Held(peer, frames, now, now + self._timeout_s, missing, answers)
         held.is_on_disk = not level.is_flushed
         self._waiting.append(held)
         if self._timer is None:
@@ -226,6 +258,8 @@ class AckPolicy:
         frames, held.frames = held.frames, None
         if frames is not None and held.peer.is_open:
             held.peer.write(recode(frames, code, remark, keep_ext=keep_ext) if code else frames)
+            if held.answers:
+                self._requests.add_answers(held.answers, code, self._clock.monotonic() - held.since)
 
     def _expire(self) -> None:
         self._timer = None

@@ -243,6 +243,7 @@ class Broker:
                 replication=serving.replication.state,
                 features=serving.features,
                 watch=self.ports.watch,
+                requests=self.ports.requests,
                 out_of_sync=None if agent is None else agent.out_of_sync,
             )
         log.info(

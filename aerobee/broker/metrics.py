@@ -7,6 +7,7 @@ them through their owner (stats.py); whoever shows all of them, as a metrics end
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -24,12 +25,32 @@ EXACT_S, STEPPED_S = 2.0**-21, _STEPS / STEPS_A_S
 _NO_STEPS = array("q", bytes(8 * _STEPS))
 
 
+# Sizes of records, bytes: those of RocketMQ's rocketmq_message_size. What is no larger than the first is counted by nobody:
+# most are, and their number is the rest.
+SIZE_ENDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+
+
+def size_class(size: int) -> int:
+    """The place of the last of SIZE_ENDS that `size` exceeds; -1: it exceeds none."""
+    return bisect_left(SIZE_ENDS, size) - 1
+
+
+def larger_of(sizes: Iterable[int]) -> list[int]:
+    """How many of the sizes are larger than each of SIZE_ENDS and no larger than the next."""
+    larger = [0] * len(SIZE_ENDS)
+    for size in sizes:
+        if size > SIZE_ENDS[0]:
+            larger[size_class(size)] += 1
+    return larger
+
+
 class Kind(Enum):
-    """How a number behaves: a counter only grows, a gauge moves both ways, a latency is many durations."""
+    """How a number behaves: a counter only grows, a gauge moves both ways, a latency is many durations, sizes are many sizes."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
     LATENCY = "latency"
+    SIZES = "sizes"
 
 
 class Latency:
@@ -133,8 +154,29 @@ def upper_end_s(bucket: int) -> float:
     return (_PARTS + part + 1) / (2 * _PARTS) * 2.0 ** (doubling + _EXPONENT_MIN)
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Records: how many, their bytes, and how many are larger than each of SIZE_ENDS and no larger than the next."""
+
+    count: int
+    sum: int
+    larger: tuple[int, ...]
+
+    def within(self) -> tuple[int, ...]:
+        """How many are no larger than each of SIZE_ENDS."""
+        within, larger = [], sum(self.larger)
+        for count in self.larger:
+            within.append(self.count - larger)
+            larger -= count
+        return tuple(within)
+
+    def __add__(self, other: Sizes) -> Sizes:
+        both = zip(self.larger, other.larger, strict=True)
+        return Sizes(self.count + other.count, self.sum + other.sum, tuple(a + b for a, b in both))
+
+
 Labels = tuple[str, ...]
-Value = int | float | Latency
+Value = int | float | Latency | Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +224,17 @@ class Registry:
     ) -> None:
         """The same with one number for each value of its labels."""
         self._add(Metric(name, Kind.GAUGE, unit, meaning, labels, read))
+
+    def sizes(
+        self,
+        name: str,
+        meaning: str,
+        read: Callable[[], Iterable[tuple[Labels, Value]]],
+        *,
+        labels: tuple[str, ...],
+    ) -> None:
+        """Sizes of records."""
+        self._add(Metric(name, Kind.SIZES, "bytes", meaning, labels, read))
 
     def latency(self, name: str, meaning: str) -> Latency:
         """Durations; whoever measures them adds to what this returns."""

@@ -26,6 +26,7 @@ from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import ServerTls
 
@@ -63,6 +64,7 @@ class Ports:
         self._is_serving = False
         self._handlers: dict[int, Handler] = {}
         self.watch = watch = LoopWatch(clock.monotonic)
+        self.requests = requests = RequestStats()
         config, handlers = live.value, self._handlers
 
         def make() -> RemotingServer:
@@ -79,6 +81,7 @@ class Ports:
                 ),
                 admits=self._admits,
                 watch=watch,
+                stats=requests,
             )
 
         self.main, self.vip = make(), make()

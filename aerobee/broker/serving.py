@@ -92,6 +92,7 @@ class Serving:
             clock=base.clock,
             call_soon=loop.call_soon,
             record_at=record_reader(store.queues, store.log),
+            requests=ports.requests,
         )
         store.on_arrival(self.held.on_appended)
         base.offsets.on_reset(self.held.reset)
@@ -294,7 +295,10 @@ class Serving:
             deliveries=self._deliveries,
             held=self.held,
             ack=AckPolicy(
-                store=base.store, clock=base.clock, timeout_ms=_answer_timeout_ms(base.store_config)
+                store=base.store,
+                clock=base.clock,
+                timeout_ms=_answer_timeout_ms(base.store_config),
+                requests=self._ports.requests,
             ),
             overload=self.overload,
             unique_keys=UniqueKeys(
@@ -364,6 +368,7 @@ class Serving:
             consumers=base.consumers,
             offsets=base.offsets,
             stats=base.stats,
+            requests=self._ports.requests,
             ack=parts.ack,
             overload=self.overload,
             held=self.held,

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
-from aerobee.broker.metrics import Registry
+from aerobee.broker.metrics import SIZE_ENDS, Registry, Sizes, larger_of
 from aerobee.clock import Clock, Timer, in_step
 
 MINUTE_STEP_S, MINUTE_KEPT = 10, 7
@@ -41,6 +41,8 @@ _BUCKET_NAMES = (
     "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
 )  # fmt: skip
 
+_NONE_LARGER = (0,) * len(SIZE_ENDS)
+
 TOPIC_PUT_NUMS, TOPIC_PUT_SIZE = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS, GROUP_GET_SIZE = "GROUP_GET_NUMS", "GROUP_GET_SIZE"
 BROKER_PUT_NUMS, BROKER_GET_NUMS = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
@@ -54,6 +56,16 @@ class Counter:
     count: int = 0
     size: int = 0
     times: int = 0
+    larger: list[int] | None = None  # of records beyond the smallest of SIZE_ENDS; None: there were none
+
+    def note_larger(self, larger: Sequence[int]) -> None:
+        """Add what larger_of() says."""
+        known = self.larger
+        self.larger = list(larger) if known is None else [a + b for a, b in zip(known, larger, strict=True)]
+
+    def sizes(self) -> Sizes:
+        """The records as a histogram."""
+        return Sizes(self.count, self.size, _NONE_LARGER if self.larger is None else tuple(self.larger))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +138,11 @@ class BrokerStats:
 
     # --- counting: hot
 
-    def topic_put(self, topic: str, count: int, size: int, times: int = 0) -> None:
-        """`count` messages of `size` bytes in all were stored, by `times` requests (0: one each)."""
+    def topic_put(
+        self, topic: str, count: int, size: int, times: int = 0, larger: Sequence[int] | None = None
+    ) -> None:
+        """`count` messages of `size` bytes in all were stored, by `times` requests (0: one each). `larger`: as larger_of() says,
+        empty for none, None for a message whose size is `size`."""
         item = self._puts.get(topic)
         if item is None:
             item = self._new_item(self._puts, topic)
@@ -140,6 +155,8 @@ class BrokerStats:
         total.count += count
         total.size += size
         total.times += times
+        if larger or (larger is None and size > SIZE_ENDS[0]):
+            counter.note_larger(larger_of((size,)) if larger is None else larger)
 
     def group_get(self, group: str, topic: str, count: int, size: int, pulls: int = 1) -> None:
         """Pulls of the group were answered with `count` messages of `size` bytes in all."""
@@ -383,6 +400,11 @@ class BrokerStats:
                 topic, _, group = key.partition("@")
                 yield (topic, group), getattr(item.counter, name)
 
+        def sizes() -> Iterator[tuple[tuple[str, ...], Sizes]]:
+            for topic, item in list(self._puts.items()):
+                yield (topic,), item.counter.sizes()
+
+        self.registry.sizes("message_size", "Bytes of the records stored", sizes, labels=("topic",))
         counter("messages_in", "Messages stored", lambda: puts("count"), labels=("topic",))
         counter("bytes_in", "Their records", lambda: puts("size"), labels=("topic",), unit="bytes")
         counter("messages_out", "Messages handed out", lambda: gets("count"), labels=("topic", "group"))

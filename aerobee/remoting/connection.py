@@ -33,6 +33,7 @@ from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.pending_calls import PendingCalls
+from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.served_requests import ServedRequests
 from aerobee.remoting.signature import Credentials
 from aerobee.remoting.tls import ServerTls, TlsPump, choose_tls
@@ -61,6 +62,7 @@ class Endpoint:
     )
     credentials: Credentials | None = None  # what our requests are signed with
     watch: LoopWatch = field(default_factory=LoopWatch)
+    stats: RequestStats = field(default_factory=RequestStats)
     on_made: Callable[[Connection], None] | None = None
     on_lost: Callable[[Connection], None] | None = None
 
@@ -124,6 +126,7 @@ class Connection(asyncio.Protocol):
             handlers=endpoint.handlers,
             default=endpoint.default,
             watch=endpoint.watch,
+            stats=endpoint.stats,
             limits=endpoint.limits,
             go_on=self._go_on,
         )

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, Protocol
 
+from aerobee.remoting.request_stats import Answers
+
 FOREVER = -1.0
 
 # For how many seconds to wait, below 0 for ever; what the loop is to run; its timers.
@@ -49,8 +51,8 @@ class SocketTurns(Protocol):
         ...
 
     @property
-    def held(self) -> list[tuple[Any, bytes]]:
-        """(connection, frames that wait for the disk or for replicas)."""
+    def held(self) -> list[tuple[Any, bytes, Answers]]:
+        """(connection, frames that wait for the disk or for replicas, which answers those are)."""
         ...
 
     @property

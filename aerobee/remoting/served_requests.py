@@ -21,6 +21,7 @@ from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch, Watched
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.request_stats import FAILED, ONEWAY, SUCCESS, RequestStats
 
 GO_AWAY_VERSION = 475  # clients above it (5.3.2 and later) know GO_AWAY and repeat the request elsewhere
 
@@ -37,6 +38,7 @@ class ServedRequests:
         handlers: Mapping[int, Handler],
         default: Handler | None,
         watch: LoopWatch,
+        stats: RequestStats,
         limits: ConnectionLimits,
         go_on: Callable[[], None],
     ) -> None:
@@ -44,7 +46,7 @@ class ServedRequests:
         self._peer = peer
         self._handlers = handlers
         self._default = default
-        self._watch = watch
+        self._watch, self._stats = watch, stats
         self._limits = limits
         self._go_on = go_on
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
@@ -80,7 +82,9 @@ class ServedRequests:
         try:
             outcome = handler(self._peer, command)
         except Exception as error:
-            self._reply(command, self._error_reply(command, error))
+            reply = self._error_reply(command, error)
+            self._reply(command, reply)
+            self._count(command, reply, watch.monotonic() - started, error)
             return
         finally:
             held_s = watch.monotonic() - started
@@ -88,13 +92,28 @@ class ServedRequests:
                 watch.note(command.code, self._peer.address, held_s)
         if outcome is None or type(outcome) is RemotingCommand:
             self._reply(command, outcome)
+            self._count(command, outcome, held_s)
         else:
-            self._start_task(command, cast("Coroutine[Any, Any, Reply]", outcome))
+            self._start_task(command, cast("Coroutine[Any, Any, Reply]", outcome), started)
 
     def cancel(self) -> None:
         """The peer is gone: end the handlers that wait."""
         for task in self._tasks:
             task.cancel()
+
+    def _count(
+        self, request: RemotingCommand, reply: Reply, elapsed_s: float, error: Exception | None = None
+    ) -> None:
+        """Count what is answered now; whoever answers later counts it."""
+        if error is not None and not isinstance(error, AerobeeError):
+            result = FAILED
+        elif request.flag & FLAG_ONEWAY:
+            result = ONEWAY
+        elif reply is None:
+            return
+        else:
+            result = SUCCESS
+        self._stats.add(request.code, 0 if reply is None else reply.code, elapsed_s, result=result)
 
     def _reply(self, request: RemotingCommand, reply: Reply) -> None:
         if reply is None or request.flag & FLAG_ONEWAY:
@@ -114,17 +133,19 @@ class ServedRequests:
         _LOG.error("%s of %s failed", request_name(request.code), self._peer.address, exc_info=error)
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
-    def _start_task(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+    def _start_task(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply], started: float) -> None:
         body_bytes = len(command.body)
         self._task_bytes += body_bytes
+        self._stats.running[command.code] += 1
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._run(command, work), name=f"handler-{command.code}")
+        task = loop.create_task(self._run(command, work, started), name=f"handler-{command.code}")
         self._tasks.add(task)
 
         def done(finished: asyncio.Task[None]) -> None:
             work.close()  # a task that is cancelled before its first step never awaits it
             self._tasks.discard(finished)
             self._task_bytes -= body_bytes
+            self._stats.running[command.code] -= 1
             if not finished.cancelled() and finished.exception() is not None:
                 _LOG.error(
                     "the reply to %s failed", request_name(command.code), exc_info=finished.exception()
@@ -133,9 +154,11 @@ class ServedRequests:
 
         task.add_done_callback(done)
 
-    async def _run(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+    async def _run(self, command: RemotingCommand, work: Coroutine[Any, Any, Reply], started: float) -> None:
+        failure: Exception | None = None
         try:
             reply = await Watched(work, self._watch, command.code, self._peer)
         except Exception as error:
-            reply = self._error_reply(command, error)
+            reply, failure = self._error_reply(command, error), error
         self._reply(command, reply)
+        self._count(command, reply, self._watch.monotonic() - started, failure)

@@ -21,6 +21,7 @@ from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
+from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.tls import ServerTls
 
 GO_AWAY_LINGER_S = 0.05  # requests that are on the wire already are still answered GO_AWAY
@@ -78,6 +79,7 @@ class RemotingServer:
         limits: ConnectionLimits | None = None,
         admits: Callable[[], bool] | None = None,
         watch: LoopWatch | None = None,
+        stats: RequestStats | None = None,
     ) -> None:
         """`admits` is asked for each new connection, which is closed at once when the answer is no."""
         limits = limits or ConnectionLimits()
@@ -93,6 +95,7 @@ class RemotingServer:
             limits,
             tls,
             watch=watch or LoopWatch(clock.monotonic),
+            stats=stats or RequestStats(),
             on_made=self._made,
             on_lost=self._set.lost,
         )

@@ -5,8 +5,10 @@ Follows MessageExtBrokerInner, AppendMessageResult, GetMessageResult and QueryMe
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from operator import sub
 
 from aerobee.quick_init import quick_init
 
@@ -55,9 +57,19 @@ class AppendResult:
         return self.physical_offset + self.size
 
     @property
+    def record_sizes(self) -> Iterator[int]:
+        """Bytes of each record."""
+        return record_sizes(self.record_offsets, self.end)
+
+    @property
     def count(self) -> int:
         """How many records were written."""
         return len(self.record_offsets)
+
+
+def record_sizes(offsets: Sequence[int], end: int) -> Iterator[int]:
+    """Bytes of records that lie back to back, the last one up to `end`."""
+    return map(sub, (*offsets[1:], end), offsets)
 
 
 class GetStatus(Enum):

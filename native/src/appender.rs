@@ -14,7 +14,7 @@ use pyo3::types::PyList;
 use crate::index::Index;
 use crate::outcome::{Errors, Outcome, Stop, note_failed_callback};
 use crate::record::{Message, Site, lay_out, record_bytes};
-use crate::topic::{LiveQueue, Queue, Topic, Topics};
+use crate::topic::{LiveQueue, Queue, SIZE_ENDS, Topic, Topics, size_class};
 use crate::window::Window;
 
 const QUEUE_ENTRY_BYTES: i64 = 20;
@@ -84,6 +84,8 @@ pub struct TopicTotal {
     pub message_count: u64,
     pub byte_count: u64,
     pub request_count: u64,
+    /// Records beyond each of SIZE_ENDS, and not beyond the next.
+    pub larger: [u64; SIZE_ENDS.len()],
 }
 
 impl<'py> Writing<'py> {
@@ -202,6 +204,9 @@ impl Appender {
             (last, tag_code) = (next, message.tag_code);
             self.entries.push(QueueEntry { offset: next, size: size as i32, tag_code });
             self.index.entries.extend(hashes.iter().map(|hash| (*hash, next)));
+            if let Some(class) = size_class(size) {
+                self.topics.list[topic].larger[class] += 1;
+            }
             next += size as i64;
         }
         // Records first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
@@ -267,6 +272,10 @@ impl Appender {
 
     /// Count what was stored in one topic for another: the one that it was sent to.
     pub fn count_for(&mut self, writing: &mut Writing<'_>, stored: usize, topic: usize, size: usize) {
+        if let Some(class) = size_class(size) {
+            self.topics.list[stored].larger[class] -= 1;
+            self.topics.list[topic].larger[class] += 1;
+        }
         let size = size as u64;
         self.topics.list[stored].count -= 1;
         self.topics.list[stored].byte_count -= size;
@@ -355,9 +364,11 @@ impl Appender {
                     message_count: topic.count,
                     byte_count: topic.byte_count,
                     request_count: topic.request_count,
+                    larger: topic.larger,
                 });
             }
             (topic.count, topic.byte_count, topic.request_count) = (0, 0, 0);
+            topic.larger = [0; SIZE_ENDS.len()];
         }
         let numbers = self.numbers_object.bind(py);
         numbers.setattr(intern!(py, "last_store_timestamp"), writing.now_ms)?;

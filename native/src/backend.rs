@@ -20,6 +20,7 @@ use crate::later::Later;
 use crate::latency::Steps;
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::pull::Pulls;
+use crate::requests::Requests;
 use crate::results::{self, BurstResult, Pulled};
 use crate::send::Sends;
 use crate::shared::{Burst, FLAG_ONEWAY, Family, Form, Gate, Gates, Identity, Request, Shared};
@@ -34,6 +35,7 @@ pub struct State {
     pub shared: Shared,
     pub put_steps: Steps,
     pub get_steps: Steps,
+    pub requests: Requests,
     guard: Option<Guard>,
     families: Vec<Box<dyn Family>>,
 }
@@ -50,7 +52,7 @@ pub struct Backend {
 impl Backend {
     #[new]
     #[pyo3(signature = (*, store, find_topic, find_authorization, store_host, own_properties, reply_fields, reply_ext,
-        waiting, special_properties, supports_long_poll, permits, put_steps, get_steps, put_took, get_took, guard=None))]
+        waiting, special_properties, supports_long_poll, permits, put_steps, get_steps, put_took, get_took, request_rows, guard=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         store: Bound<'_, PyAny>,
@@ -68,6 +70,7 @@ impl Backend {
         get_steps: Bound<'_, PyAny>,
         put_took: Py<PyAny>,
         get_took: Py<PyAny>,
+        request_rows: Bound<'_, PyAny>,
         guard: Option<(Py<PyAny>, Vec<(i64, Vec<String>)>)>,
     ) -> PyResult<Self> {
         let forgets_grants = Arc::new(AtomicBool::new(false));
@@ -84,6 +87,7 @@ impl Backend {
                 shared,
                 put_steps: Steps::new(&put_steps, put_took)?,
                 get_steps: Steps::new(&get_steps, get_took)?,
+                requests: Requests::new(&request_rows)?,
                 guard,
                 families,
             }),
@@ -194,6 +198,7 @@ fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
         used: results::int(py, position),
         is_slow: PyBool::new(py, true).to_owned().unbind(),
         held_replies: PyBytes::new(py, b"").unbind(),
+        held_answers: PyTuple::empty(py).into_any().unbind(),
         appended: PyList::empty(py).unbind(),
         pulled: PyTuple::empty(py).into_any().unbind(),
         fault: py.None(),
@@ -240,11 +245,13 @@ impl State {
         let replies = std::mem::take(&mut burst.replies);
         let appended = self.end(&mut burst);
         let pulled = results::pulled_if_any(py, &burst.pulled)?;
+        let held_answers = results::answers(py, &mut burst.held_answers)?;
         let result = appended.map(|appended| BurstResult {
             replies: PyBytes::new(py, &replies).unbind(),
             used: results::int(py, used + shift),
             is_slow: PyBool::new(py, is_slow).to_owned().unbind(),
             held_replies: PyBytes::new(py, &burst.held).unbind(),
+            held_answers,
             appended: appended.unbind(),
             pulled,
             fault: fault.map_or_else(|| py.None(), |error| error.into_value(py).into_any()),
@@ -254,12 +261,15 @@ impl State {
         // What comes from nobody are pulls that waited: how long is no latency.
         if !burst.writing.born_host.is_empty() {
             self.took(py, began.elapsed(), requests, &burst.pulled)?;
+        } else {
+            self.requests.forget();
         }
         Ok(result)
     }
 
     /// Count how long what was stored since there were so many requests took, and the pulls that found something.
-    pub fn took(&self, py: Python<'_>, took: Duration, requests: u64, pulled: &[Pulled]) -> PyResult<()> {
+    pub fn took(&mut self, py: Python<'_>, took: Duration, requests: u64, pulled: &[Pulled]) -> PyResult<()> {
+        self.requests.took(took);
         self.put_steps.add(py, took, self.shared.appender.topics.request_count - requests)?;
         self.get_steps.add(py, took, pulled.iter().filter(|result| result.held.is_none()).count() as u64)
     }
@@ -354,6 +364,7 @@ impl State {
         if (request.flag != 0 && request.flag != FLAG_ONEWAY) || i32::try_from(request.opaque).is_err() {
             return Err(Stop::Slow);
         }
+        let (held_bytes, pulled_count) = (burst.held.len(), burst.pulled.len());
         for family in &mut self.families {
             let is_open = match family.gate() {
                 Gate::Sends => burst.gates.sends,
@@ -366,6 +377,11 @@ impl State {
                 Err(Stop::Slow) => {}
                 served => {
                     self.shared.appender.has_called |= !family.is_silent();
+                    let waits = burst.pulled.len() > pulled_count && burst.pulled.last().is_some_and(|pull| pull.held.is_some());
+                    if served.is_ok() && !waits {
+                        let held = (burst.held.len() > held_bytes).then_some(&mut burst.held_answers);
+                        self.requests.note(request.code, request.flag != 0, held);
+                    }
                     return served;
                 }
             }

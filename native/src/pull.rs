@@ -277,7 +277,7 @@ impl Pulls {
         let hold_ms = if timeout_ms.is_missing() { 0 } else { timeout_ms.number().ok_or(Stop::Slow)? };
         let authorization = self.authorizations.get(key).ok_or(Stop::Slow)?;
         burst.replies.truncate(start);
-        let held = HeldFrame { frame: request.frame.to_vec(), hold_ms: hold_ms.clamp(0, HOLD_MS_MAX) };
+        let held = HeldFrame { frame: request.frame.to_vec(), hold_ms: hold_ms.clamp(0, HOLD_MS_MAX), code: request.code };
         burst.pulled.push(Pulled {
             authorization: authorization.object.clone_ref(burst.writing.py),
             queue_id: asked.queue_id,

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyTuple};
 
 use crate::appender::{Appender, TopicTotal};
+use crate::requests::Answers;
 
 /// What became of a burst.
 #[pyclass(frozen, get_all, module = "aerobee_native")]
@@ -15,6 +16,7 @@ pub struct BurstResult {
     pub used: Py<PyInt>,
     pub is_slow: Py<PyBool>,
     pub held_replies: Py<PyBytes>,
+    pub held_answers: Py<PyAny>, // a list, or the empty tuple
     pub appended: Py<PyList>,
     pub pulled: Py<PyAny>, // a list, or the empty tuple
     pub fault: Py<PyAny>,  // None: nothing failed
@@ -58,7 +60,8 @@ pub fn int<'py>(py: Python<'py>, value: impl IntoPyObject<'py, Target = PyInt, O
 /// What was stored of one topic.
 pub fn appended<'py>(appender: &Appender, py: Python<'py>, total: &TopicTotal) -> PyResult<Bound<'py, PyTuple>> {
     let topic = &appender.topics.list[total.topic].py_name;
-    (topic, total.message_count, total.byte_count, total.request_count).into_pyobject(py)
+    let larger = if total.larger.iter().all(|count| *count == 0) { PyTuple::empty(py) } else { PyTuple::new(py, total.larger)? };
+    (topic, total.message_count, total.byte_count, total.request_count, larger).into_pyobject(py)
 }
 
 /// What becomes a PullResult.
@@ -79,11 +82,12 @@ pub struct Pulled {
 pub struct HeldFrame {
     pub frame: Vec<u8>,
     pub hold_ms: i64,
+    pub code: i64,
 }
 
 impl Pulled {
     pub fn result(&self, py: Python<'_>) -> PyResult<Py<PullResult>> {
-        let held = self.held.as_ref().map(|held| (PyBytes::new(py, &held.frame), held.hold_ms));
+        let held = self.held.as_ref().map(|held| (PyBytes::new(py, &held.frame), held.hold_ms, held.code));
         let result = PullResult {
             authorization: self.authorization.clone_ref(py),
             queue_id: int(py, self.queue_id),
@@ -124,6 +128,15 @@ impl Pulled {
 /// The same, or the empty tuple, which costs no object: most bursts are of sends.
 pub fn pulled_if_any(py: Python<'_>, results: &[Pulled]) -> PyResult<Py<PyAny>> {
     Ok(if results.is_empty() { PyTuple::empty(py).into_any().unbind() } else { pulled(py, results)?.into_any().unbind() })
+}
+
+/// Answers as a list of (code, how many), or the empty tuple, which costs no object: mostly there are none.
+pub fn answers(py: Python<'_>, answers: &mut Answers) -> PyResult<Py<PyAny>> {
+    Ok(if answers.is_empty() {
+        PyTuple::empty(py).into_any().unbind()
+    } else {
+        PyList::new(py, answers.take())?.into_any().unbind()
+    })
 }
 
 /// Results of pulls as a list.

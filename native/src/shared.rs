@@ -11,6 +11,7 @@ use crate::binary_header;
 use crate::field::{Fields, Name, Value};
 use crate::guard::Asked;
 use crate::outcome::{Outcome, Stop};
+use crate::requests::Answers;
 use crate::results::Pulled;
 use crate::window::Window;
 use crate::text::{NameSet, Properties, java_hash_from, write_decimal};
@@ -104,6 +105,8 @@ pub struct Burst<'py> {
     holds_all: bool,
     pub replies: Vec<u8>,
     pub held: Vec<u8>,
+    /// Those in `held`.
+    pub held_answers: Answers,
     pub pulled: Vec<Pulled>,
     pub pulled_bytes: usize,
 }
@@ -219,6 +222,7 @@ impl Shared {
             holds_all: self.permit(HOLDS_AT) == HOLDS_ALL,
             replies: std::mem::take(&mut self.scratch.replies),
             held: Vec::new(),
+            held_answers: Answers::default(),
             pulled: Vec::new(),
             pulled_bytes: 0,
         })

@@ -450,6 +450,7 @@ impl Sockets {
                 let (took, stored) = (began.elapsed(), state.shared.appender.topics.request_count - requests);
                 let counted = state.put_steps.add(py, took, stored);
                 counted.and(state.get_steps.add(py, took, run.found_count - found))?;
+                state.requests.took(took);
                 run.is_over |= state.shared.appender.has_called
                     || state.shared.appender.unwritten_entry_count() >= INDEX_ENTRIES_MAX;
             } else {
@@ -568,6 +569,7 @@ impl Sockets {
         if let Some(fault) = fault {
             burst.replies.truncate(start);
             burst.held.clear();
+            burst.held_answers.take();
             burst.pulled.clear();
             self.tell(run, token, FAULT, fault.into_value(py).into_any())?;
             return Ok(false);
@@ -576,7 +578,8 @@ impl Sockets {
             run.outgoing.push((token, start, burst.replies.len()));
         }
         if !burst.held.is_empty() {
-            run.held.append((&served.connection, PyBytes::new(py, &burst.held)))?;
+            let answers = results::answers(py, &mut burst.held_answers)?;
+            run.held.append((&served.connection, PyBytes::new(py, &burst.held), answers))?;
             burst.held.clear();
         }
         run.take_pulled(token, &served.connection, &mut burst.pulled);

@@ -9,6 +9,14 @@ use pyo3::types::{PyString, PyTuple};
 use crate::text::{java_hash_from, positive};
 use crate::window::Window;
 
+/// Sizes of records, bytes: a larger one is counted behind the last of these that it exceeds (broker/metrics.py).
+pub const SIZE_ENDS: [usize; 6] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
+
+/// Where a record of that size is counted; None: most are no larger than the first.
+pub fn size_class(size: usize) -> Option<usize> {
+    if size <= SIZE_ENDS[0] { None } else { SIZE_ENDS.iter().rposition(|end| size > *end) }
+}
+
 /// Topics and queues, which are named by their numbers in these lists.
 #[derive(Default)]
 pub struct Topics {
@@ -101,6 +109,7 @@ pub struct Topic {
     pub count: u64,
     pub byte_count: u64,
     pub request_count: u64,
+    pub larger: [u64; SIZE_ENDS.len()],
 }
 
 impl Topic {
@@ -121,6 +130,7 @@ impl Topic {
             count: 0,
             byte_count: 0,
             request_count: 0,
+            larger: [0; SIZE_ENDS.len()],
         })
     }
 

@@ -76,6 +76,7 @@ def compare(
         if results[0] != results[1]:
             names = (
                 "replies", "used", "slow", "held", "appended", "pulled", "fault", "told", "released", "end", "written",
+                "answered", "held answers",
             )  # fmt: skip
             differing = [
                 f"{name}: {left!r:.3000} and {right!r:.3000}"
@@ -111,7 +112,7 @@ def compare_sockets(
     host: str,
 ) -> None:
     """Give native sockets what the backends have served, and the frame that they left to the handlers. Raises Disagreement."""
-    replies, used, slow, held, appended, _, fault, _, _, end, written = result
+    replies, used, slow, held, appended, _, fault, _, _, end, written, answered, held_answers = result
     assert fault is None, "nobody fails where sockets are compared"
     left = next(cut_frames(data[used:]), b"") if slow else b""
     if len(left) < 8:
@@ -120,6 +121,7 @@ def compare_sockets(
         return
     expected = {
         "replies": replies, "rest": left, "held": held, "appended": appended, "end": end, "written": written,
+        "answered": answered, "held answers": held_answers,
     }  # fmt: skip
     found = sockets.serve(data[position:used] + left, born_host, gates, host)
     if found != expected:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.fastpath.choice import NATIVE
+from aerobee.broker.metrics import SIZE_ENDS
 from tests.fuzz.fastpath_guarded import AccessWorld
 from tests.fuzz.fastpath_worlds import Twin
 
@@ -76,6 +77,8 @@ class _Exchange:
         self._rest = b""
         self._held = b""
         self._appended: dict[str, list[int]] = {}
+        self._held_answers: collections.Counter[int] = collections.Counter()
+        twin._answered()
 
     def _connect(self, born_host: bytes) -> tuple[socket.socket, int]:
         ours, theirs = socket.socketpair()
@@ -101,9 +104,14 @@ class _Exchange:
             "replies": bytes(self._replies),
             "rest": self._rest,
             "held": self._held,
-            "appended": sorted((topic, *counts) for topic, counts in self._appended.items()),
+            "appended": [
+                (topic, *counts[:3], tuple(counts[3:]) if any(counts[3:]) else ())
+                for topic, counts in sorted(self._appended.items())
+            ],
             "end": twin.seen_end,
             "written": b"" if start == twin.seen_end else twin.appended(start),
+            "answered": twin._answered(),
+            "held answers": sorted(self._held_answers.items()),
         }
 
     def _next_turn(self) -> int:
@@ -137,10 +145,14 @@ class _Exchange:
             twin.fast_path._count(turns.appended)
         for connection, results in turns.pulled:
             twin.fast_path._note(results, connection)
-        for topic, *counts in turns.appended:
-            before = self._appended.get(topic, [0, 0, 0])
-            self._appended[topic] = [sum(pair) for pair in zip(before, counts, strict=True)]
-        self._held += b"".join(frames for _, frames in turns.held)
+        none_larger = [0] * len(SIZE_ENDS)
+        for topic, *counts, larger in turns.appended:
+            before = self._appended.get(topic, [0, 0, 0, *none_larger])
+            after = [*counts, *(larger or none_larger)]
+            self._appended[topic] = [sum(pair) for pair in zip(before, after, strict=True)]
+        self._held += b"".join(frames for _, frames, _ in turns.held)
+        for _, _, answers in turns.held:
+            self._held_answers.update(dict(answers))
         for _, kind, what in turns.events:
             assert kind == DATA, what
             self._rest += what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.peer import Peer
+from aerobee.remoting.request_stats import FAST_ROW_COUNT, ROW_NUMBERS
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.queue_table import AnyQueue
 from aerobee.store.stored_message import StoredMessage
@@ -180,6 +182,7 @@ class Twin(Sending):
             takes_pulls=takes_pulls,
             host=host,
         )
+        answered = self._answered()
         if result.appended:
             self.fast_path._count(result.appended)
         self.fast_path._note(result.pulled, self.connection)  # type: ignore[arg-type]
@@ -190,10 +193,22 @@ class Twin(Sending):
         start, self.seen_end = self.seen_end, self.store.log.end
         written = b"" if start == self.seen_end else self.appended(start)
         fault = result.fault if result.fault is None else (type(result.fault), str(result.fault))
+        appended = sorted((*each[:4], tuple(each[4])) for each in result.appended)
         return (
-            result.replies, result.used, result.is_slow, result.held_replies, sorted(result.appended), pulled, fault, told,
-            released, self.seen_end, written,
+            result.replies, result.used, result.is_slow, result.held_replies, appended, pulled, fault, told,
+            released, self.seen_end, written, answered, sorted(result.held_answers),
         )  # fmt: skip
+
+    def _answered(self) -> list[int]:
+        """By row of RequestStats, what was answered since the last call: counted by native code, or still to be."""
+        rows, waiting = self.requests.fast_rows, self.requests.fast_answered
+        numbers = [
+            sum(rows[row * ROW_NUMBERS : (row + 1) * ROW_NUMBERS - 1]) + waiting.get(row, 0)
+            for row in range(FAST_ROW_COUNT)
+        ]
+        rows[:] = array("q", bytes(8 * len(rows)))
+        waiting.clear()
+        return numbers
 
     def appended(self, start: int) -> bytes:
         return b"".join(
@@ -262,6 +277,7 @@ class HandlerTwin(Twin):
         reply: RemotingCommand,
         end_offset: int,
         *,
+        request_code: int,
         wants_to_wait: bool = True,
         level: AckLevel | None = None,
     ) -> RemotingCommand | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,11 +15,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
+from aerobee.clock import SystemClock
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import Controller
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.route_table import BrokerIdentity, Registration
 from aerobee.nameserver.server import NameServer
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
 from aerobee.testing import LocalCluster
 from tests.integration.databases import free_port
 from tests.waiting import wait_until
@@ -262,3 +268,74 @@ async def test_a_controller_shows_the_quorum_and_its_groups(tmp_path: Path) -> N
     ]
     assert of(found, "aerobee_controller_is_leader", controller_group="quorum", controller_id="n0") == [1.0]
     assert of(found, "aerobee_controller_voters") == [1.0]
+
+
+@pytest.mark.parametrize("fast_path", ["python", "native"])
+async def test_requests_and_sizes_are_counted_under_rocketmqs_names(
+    fast_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AEROBEE_FAST_PATH", fast_path)
+    async with LocalCluster(broker_config=METRICS) as cluster:
+        await cluster.create_topic("parcels", queues=1)
+        sizes = (10, 3_000, 700_000)
+        async with cluster.producer() as producer:
+            for size in sizes:
+                await producer.send(Message("parcels", random.randbytes(size)))
+            await producer.send_batch([Message("parcels", random.randbytes(size)) for size in (10, 2_000)])
+        client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+        refused = await client.invoke(cluster.broker().address, RemotingCommand(RequestCode.PULL_MESSAGE, {}))
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        await client.close()
+        found = await numbers(cluster)
+    parcels = {"topic": "parcels", "message_type": "normal", "is_system": "false", "node_type": "broker"}
+    assert of(found, "rocketmq_message_size_count", **parcels) == [5.0]
+    (total,) = of(found, "rocketmq_throughput_in_total", **parcels)
+    assert of(found, "rocketmq_message_size_sum", **parcels) == [total]
+    for end, within in (("1024.0", 2), ("4096.0", 4), ("524288.0", 4), ("1048576.0", 5), ("4194304.0", 5)):
+        assert of(found, "rocketmq_message_size_bucket", le=end, **parcels) == [within], end
+    sends = {"protocol_type": "remoting", "is_long_polling": "false", "result": "success"}
+    for code, times in (("send_message_v2", 3), ("send_batch_message", 1)):
+        labels = {**sends, "request_code": code, "response_code": "success"}
+        assert of(found, "rocketmq_rpc_latency_count", **labels) == [times]
+        (sum_ms,) = of(found, "rocketmq_rpc_latency_sum", **labels)
+        assert 0 < sum_ms < 60_000
+        assert of(found, "rocketmq_rpc_latency_bucket", le="+Inf", **labels) == [times]
+        assert len(of(found, "rocketmq_rpc_latency_bucket", **labels)) == 10
+    pulls = {**sends, "request_code": "pull_message", "response_code": "system_error"}
+    assert of(found, "rocketmq_rpc_latency_count", **pulls) == [1.0]
+    for processor in ("send", "async_put", "pull", "lite_pull", "ack", "admin", "reply", "consumer_manager"):
+        assert of(found, "rocketmq_processor_watermark", processor=processor) == [0.0]
+
+
+@pytest.mark.parametrize("fast_path", ["python", "native"])
+async def test_answers_that_wait_are_counted_when_they_leave(
+    fast_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AEROBEE_FAST_PATH", fast_path)
+    async with LocalCluster(broker_config=METRICS, store_config={"flush_disk_type": "SYNC_FLUSH"}) as cluster:
+        await cluster.create_topic("late", queues=1)
+
+        async def take(message: ReceivedMessage) -> None: ...
+
+        async with cluster.push_consumer("waiters", subscriptions={"late": "*"}, handler=take, config=FIRST):
+            await wait_until(lambda: cluster.broker().held.count > 0, "a pull waits")
+            async with cluster.producer() as producer:
+                await producer.send(Message("late", b"x"))
+
+            async def counted() -> bool:
+                found = await numbers(cluster)
+                waited = {
+                    "request_code": "pull_message",
+                    "is_long_polling": "true",
+                    "response_code": "success",
+                }
+                sent = {"request_code": "send_message_v2", "is_long_polling": "false"}
+                return (
+                    sum(of(found, "rocketmq_rpc_latency_count", **waited)) >= 1
+                    and sum(of(found, "rocketmq_rpc_latency_count", **sent)) == 1
+                )
+
+            deadline = time.monotonic() + 60
+            while not await counted():
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)

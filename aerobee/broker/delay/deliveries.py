@@ -50,8 +50,8 @@ class Deliveries:
         )
         appended = result.appended
         if appended:
-            for topic, message_count, byte_count, _ in appended:
-                self._stats.topic_put(topic, message_count, byte_count)
+            for topic, message_count, byte_count, _, larger in appended:
+                self._stats.topic_put(topic, message_count, byte_count, larger=larger)
             store.burst_done()
         return result
 

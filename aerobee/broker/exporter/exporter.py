@@ -19,6 +19,7 @@ from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.http_server import HttpServer
 from aerobee.remoting.loop_watch import LoopWatch
+from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
 
 
@@ -54,6 +55,7 @@ class Exporter:
         replication: Callable[[], ReplicationState],
         features: Iterable[Feature],
         watch: LoopWatch,
+        requests: RequestStats,
         out_of_sync: Callable[[], str] | None = None,
     ) -> None:
         """The broker has started: show its numbers, measure lag, be ready when nothing speaks against it.
@@ -80,7 +82,9 @@ class Exporter:
             clock=parts.clock,
             interval_s=lambda: parts.live.value.metrics_lag_interval_millis / 1000,
         )
-        self._shown = BrokerFamilies(parts, self._lags, replication=replication, watch=watch)
+        self._shown = BrokerFamilies(
+            parts, self._lags, replication=replication, watch=watch, requests=requests
+        )
         for name, check in broker_checks(parts.store, parts.role, registration, replication):
             self.health.check(name, check)
         if out_of_sync is not None:

@@ -18,7 +18,8 @@ from aerobee.broker.consumer.group_table import is_system_group
 from aerobee.broker.exporter.lag_families import OTHER, group_families, lag_families
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import replication_families
-from aerobee.broker.metrics import Kind, Labels, Latency, Metric, Value
+from aerobee.broker.exporter.request_families import request_families
+from aerobee.broker.metrics import SIZE_ENDS, Kind, Labels, Latency, Metric, Sizes, Value
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.producer_registry import ClientChannel
 from aerobee.broker.replication.replication import ReplicationState
@@ -38,9 +39,11 @@ from aerobee.monitoring.exposition import (
 )
 from aerobee.remoting.json_header import LANGUAGE_NAMES
 from aerobee.remoting.loop_watch import LoopWatch
+from aerobee.remoting.request_stats import RequestStats
 
 # Our name -> RocketMQ's.
 ROCKETMQ_NAMES = {
+    "message_size": "rocketmq_message_size",
     "messages_in": "rocketmq_messages_in_total",
     "bytes_in": "rocketmq_throughput_in_total",
     "messages_out": "rocketmq_messages_out_total",
@@ -58,8 +61,8 @@ ROCKETMQ_NAMES = {
 }
 SAMPLES_A_SLICE = 256
 _STORAGE = label_text({"storage_type": "local", "storage_medium": "disk"})
-_KINDS = {Kind.COUNTER: COUNTER, Kind.GAUGE: GAUGE, Kind.LATENCY: HISTOGRAM}
-_ENDINGS = {Kind.COUNTER: "_total", Kind.GAUGE: "", Kind.LATENCY: "_seconds"}
+_KINDS = {Kind.COUNTER: COUNTER, Kind.GAUGE: GAUGE, Kind.LATENCY: HISTOGRAM, Kind.SIZES: HISTOGRAM}
+_ENDINGS = {Kind.COUNTER: "_total", Kind.GAUGE: "", Kind.LATENCY: "_seconds", Kind.SIZES: "_bytes"}
 # Doublings from 7.6 us to 32 s: where buckets of Latency end too.
 _ENDS_S = tuple(2.0**exponent for exponent in range(-17, 6))
 
@@ -76,11 +79,13 @@ class BrokerFamilies:
         *,
         replication: Callable[[], ReplicationState],
         watch: LoopWatch,
+        requests: RequestStats,
     ) -> None:
         self._parts = parts
         self._lags = lags
         self._replication = replication
         self._watch = watch
+        self._requests = requests
         self._common = ""
         self._texts: dict[tuple[str, Labels], str] = {}
         self._shown: frozenset[str] = frozenset()
@@ -109,6 +114,7 @@ class BrokerFamilies:
         yield from _delays(parts, common)
         yield from replication_families(parts, self._replication(), common)
         yield from _connections(parts, common)
+        yield from request_families(self._requests, parts.ack, common)
         if parts.role.role in (Role.MASTER, Role.ACTING):  # a slave's copy would be counted twice
             yield from _dead_letters(parts, common)
         for metric in parts.stats.registry.metrics():
@@ -145,14 +151,24 @@ class BrokerFamilies:
             text = texts.get((metric.name, labels))
             if text is None:
                 text = texts[metric.name, labels] = self._text(metric, labels)
-            yield text, _histogram(value) if isinstance(value, Latency) else value
+            if isinstance(value, Latency):
+                yield text, _histogram(value)
+            elif isinstance(value, Sizes):
+                yield (
+                    text,
+                    Histogram(
+                        tuple(zip(map(float, SIZE_ENDS), value.within(), strict=True)), value.count, value.sum
+                    ),
+                )
+            else:
+                yield text, value
 
     def _text(self, metric: Metric, labels: Labels) -> str:
         topics, named = self._parts.topics, dict(zip(metric.labels, labels, strict=True))
         topic = named.get("topic")
         if topic is not None:
             named["is_system"] = _boolean(topics.is_system(topic))
-            if metric.name in ("messages_in", "bytes_in"):
+            if metric.name in ("messages_in", "bytes_in", "message_size"):
                 config = topics.get(topic)
                 kind = config.attributes.get(TYPE_ATTRIBUTE, NORMAL) if config is not None else NORMAL
                 named["message_type"] = kind.lower()
@@ -164,16 +180,21 @@ class BrokerFamilies:
         """Topics that are shown by themselves, the rest summed under OTHER: a monitoring system pays for every series."""
         place = metric.labels.index("topic")
         rest: dict[Labels, int | float] = {}
+        sizes: dict[Labels, Sizes] = {}
         for labels, value in metric.read():
             topic = labels[place]
             if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 continue  # a message that comes again is no further message
             if isinstance(value, Latency) or topic in self._shown:
                 yield labels, value
+                continue
+            summed = (*labels[:place], OTHER, *labels[place + 1 :])
+            if isinstance(value, Sizes):
+                sizes[summed] = sizes[summed] + value if summed in sizes else value
             else:
-                summed = (*labels[:place], OTHER, *labels[place + 1 :])
                 rest[summed] = rest.get(summed, 0) + value
         yield from rest.items()
+        yield from sizes.items()
 
 
 def _broker(parts: BrokerParts, watch: LoopWatch, common: str) -> Iterator[Family]:

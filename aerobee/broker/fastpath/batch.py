@@ -17,7 +17,9 @@ from aerobee.broker.fastpath.request import (
 )
 from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.fastpath.topic import SMALL_BYTES
 from aerobee.remoting.codes import RequestCode
+from aerobee.store.stored_message import record_sizes
 
 _SIZE_BYTES = 2  # of a properties text's length
 
@@ -76,6 +78,10 @@ class Batches:
         except NO_ROOM as error:
             raise NotOrdinary from error
         shared.count(topic, count, end - offsets[0])
+        if end - offsets[0] > SMALL_BYTES:
+            for size in record_sizes(offsets, end):
+                if size > SMALL_BYTES:
+                    topic.note_size(size)
         topic.request_count += 1
         return queue, first, shared.message_ids(offsets), unique_key, waits, ""
 

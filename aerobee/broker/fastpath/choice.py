@@ -162,6 +162,7 @@ def make_native(
         get_steps=memoryview(settings.get_steps).cast("B"),
         put_took=settings.put_took,
         get_took=settings.get_took,
+        request_rows=memoryview(settings.request_rows).cast("B"),
         guard=None
         if settings.guard is None
         else (settings.guard.find_grant, list(settings.guard.fields.items())),

@@ -35,6 +35,7 @@ from aerobee.message import (
     java_hash,
 )
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.delivery_mark import delivery_mark
 from aerobee.store.message_store import MessageStore
 
@@ -58,7 +59,7 @@ class PythonDelivery:
         store_host: bytes,
         waiting: Container[tuple[str, int]],
     ) -> None:
-        latency = Latency()  # nobody waits for a delivery
+        latency, requests = Latency(), RequestStats()  # nobody waits for a delivery
         settings = BackendSettings(
             store=store,
             find_topic=find_topic,
@@ -75,6 +76,8 @@ class PythonDelivery:
             get_steps=latency.steps,
             put_took=latency.add,
             get_took=latency.add,
+            request_rows=requests.fast_rows,
+            answered=requests.fast_answered,
         )
         self._shared = Shared(settings)
         self._store_host = store_host

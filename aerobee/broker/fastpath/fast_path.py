@@ -50,6 +50,7 @@ from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
 from aerobee.clock import Clock, SystemClock
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
+from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.direct import Received
@@ -57,6 +58,7 @@ from aerobee.remoting.frame import PREFIX_BYTES
 from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch
 from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Peer
+from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
 
 LINGER_S = 0.001  # while somebody copies the log: for so long turns may be told as one
@@ -77,6 +79,7 @@ class FastPath:
         consumers: ConsumerRegistry,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
+        requests: RequestStats,
         ack: AckPolicy,
         overload: Overload,
         held: HeldPulls,
@@ -105,7 +108,7 @@ class FastPath:
         # Their queue ids are not those of the store: handlers translate (static_topic/).
         self._static = mappings or QueueMappings(file=None, clock=clock)
         self._offsets = offsets
-        self._stats = stats
+        self._stats, self._requests = stats, requests
         self._topic_put, self._burst_done = stats.topic_put, store.burst_done
         self._ack = ack
         self._overload = overload
@@ -184,14 +187,21 @@ class FastPath:
             requests = 0
             if appended:
                 self._burst_done()
-                for topic, message_count, byte_count, request_count in appended:
+                for topic, message_count, byte_count, request_count, larger in appended:
                     requests += request_count
-                    self._topic_put(topic, message_count, byte_count, request_count)
+                    self._topic_put(topic, message_count, byte_count, request_count, larger)
             if result.held_replies:
-                self._ack.hold(connection, self._store.log.end, result.held_replies)
+                self._ack.hold(
+                    connection,
+                    self._store.log.end,
+                    result.held_replies,
+                    result.held_answers,
+                    started,
+                )
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
             if not self._backend_times:
+                self._requests.took(elapsed_s)
                 if EXACT_S <= elapsed_s < STEPPED_S:  # counted as Latency.add() does, without its call
                     step = int(elapsed_s * STEPS_A_S)
                     if requests:
@@ -253,7 +263,7 @@ class FastPath:
         began = self._monotonic()
         if fault is not None:
             self._give_up(fault)
-            for connection, _ in held:
+            for connection, _, _ in held:
                 connection.failed(fault)  # nobody can say when they are durable: the log's end is not known
             held = []
         if appended:
@@ -262,9 +272,9 @@ class FastPath:
             except Exception:
                 # What was served stays served, and the connections have more than that to be told.
                 _LOG.exception("turns of connections were not noted to their end")
-        for connection, frames in held:
+        for connection, frames, answers in held:
             try:
-                self._ack.hold(connection, self._store.log.end, frames)
+                self._ack.hold(connection, self._store.log.end, frames, answers)
             except Exception as error:
                 connection.failed(error)
         for connection, results in pulled:
@@ -310,7 +320,9 @@ class FastPath:
         elapsed_s: float,
     ) -> None:
         """Say what held the loop: the largest part of a turn. Native code does not say from where sends came."""
-        topic, messages, size, requests = max(appended, key=lambda each: each[2], default=("", 0, 0, 0))
+        topic, messages, size, requests, _ = max(
+            appended, key=lambda each: each[2], default=("", 0, 0, 0, ())
+        )
         peer, results = max(pulled, key=lambda each: len(each[1]), default=(None, ()))
         if peer is None or requests > len(results):
             self._watch.note_turn(
@@ -338,7 +350,10 @@ class FastPath:
             _LOG.exception("the fast path could not answer %d pulls that waited", len(pulls))
             return pulls
         replies: dict[Peer, list[bytes]] = {}
+        if not self._backend_times:
+            self._requests.fast_answered.clear()  # the burst is the end of them: what they took are waits
         for pull, result, reply in answered:
+            self._held.answered(pull, ResponseCode.SUCCESS)
             group, topic = result.authorization.group, result.authorization.topic
             self._stats.group_get(group, topic, result.message_count, result.byte_count)
             self._offsets.note_pull(group, topic, result.queue_id, result.next_offset)
@@ -419,6 +434,8 @@ class FastPath:
             get_steps=self._get_steps,
             put_took=self._put_took,
             get_took=self._get_took,
+            request_rows=self._requests.fast_rows,
+            answered=self._requests.fast_answered,
             guard=None if self._access is None else self._access.settings,
         )
         return self.choice.make(settings, later=self._later, transactions=self._transactions)
@@ -484,6 +501,7 @@ class _ClosedBackend:
     ) -> BurstResult:
         result = NothingServed()
         result.replies = result.held_replies = b""
+        result.held_answers = ()
         result.used, result.is_slow, result.fault = position, False, None
         result.appended = result.pulled = ()
         return result

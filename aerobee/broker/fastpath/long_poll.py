@@ -36,7 +36,7 @@ class LongPolls:
     ) -> None:
         """Hold a pull for a message at its offset; with no room for it, or while the broker stops, answer it at once."""
         held, topic = self._held, authorization.topic
-        frame, hold_ms = waits
+        frame, hold_ms, code = waits
         pull = HeldPull(
             peer,
             frame,
@@ -47,6 +47,7 @@ class LongPolls:
             authorization.tag_codes,
             authorization.accept,
             self._resume,
+            code,
         )
         if held.is_full_for(peer):
             pull.resume(pull)

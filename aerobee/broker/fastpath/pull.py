@@ -94,7 +94,7 @@ class Pulls:
         has_filter = authorization.accept is None or authorization.program is not None
         if self._supports_long_poll and flags & SUSPEND and has_filter and offset == high > 0:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
-            held = (request.frame, hold_ms)
+            held = (request.frame, hold_ms, request.code)
             return b"", _result(authorization, queue_id, offset, commit, 0, 0, held)
         if not low <= offset < high or store.warmer.is_cold(queue, offset):
             raise ValueError

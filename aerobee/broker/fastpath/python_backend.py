@@ -41,6 +41,7 @@ from aerobee.broker.fastpath.shared import PREFIXES, Shared, frame_prefix
 from aerobee.broker.fastpath.transaction import Transactions
 from aerobee.remoting.binary_header import decode_binary_header
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION, SerializeType
+from aerobee.remoting.request_stats import FAST_CODES, Answers
 
 if TYPE_CHECKING:
     from aerobee.broker.fastpath.guard import Guard
@@ -50,6 +51,7 @@ _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize
 _unpack_words, _loads = _WORDS.unpack_from, orjson.loads
 _header_of = itemgetter("code", "flag", "opaque", "extFields")
 _BINARY = SerializeType.ROCKETMQ.value
+FAST_ROWS = {code: 2 * number for number, code in enumerate(FAST_CODES)}
 _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 Serve = Callable[[Request], Answer | None]
@@ -66,7 +68,7 @@ class PythonBackend:
         transactions: TransactionSettings | None = None,
     ) -> None:
         self._shared = shared = Shared(settings)
-        self._permits = settings.permits
+        self._permits, self._answered = settings.permits, settings.answered
         self._request = Request()
         self._families: list[Family] = []
         # By which gates are open (1 sends, 2 pulls): by request code, how its families serve.
@@ -120,6 +122,7 @@ class PythonBackend:
     ) -> BurstResult:
         """As Backend.burst."""
         shared, request, guard, is_slow = self._shared, self._request, self._guard, False
+        answered = self._answered
         shared.begin(born_host, now_ms)
         request.data = data
         at, size = position, len(data)
@@ -183,7 +186,16 @@ class PythonBackend:
                         text = (PREFIXES[length] if length < 4096 else frame_prefix(length)) + text
                     else:
                         text = shared.binary_reply(command, queue, queue_offset, message_ids, unique_key)
-                    (shared.held if waits else shared.replies).append(text)
+                    if waits:
+                        shared.held.append(text)
+                        shared.held_answers[code] = shared.held_answers.get(code, 0) + 1
+                    else:
+                        shared.replies.append(text)
+                        row = FAST_ROWS[code]
+                        answered[row] = answered.get(row, 0) + 1
+                elif answer is not None or not shared.pulled or shared.pulled[-1].held is None:
+                    row = FAST_ROWS[code] + (flag != 0)
+                    answered[row] = answered.get(row, 0) + 1
                 at = end
         except Exception as error:
             return self._end(end, False, error)
@@ -194,12 +206,14 @@ class PythonBackend:
         shared = self._shared
         self._request.data = b""
         frames = held_frames = b""
+        held_answers: Answers = ()
         if replies := shared.replies:
             frames = "".join(replies).encode("latin-1")
             replies.clear()
         if held := shared.held:
             held_frames = "".join(held).encode("latin-1")
             held.clear()
+            held_answers, shared.held_answers = tuple(shared.held_answers.items()), {}
         pulled: Sequence[PullResult] = ()
         if shared.pulled:
             pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
@@ -220,6 +234,7 @@ class PythonBackend:
         result.used = used
         result.is_slow = is_slow
         result.held_replies = held_frames
+        result.held_answers = held_answers
         result.appended = appended
         result.pulled = pulled
         result.fault = fault

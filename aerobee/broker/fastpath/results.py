@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from aerobee.broker.fastpath.seam import Appended, Authorization, HeldFrame
 from aerobee.broker.fastpath.seam import PullResult as AnyPullResult
+from aerobee.remoting.request_stats import Answers
 
 
 class AppendedFields(NamedTuple):
@@ -16,6 +17,7 @@ class AppendedFields(NamedTuple):
     message_count: int
     byte_count: int
     request_count: int
+    larger: Sequence[int]
 
 
 class PullResult:
@@ -38,12 +40,13 @@ class PullResult:
 class BurstResult:
     """seam.BurstResult. Made as PullResult."""
 
-    __slots__ = ("appended", "fault", "held_replies", "is_slow", "pulled", "replies", "used")
+    __slots__ = ("appended", "fault", "held_answers", "held_replies", "is_slow", "pulled", "replies", "used")
 
     replies: bytes
     used: int
     is_slow: bool
     held_replies: bytes
+    held_answers: Answers
     appended: Sequence[Appended]
     pulled: Sequence[AnyPullResult]
     fault: BaseException | None

@@ -13,11 +13,12 @@ from typing import Protocol
 
 from aerobee.broker.filter.program import Program
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.request_stats import Answers
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 17
+FAST_PATH_VERSION = 18
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -43,11 +44,12 @@ class Authorization:
     program: Program | None = None
 
 
-# What a burst has stored of one topic: topic, messages, bytes of their records, requests.
-Appended = tuple[str, int, int, int]
+# What a burst has stored of one topic: topic, messages, bytes of their records, requests, and how many records are larger than
+# each of metrics.SIZE_ENDS and no larger than the next; empty when none is.
+Appended = tuple[str, int, int, int, Sequence[int]]
 
-# The frame of a pull that waits for the next message of its queue, and for how many ms it may be held.
-HeldFrame = tuple[bytes, int]
+# The frame of a pull that waits for the next message of its queue, for how many ms it may be held, and its code.
+HeldFrame = tuple[bytes, int, int]
 
 
 class PullResult(Protocol):
@@ -104,6 +106,11 @@ class BurstResult(Protocol):
     @property
     def held_replies(self) -> bytes:
         """Encoded frames to be sent when the log is durable up to its present end."""
+        ...
+
+    @property
+    def held_answers(self) -> Answers:
+        """Those in `held_replies`."""
         ...
 
     @property
@@ -238,6 +245,10 @@ class BackendSettings:
     get_steps: array[int]
     put_took: Callable[[float, int], None]
     get_took: Callable[[float, int], None]
+    # RequestStats.fast_rows, where the native backend counts, and .fast_answered, where the Python one says what its shell is to
+    # count: requests that were answered, but not those of `held_answers`.
+    request_rows: array[int]
+    answered: dict[int, int]
     guard: GuardSettings | None = None  # None: nothing is asked of anybody
 
 

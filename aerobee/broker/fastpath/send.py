@@ -22,6 +22,7 @@ from aerobee.broker.fastpath.request import (
     read_pairs,
 )
 from aerobee.broker.fastpath.shared import Shared
+from aerobee.broker.fastpath.topic import SMALL_BYTES
 from aerobee.broker.property_names import TIMER_REQUESTS
 from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX
 from aerobee.remoting.codes import RequestCode
@@ -109,7 +110,10 @@ class Sends:
         if not topic.count:
             shared.touched.append(topic)
         topic.count += 1
-        topic.byte_count += shared.log.end - offset
+        size = shared.log.end - offset
+        topic.byte_count += size
+        if size > SMALL_BYTES:
+            topic.note_size(size)
         topic.request_count += 1
         return (
             queue, queue_offset, f"{shared.store_host_hex}{offset:016X}", unique_key, waits, "",

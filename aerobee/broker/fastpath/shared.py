@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from aerobee.broker.fastpath.permits import HOLDS
 from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number, wants_to_wait
 from aerobee.broker.fastpath.seam import Appended, BackendSettings, PullResult
-from aerobee.broker.fastpath.topic import FastQueue, FastTopic
+from aerobee.broker.fastpath.topic import SMALL_BYTES, FastQueue, FastTopic
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.store.consume_queue import ConsumeQueue
@@ -47,6 +47,7 @@ class Shared:
         self.replies: list[str] = []  # to sends, as Latin-1 text
         self.parts: list[bytes] = []  # replies to pulls, and to the sends before them
         self.held: list[str] = []
+        self.held_answers: dict[int, int] = {}  # those in `held`, by request code
         self.pulled: list[PullResult] = []
         self.pulled_bytes = 0
         self.touched: list[FastTopic] = []  # those in which something was stored
@@ -81,8 +82,11 @@ class Shared:
         appended: list[Appended] = []
         for topic in self.touched:
             if count := topic.count:
-                appended.append((topic.name, count, topic.byte_count, topic.request_count))
+                appended.append(
+                    (topic.name, count, topic.byte_count, topic.request_count, topic.larger or ())
+                )
             topic.count = topic.byte_count = topic.request_count = 0
+            topic.larger = None
         self.touched.clear()
         return appended
 
@@ -148,7 +152,10 @@ class Shared:
             )  # fmt: skip
         except NO_ROOM as error:
             raise NotOrdinary from error
-        self.count(topic, 1, self.log.end - offset)
+        size = self.log.end - offset
+        self.count(topic, 1, size)
+        if size > SMALL_BYTES:
+            topic.note_size(size)
         return queue_offset, offset
 
     def is_awaited(self, queue: FastQueue) -> bool:
@@ -166,6 +173,9 @@ class Shared:
         """What was just stored in one topic counts for the topic that it was sent to."""
         stored.count -= 1
         stored.byte_count -= size
+        if size > SMALL_BYTES:
+            stored.note_size(size, -1)
+            topic.note_size(size)
         if not topic.count:
             self.touched.append(topic)
         topic.count += 1

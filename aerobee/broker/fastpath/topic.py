@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aerobee.broker.metrics import SIZE_ENDS, size_class
 from aerobee.message import java_hash, tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.consume_queue import ConsumeQueue
 
+SMALL_BYTES = SIZE_ENDS[0]  # larger records are counted by their size
 _TAG_CODES_KEPT = 4096
 _POW31 = [pow(31, n, 1 << 32) for n in range(128)]
 _DIGITS31 = b"0123456789abcdefghijklmnopqrstu"
@@ -39,6 +41,7 @@ class FastTopic:
         "count",
         "field",
         "hash_start",
+        "larger",
         "name",
         "queue_count",
         "queues",
@@ -55,6 +58,15 @@ class FastTopic:
         self.hash_start = java_hash(config.topic_name + "#") & 0xFFFFFFFF
         self.tags: dict[str, tuple[int, int]] = {}  # tag -> (tags code, hash of its index key)
         self.count = self.byte_count = self.request_count = 0  # of the burst
+        self.larger: list[int] | None = (
+            None  # the same, of records beyond the smallest of SIZE_ENDS; None: there are none
+        )
+
+    def note_size(self, size: int, times: int = 1) -> None:
+        """A record is larger than the smallest of SIZE_ENDS."""
+        if self.larger is None:
+            self.larger = [0] * len(SIZE_ENDS)
+        self.larger[size_class(size)] += times
 
     def tag(self, tag: str) -> tuple[int, int]:
         """Return the tags code of a queue entry and the hash of the index key `topic#T#tag`."""

@@ -281,7 +281,7 @@ class AckCalls:
                 "reviveQid": str(handle.revive_queue_id),
             }
         )
-        return reply if request.is_oneway else self._ack.answer(peer, reply, end)
+        return reply if request.is_oneway else self._ack.answer(peer, reply, end, request_code=request.code)
 
     # --- checks
 
@@ -415,7 +415,7 @@ class AckCalls:
             code, remark = refusal.code, refusal.remark
         for peer, request in answers:
             reply = request.reply(code, remark=remark)
-            now = reply if code else self._ack.answer(peer, reply, end)
+            now = reply if code else self._ack.answer(peer, reply, end, request_code=request.code)
             if now is not None and peer.is_open:
                 peer.send(now)
         for peer, numbers in opaques.items():

@@ -346,7 +346,7 @@ class PopCalls:
             return self._empty(peer, request, want, taken, until_ms)
         self._count(want, taken)
         reply = request.reply(remark="FOUND", ext=self._fields(taken, want), body=b"".join(taken.bodies))
-        return self._ack.answer(peer, reply, taken.end) if taken.end else reply
+        return self._ack.answer(peer, reply, taken.end, request_code=request.code) if taken.end else reply
 
     def _count(self, want: PopWant, taken: Taken) -> None:
         """Count what was taken, and wake who waits for the rest."""

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from aerobee.broker.bounds import Bounds
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.peer import Peer
+from aerobee.remoting.request_stats import RequestStats
 
 HELD_MAX = 200_000  # beyond it a pull is answered at once; each takes about 1 KiB with its request
 HOLD_MS_MAX = 300_000
@@ -33,12 +34,13 @@ RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others
 class HeldPull:
     """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
-    `frame` is the encoded request; `resume` runs it again, not to be held. `offset`: of the next message of its queue that it
+    `frame` is the encoded request, `code` its code, `since` when it began to wait; `resume` runs it again, not to be held. `offset`: of the next message of its queue that it
     has not heard of. `has_news`: a message released it.
     """
 
     __slots__ = (
         "accept",
+        "code",
         "frame",
         "group",
         "has_news",
@@ -47,6 +49,7 @@ class HeldPull:
         "peer",
         "queue_id",
         "resume",
+        "since",
         "tag_codes",
         "topic",
     )
@@ -62,8 +65,11 @@ class HeldPull:
         tag_codes: frozenset[int] | None,
         accept: Callable[[bytes], bool] | None,
         resume: Callable[[HeldPull], None],
+        code: int,
     ) -> None:
         self.peer = peer
+        self.code = code
+        self.since: float | None = None
         self.frame = frame
         self.group = group
         self.topic = topic
@@ -89,11 +95,13 @@ class HeldPulls:
         call_soon: Callable[[Callable[[], None]], object],
         record_at: Callable[[str, int, int], bytes | None] = lambda topic, queue_id, offset: None,
         bounds: Bounds | None = None,
+        requests: RequestStats | None = None,
     ) -> None:
         """`record_at` gives the record of (topic, queue id, queue offset): pulls with `accept` are woken by it.
 
-        `bounds` say how many one peer may have.
+        `bounds` say how many one peer may have. `requests` counts how long they waited.
         """
+        self._requests = requests or RequestStats()
         self._bounds = bounds
         self._record_at = record_at
         self._clock = clock
@@ -159,10 +167,17 @@ class HeldPulls:
         pulls.add(pull)
         self.count += 1
         self.frames_bytes += len(pull.frame)
-        due = self._clock.monotonic() + hold_s
+        pull.since = self._clock.monotonic()
+        due = pull.since + hold_s
         heapq.heappush(self._deadlines, (due, next(self._sequence), pull))
         if self._timer is None or due < self._timer_due:
             self._arm()
+
+    def answered(self, pull: HeldPull, response_code: int) -> None:
+        """Count a pull that waited and has its answer."""
+        if pull.since is not None:
+            elapsed_s = self._clock.monotonic() - pull.since
+            self._requests.add(pull.code, response_code, elapsed_s, waited=True)
 
     def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable: release the pulls of its queue whose filter may take it."""

@@ -94,7 +94,7 @@ class PullCalls:
         try:
             pull = self._service.check(held.peer, parse_pull(request))
             if self._service.is_cold(pull):
-                self._spawn(self._resume_cold(pull, request, rewrite))
+                self._spawn(self._resume_cold(held, pull, request, rewrite))
                 return
             reply = self._answer(pull, request, self._service.read(pull, may_hold=False), rewrite)
         except AerobeeError as error:
@@ -102,14 +102,18 @@ class PullCalls:
             reply = request.reply(code, remark=str(error), ext={})
         if reply is not None:
             held.peer.send(reply)
+            self._held.answered(held, reply.code)
 
-    async def _resume_cold(self, pull: Pull, request: RemotingCommand, rewrite: Rewrite | None) -> None:
+    async def _resume_cold(
+        self, held: HeldPull, pull: Pull, request: RemotingCommand, rewrite: Rewrite | None
+    ) -> None:
         try:
             reply = self._answer(pull, request, await self._service.read_cold(pull, may_hold=False), rewrite)
         except AerobeeError as error:
             reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext={})
         if reply is not None and pull.peer.is_open:
             pull.peer.send(reply)
+            self._held.answered(held, reply.code)
 
     def _answer(
         self, pull: Pull, request: RemotingCommand, outcome: PullOutcome, rewrite: Rewrite | None
@@ -127,6 +131,7 @@ class PullCalls:
                 pull.tag_codes,
                 pull.accept,
                 self.resume if rewrite is None else partial(self.resume, rewrite=rewrite),
+                request.code,
             )
             self._held.hold(held, outcome.hold_ms / 1000)
             return None

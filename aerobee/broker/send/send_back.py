@@ -128,7 +128,11 @@ class SendBackCalls:
         self._stats.send_back(group_name, properties["RETRY_TOPIC"])
         self._stats.topic_put(message.topic, 1, result.size)
         reply = request.reply()
-        return reply if request.is_oneway else self._ack.answer(peer, reply, result.end)
+        return (
+            reply
+            if request.is_oneway
+            else self._ack.answer(peer, reply, result.end, request_code=request.code)
+        )
 
     def _again(
         self, request: RemotingCommand, record: Record, group: SubscriptionGroupConfig

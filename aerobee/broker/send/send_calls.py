@@ -93,7 +93,12 @@ class SendCalls:
         if rewrite is not None:
             reply = rewrite(reply)
         return self._ack.answer(
-            peer, reply, outcome.append.end, wants_to_wait=outcome.wants_to_wait, level=outcome.level
+            peer,
+            reply,
+            outcome.append.end,
+            request_code=request.code,
+            wants_to_wait=outcome.wants_to_wait,
+            level=outcome.level,
         )
 
     def _refusal(self, error: AerobeeError) -> RemoteError:

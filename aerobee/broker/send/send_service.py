@@ -21,6 +21,7 @@ from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.metrics import larger_of
 from aerobee.broker.overload import Overload
 from aerobee.broker.property_names import DELAY, PRODUCER_GROUP, TIMER_DELETE_KEY, TIMER_OUT_MS, TRAN_MSG
 from aerobee.broker.refusal import FAQ, group_unknown
@@ -161,7 +162,8 @@ class SendService:
         # A half message counts for its topic when it is committed.
         counted = HALF_TOPIC if header.sys_flag & TRANSACTION_MASK else header.topic
         result = outcome.append
-        self._stats.topic_put(counted, result.count, result.size, 1)
+        larger = larger_of(result.record_sizes) if result.count > 1 else None
+        self._stats.topic_put(counted, result.count, result.size, 1, larger)
         self._stats.put_took(self._clock.monotonic() - started)
         return outcome
 

@@ -180,7 +180,7 @@ class TimerDelivery:
             slot.put_back(waiting[count:])
         if count:
             counts: Counter[str] = Counter()
-            for topic, message_count, _, _ in result.appended:
+            for topic, message_count, *_ in result.appended:
                 counts[topic] += message_count
             progress.count_delivered_run(counts, [now - (key >> OFFSET_BITS) for key in waiting[:count]], now)
         if fault is not None:

@@ -137,7 +137,7 @@ class TimerCalls:
             refusal = store_refusal(error)
             return request.reply(refusal.code, remark=refusal.remark, ext=ext)
         reply = request.reply(ext={**ext, "msgId": handle.unique_key})
-        return self._ack.answer(peer, reply, result.end)
+        return self._ack.answer(peer, reply, result.end, request_code=request.code)
 
     def _check_recall(self, request: RemotingCommand) -> RecallHandle:
         """Raises RemoteError for what may not be recalled here."""

@@ -98,7 +98,9 @@ class EndTransactionCalls:
         if result is None:
             result = self._transaction_store.write_ops()  # of a rollback the op record is the only trace
         reply = request.reply()
-        return reply if result is None else self._ack.answer(peer, reply, result.end)
+        return (
+            reply if result is None else self._ack.answer(peer, reply, result.end, request_code=request.code)
+        )
 
     def _decide(self, request: RemotingCommand, outcome: Outcome) -> AppendResult | None:
         """Return the committed message's place, None when nothing was stored. Raises RemoteError, StoreError."""

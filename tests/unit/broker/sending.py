@@ -42,6 +42,7 @@ from aerobee.message import Record, decode_record, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import RealDisk
 from aerobee.store.message_store import MessageStore
@@ -115,14 +116,19 @@ class Sending:
         self.groups = GroupTable(clock=self.clock, live=self.live)
         self.locks = LockTable(clock=self.clock)
         self.soon: list[Callable[[], None]] = []
+        self.requests = RequestStats()
         self.held = HeldPulls(
             clock=self.clock,
             call_soon=self.soon.append,
             record_at=record_reader(self.store.queues, self.store.log),
+            requests=self.requests,
         )
         self.store.on_arrival(self.held.on_appended)
         self.ack = AckPolicy(
-            store=self.store, clock=self.clock, timeout_ms=self.store_config.sync_flush_timeout
+            store=self.store,
+            clock=self.clock,
+            timeout_ms=self.store_config.sync_flush_timeout,
+            requests=self.requests,
         )
         self.overload = Overload(wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0)
 
@@ -183,6 +189,7 @@ class Sending:
             consumers=self.consumers,
             offsets=self.offsets,
             stats=self.stats,
+            requests=self.requests,
             ack=self.ack,
             overload=self.overload,
             held=self.held,

@@ -13,6 +13,7 @@ from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.clock import ManualClock
 from aerobee.errors import ConfigError
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.request_stats import RequestStats
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, batch_body, send_frame
 
@@ -50,18 +51,31 @@ class World:
     def __init__(self, *, holds_answers: bool = True, replicas: bool = True) -> None:
         self.clock = ManualClock()
         self.disk, self.replicas = Marks(holds_answers=holds_answers), Marks()
-        self.policy = AckPolicy(store=self.disk, clock=self.clock, timeout_ms=5_000)
+        self.requests = RequestStats()
+        self.policy = AckPolicy(store=self.disk, clock=self.clock, timeout_ms=5_000, requests=self.requests)
         if replicas:
             self.policy.set_replication(self.replicas)
         self.peer = FakePeer()
 
     def answer(self, *, wants_to_wait: bool = True) -> RemotingCommand | None:
         reply = RemotingCommand(0, {"msgId": "M", "MSG_REGION": "r"}, opaque=3, flag=1)
-        return self.policy.answer(self.peer, reply, 100, wants_to_wait=wants_to_wait)  # type: ignore[arg-type]
+        return self.policy.answer(
+            self.peer,  # type: ignore[arg-type]
+            reply,
+            100,
+            request_code=310,
+            wants_to_wait=wants_to_wait,
+        )
 
     def answer_at(self, level: str) -> RemotingCommand | None:
         reply = RemotingCommand(0, {"msgId": "M"}, opaque=3, flag=1)
-        return self.policy.answer(self.peer, reply, 100, level=LEVELS[level])  # type: ignore[arg-type]
+        return self.policy.answer(
+            self.peer,  # type: ignore[arg-type]
+            reply,
+            100,
+            request_code=310,
+            level=LEVELS[level],
+        )
 
     def codes(self) -> list[int]:
         return [reply.code for reply in self.peer.replies()]

@@ -6,7 +6,17 @@ import random
 
 import pytest
 
-from aerobee.broker.metrics import STEPPED_S, WINDOW_S, Kind, Latency, Registry, upper_end_s
+from aerobee.broker.metrics import (
+    SIZE_ENDS,
+    STEPPED_S,
+    WINDOW_S,
+    Kind,
+    Latency,
+    Registry,
+    Sizes,
+    larger_of,
+    upper_end_s,
+)
 from aerobee.broker.stats import BrokerStats
 from aerobee.clock import ManualClock
 from aerobee.remoting.loop_watch import HELD_LIMIT_S
@@ -74,8 +84,22 @@ def test_the_registry_lists_what_a_broker_counts() -> None:
     assert samples["messages_in", ("T",)] == 3
     assert samples["bytes_out", ("T", "G")] == 200
     assert samples["put_latency", ()] is stats.put_latency
-    assert {metric.kind for metric in stats.registry.metrics()} == {Kind.COUNTER, Kind.LATENCY}
+    assert {metric.kind for metric in stats.registry.metrics()} == {Kind.COUNTER, Kind.LATENCY, Kind.SIZES}
     for metric, labels, _ in stats.registry.samples():
         assert len(labels) == len(metric.labels)
         assert metric.meaning
         assert metric.unit
+
+
+def test_sizes_lie_within_the_ends_that_they_do_not_exceed() -> None:
+    sizes = [1, 1024, 1025, 4096, 5000, 512 << 10, (1 << 20) + 1, 5 << 20]
+    histogram = Sizes(len(sizes), sum(sizes), tuple(larger_of(sizes)))
+    assert histogram.within() == tuple(sum(size <= end for size in sizes) for end in SIZE_ENDS)
+    both = histogram + histogram
+    assert both.within() == tuple(2 * count for count in histogram.within())
+    stats = BrokerStats(clock=ManualClock(), cluster="c")
+    for size in sizes:
+        stats.topic_put("t", 1, size)
+    stats.topic_put("t", len(sizes), sum(sizes), 1, larger_of(sizes))
+    (counted,) = (value for metric, _, value in stats.registry.samples() if metric.name == "message_size")
+    assert counted == both

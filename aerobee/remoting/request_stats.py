@@ -1,0 +1,122 @@
+"""How long requests took until they were answered, by code and outcome, and how many are being worked on. Core.
+
+Source: RemotingMetricsManager (RocketMQ), which counts milliseconds under the same names. A row is an array of native 64-bit
+numbers: how many requests ended within each of ENDS_S and beyond, then the sum of their times in ns. Those of the fast path
+lie one behind the other in `fast_rows`, where native code counts, too:
+
+    row 2 * n        code FAST_CODES[n], answered with success
+    row 2 * n + 1    the same, sent oneway: nobody waits
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from aerobee.remoting.codes import RequestCode
+
+ENDS_S = (0.001, 0.003, 0.005, 0.007, 0.01, 0.1, 1.0, 2.0, 3.0)
+ROW_NUMBERS = len(ENDS_S) + 2
+# What the fast path answers. native/src/requests.rs has the same in the same order.
+FAST_CODES = (
+    RequestCode.SEND_MESSAGE.value,
+    RequestCode.SEND_MESSAGE_V2.value,
+    RequestCode.SEND_BATCH_MESSAGE.value,
+    RequestCode.PULL_MESSAGE.value,
+    RequestCode.LITE_PULL_MESSAGE.value,
+    RequestCode.END_TRANSACTION.value,
+)
+_SUM_AT = ROW_NUMBERS - 1
+FAST_ROW_COUNT = 2 * len(FAST_CODES)
+SUCCESS, ONEWAY, FAILED = "success", "oneway", "process_request_failed"
+
+# Some answers: the code of their requests, and how many.
+Answers = Sequence[tuple[int, int]]
+
+
+class Outcome(NamedTuple):
+    """What requests have in common that are counted together."""
+
+    request_code: int
+    response_code: int
+    waited: bool  # for a message: a long poll
+    result: str
+
+
+class RequestLatency(NamedTuple):
+    """One row, read: how many ended within each of ENDS_S, how many in all, and the sum of their times."""
+
+    within: tuple[int, ...]
+    times: int
+    sum_s: float
+
+
+class RequestStats:
+    """Of one server. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.fast_rows = array("q", bytes(8 * ROW_NUMBERS * FAST_ROW_COUNT))
+        # What the Python backend has answered, by row of `fast_rows`; its shell knows how long that took.
+        self.fast_answered: dict[int, int] = {}
+        self._rows: dict[tuple[int, int, bool, str], array[int]] = {}
+        self.running: Counter[int] = Counter()  # handlers that have not ended, by request code
+
+    def add(
+        self,
+        request_code: int,
+        response_code: int,
+        elapsed_s: float,
+        times: int = 1,
+        *,
+        waited: bool = False,
+        result: str = SUCCESS,
+    ) -> None:
+        """`times` requests took that long each, from their arrival to their answer."""
+        key = (request_code, response_code, waited, result)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = array("q", bytes(8 * ROW_NUMBERS))
+        row[bisect_left(ENDS_S, elapsed_s)] += times
+        row[-1] += int(elapsed_s * 1e9) * times
+
+    def add_answers(self, answers: Answers, response_code: int, elapsed_s: float) -> None:
+        """The same of several codes."""
+        for request_code, times in answers:
+            self.add(request_code, response_code, elapsed_s, times)
+
+    def took(self, elapsed_s: float) -> None:
+        """What is in `fast_answered` took that long."""
+        answered, rows = self.fast_answered, self.fast_rows
+        bucket = bisect_left(ENDS_S, elapsed_s)
+        for row, times in answered.items():
+            begin = row * ROW_NUMBERS
+            rows[begin + bucket] += times
+            rows[begin + _SUM_AT] += int(elapsed_s * 1e9) * times
+        answered.clear()
+
+    def latencies(self) -> Iterator[tuple[Outcome, RequestLatency]]:
+        """All that were counted; what both the fast path and the handlers have answered comes as one."""
+        sums = {Outcome(*key): list(row) for key, row in list(self._rows.items())}
+        for number in range(FAST_ROW_COUNT):
+            row = self.fast_rows[number * ROW_NUMBERS : (number + 1) * ROW_NUMBERS]
+            if any(row):
+                outcome = Outcome(FAST_CODES[number // 2], 0, False, ONEWAY if number % 2 else SUCCESS)
+                known = sums.get(outcome)
+                sums[outcome] = (
+                    list(row) if known is None else [a + b for a, b in zip(known, row, strict=True)]
+                )
+        for outcome, numbers in sums.items():
+            yield (
+                outcome,
+                RequestLatency(tuple(_cumulative(numbers[:-2])), sum(numbers[:-1]), numbers[-1] / 1e9),
+            )
+
+
+def _cumulative(counts: Iterable[int]) -> Iterator[int]:
+    seen = 0
+    for count in counts:
+        seen += count
+        yield seen
