@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize
 _unpack_words, _loads = _WORDS.unpack_from, orjson.loads
 _header_of = itemgetter("code", "flag", "opaque", "extFields")
 _BINARY = SerializeType.ROCKETMQ.value
-FAST_ROWS = {code: 2 * number for number, code in enumerate(FAST_CODES)}
+# By request code, below 0 for one sent oneway.
+FAST_ROWS = {sign * code: 2 * n + (sign < 0) for n, code in enumerate(FAST_CODES) for sign in (1, -1)}
 _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 Serve = Callable[[Request], Answer | None]
@@ -122,21 +124,17 @@ class PythonBackend:
     ) -> BurstResult:
         """As Backend.burst."""
         shared, request, guard, is_slow = self._shared, self._request, self._guard, False
-        answered = self._answered
         shared.begin(born_host, now_ms)
         request.data = data
-        at, size = position, len(data)
-        last = size - 8  # where a frame can begin
+        at, size, last = position, len(data), len(data) - 8  # where a frame can begin
         serves_of = self._serves[(takes_sends and not self._permits[FENCE]) + 2 * takes_pulls]
         try:
             while at <= last and shared.pulled_bytes < REPLY_BYTES_MAX:
                 length, word = _unpack_words(data, at)
-                end = at + 4 + length
-                if end > size:
+                if (end := at + 4 + length) > size:
                     break
                 is_slow = True  # until this frame is served
-                body_at = at + 8 + (word & 0xFFFFFF)
-                if body_at > end:
+                if (body_at := at + 8 + (word & 0xFFFFFF)) > end:
                     break
                 try:
                     if word >> 24:
@@ -186,16 +184,10 @@ class PythonBackend:
                         text = (PREFIXES[length] if length < 4096 else frame_prefix(length)) + text
                     else:
                         text = shared.binary_reply(command, queue, queue_offset, message_ids, unique_key)
-                    if waits:
-                        shared.held.append(text)
-                        shared.held_answers[code] = shared.held_answers.get(code, 0) + 1
-                    else:
-                        shared.replies.append(text)
-                        row = FAST_ROWS[code]
-                        answered[row] = answered.get(row, 0) + 1
+                    (shared.held if waits else shared.replies).append(text)
+                    (shared.held_codes if waits else shared.codes).append(code)
                 elif answer is not None or not shared.pulled or shared.pulled[-1].held is None:
-                    row = FAST_ROWS[code] + (flag != 0)
-                    answered[row] = answered.get(row, 0) + 1
+                    shared.codes.append(-code if flag else code)
                 at = end
         except Exception as error:
             return self._end(end, False, error)
@@ -207,13 +199,17 @@ class PythonBackend:
         self._request.data = b""
         frames = held_frames = b""
         held_answers: Answers = ()
+        if codes := shared.codes:
+            self._count(codes)
+            codes.clear()
         if replies := shared.replies:
             frames = "".join(replies).encode("latin-1")
             replies.clear()
         if held := shared.held:
             held_frames = "".join(held).encode("latin-1")
             held.clear()
-            held_answers, shared.held_answers = tuple(shared.held_answers.items()), {}
+            held_answers = tuple(Counter(shared.held_codes).items())
+            shared.held_codes.clear()
         pulled: Sequence[PullResult] = ()
         if shared.pulled:
             pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
@@ -239,6 +235,14 @@ class PythonBackend:
         result.pulled = pulled
         result.fault = fault
         return result
+
+    def _count(self, codes: list[int]) -> None:
+        """Note which requests were answered."""
+        answered = self._answered
+        counts = ((codes[0], 1),) if len(codes) == 1 else Counter(codes).items()
+        for code, times in counts:
+            row = FAST_ROWS[code]
+            answered[row] = answered.get(row, 0) + times
 
     def _tell_end(self) -> None:
         at_end, self._shared.at_end = self._shared.at_end, []

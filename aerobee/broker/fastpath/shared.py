@@ -47,7 +47,8 @@ class Shared:
         self.replies: list[str] = []  # to sends, as Latin-1 text
         self.parts: list[bytes] = []  # replies to pulls, and to the sends before them
         self.held: list[str] = []
-        self.held_answers: dict[int, int] = {}  # those in `held`, by request code
+        self.codes: list[int] = []  # of requests that are answered, below 0 for one sent oneway
+        self.held_codes: list[int] = []  # of those in `held`
         self.pulled: list[PullResult] = []
         self.pulled_bytes = 0
         self.touched: list[FastTopic] = []  # those in which something was stored
