@@ -44,6 +44,8 @@ class Leadership:
         self.lease_is_given_up = False
         self.is_target_told = False
         self.uncommitted_bytes = 0
+        # When a majority was last heard before this node was held up, and when it went on.
+        self._held_up = float("-inf"), float("-inf")
         self._began_ms: dict[int, float] = {}
         self.follow(membership, now_ms)
 
@@ -79,6 +81,18 @@ class Leadership:
     def quorum_contact_ms(self, membership: Membership, now_ms: float) -> float:
         """Since when this leader may be alone: a majority followed at this moment."""
         return self._quorum(membership, now_ms, lambda peer: peer.contact_ms)
+
+    def held_up(self, contact_ms: float, now_ms: float) -> None:
+        """This node itself did nothing for a while: a process that got no turn, a slow disk. Answers may lie here unread.
+
+        Once for each contact: a leader that is alone and slow ceases to lead all the same.
+        """
+        if contact_ms > self._held_up[0]:
+            self._held_up = contact_ms, now_ms
+
+    def listens_since(self, contact_ms: float) -> float:
+        """Since when nobody was heard though this node listened. The lease, which nothing here prolongs, counts from the contact."""
+        return max(contact_ms, self._held_up[1])
 
     def lease_began_ms(self, membership: Membership, now_ms: float) -> float:
         """When the newest round that a majority answered began; minus infinity before the first."""

@@ -143,7 +143,9 @@ class RaftNode:
                 self._ask_for_pre_votes(now_ms)
             return
         silent_since = leadership.quorum_contact_ms(self.log.membership, now_ms)
-        if silent_since + self.config.election_timeout_ms <= now_ms:
+        if now_ms >= self._next_heartbeat_ms + self.config.heartbeat_interval_ms:
+            leadership.held_up(silent_since, now_ms)
+        if leadership.listens_since(silent_since) + self.config.election_timeout_ms <= now_ms:
             self._stop_leading(RoleEvent.QUORUM_LOST, now_ms)
             return
         if leadership.transfer_target and now_ms >= leadership.transfer_deadline_ms:

@@ -77,6 +77,37 @@ def test_a_leader_that_no_majority_answers_steps_down() -> None:
     assert not group.node("n0").is_leader
 
 
+def test_a_leader_that_was_held_up_hears_the_others_before_it_steps_down() -> None:
+    group = led(ByHand())
+    host = group.hosts["n0"]
+    group.elapse(2 * ELECTION_TIMEOUT_MS)
+    group.tick("n0")
+    assert host.node.is_leader
+    assert not host.node.has_lease(host.local_ms()), "nothing is promised on what was not heard"
+    group.settle()
+    assert host.node.is_leader
+    assert host.node.has_lease(host.local_ms())
+
+
+def test_a_leader_that_is_alone_steps_down_however_often_it_is_held_up() -> None:
+    group = led(ByHand())
+    for is_leader in (True, False):
+        group.elapse(2 * ELECTION_TIMEOUT_MS)
+        group.tick("n0")
+        group.drop()
+        assert group.node("n0").is_leader is is_leader
+
+
+def test_a_leader_that_was_held_up_gives_way_to_the_one_elected_meanwhile() -> None:
+    group = led(ByHand())
+    group.elapse(LONG_MS)
+    group.elect("n1", among=("n1", "n2"))
+    group.tick("n0")
+    group.settle()
+    assert not group.node("n0").is_leader
+    assert group.node("n1").is_leader
+
+
 def test_the_lease_ends_before_the_leadership_and_with_the_first_order_to_stand() -> None:
     group = led(ByHand())
     host = group.hosts["n0"]
