@@ -20,10 +20,14 @@ from aerobee.spark.options import Edge
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a queue holds: offsets from `begin` to before `end`."""
+    """What a queue holds: offsets from `begin` to before `end`.
+
+    `is_masters`: its master said so. A slave, which is asked while no master is there, may have less.
+    """
 
     begin: int
     end: int
+    is_masters: bool = True
 
 
 BoundsOf = Mapping[MessageQueue, Bounds]

@@ -11,13 +11,20 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from aerobee.client.admin.admin import Admin
 from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, end_offset, offset_for_time
 from aerobee.client.publish_route import subscribe_queues
 from aerobee.client.sync import LoopThread
-from aerobee.errors import AerobeeError, SubscriptionGroupNotExist, TopicNotExist, TransportError, UsageError
+from aerobee.errors import (
+    AerobeeError,
+    RouteError,
+    SubscriptionGroupNotExist,
+    TopicNotExist,
+    TransportError,
+    UsageError,
+)
 from aerobee.message import MessageQueue
 from aerobee.spark.boundaries import Bounds
 from aerobee.spark.data_loss import NO_QUEUE
@@ -35,8 +42,17 @@ class QueueAdmin(Admin):
 
     async def bounds(self, queue: MessageQueue) -> Bounds:
         """What a queue holds now."""
+        routes = self._session.routes
         begin = await begin_offset(self._session, queue)
-        return Bounds(begin, max(begin, await end_offset(self._session, queue)))
+        end = max(begin, await end_offset(self._session, queue))
+        return Bounds(begin, end, is_masters=routes.address_of(routes.leader_of(queue)) is not None)
+
+    async def refresh_route(self, topic: str) -> None:
+        """Ask for the route again; what is not known any more is forgotten, and its queues are missing."""
+        try:
+            await self._session.routes.refresh(topic)
+        except AerobeeError as error:
+            log.info("route of topic %s: %s", topic, error)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the end when there is none."""
@@ -90,6 +106,16 @@ class ClusterView:
         """What each queue holds now. Raises TransportError when a broker gives no answer after all retries."""
         return self._each(queues, lambda admin, queue: admin.bounds(queue))
 
+    def queue_bounds(self, known: Collection[str] | None = ()) -> dict[MessageQueue, Bounds]:
+        """queues() and their bounds() in one: a broker that goes away in between is not among them."""
+
+        async def ask(admin: QueueAdmin) -> dict[MessageQueue, Bounds]:
+            return await _each_of(
+                admin, await self._queues(admin, known), lambda admin, queue: admin.bounds(queue)
+            )
+
+        return self._run(ask)
+
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Offsets:
         """The first offset of each queue stored at or after a time; its end when there is none."""
         return self._each(times_ms, lambda admin, queue: admin.offset_at(queue, times_ms[queue]))
@@ -121,8 +147,11 @@ class ClusterView:
 
     # inside the other thread
 
-    def _run(self, work: Callable[[QueueAdmin], Awaitable[T]]) -> T:
-        """Do this in the other thread, again after a failure to reach somebody, as often as the options say."""
+    def _run(self, work: Callable[[QueueAdmin], Awaitable[T]], topics: Collection[str] = ()) -> T:
+        """Do this in the other thread, again after a failure to reach somebody, as often as the options say.
+
+        `topics`: whose routes are asked for before it is done again.
+        """
         if self._thread is None or self._admin is None:
             thread = LoopThread("aerobee-spark-view")
             admin = QueueAdmin(self._options.nameservers, client=self._options.client)
@@ -132,33 +161,26 @@ class ClusterView:
                 thread.stop()
                 raise
             self._thread, self._admin = thread, admin
-        return self._thread.call(self._with_retries(self._admin, work))
+        return self._thread.call(self._with_retries(self._admin, work, topics))
 
-    async def _with_retries(self, admin: QueueAdmin, work: Callable[[QueueAdmin], Awaitable[T]]) -> T:
+    async def _with_retries(
+        self, admin: QueueAdmin, work: Callable[[QueueAdmin], Awaitable[T]], topics: Collection[str]
+    ) -> T:
         for _ in range(self._options.retry_count):
             try:
                 return await work(admin)
-            except TransportError as error:
+            except (TransportError, RouteError) as error:
                 log.info("asked again after %s", error)
                 await asyncio.sleep(self._options.retry_interval_ms / 1000)
+                for topic in topics:
+                    await admin.refresh_route(topic)
         return await work(admin)
 
     def _each(
         self, queues: Iterable[MessageQueue], ask: Callable[[QueueAdmin, MessageQueue], Awaitable[T]]
     ) -> dict[MessageQueue, T]:
         wanted = list(queues)
-
-        async def all_of(admin: QueueAdmin) -> dict[MessageQueue, T]:
-            gate = asyncio.Semaphore(CALLS_AT_ONCE)
-
-            async def one(queue: MessageQueue) -> Any:
-                async with gate:
-                    return await ask(admin, queue)
-
-            answers = await asyncio.gather(*map(one, wanted))
-            return dict(zip(wanted, answers, strict=True))
-
-        return self._run(all_of)
+        return self._run(lambda admin: _each_of(admin, wanted, ask), {queue.topic for queue in wanted})
 
     async def _queues(self, admin: QueueAdmin, known: Collection[str] | None) -> tuple[MessageQueue, ...]:
         options = self._options
@@ -192,3 +214,18 @@ class ClusterView:
                 )
             found = [queue for queue in options.queues if queue in there]
         return tuple(sorted(found))
+
+
+async def _each_of(
+    admin: QueueAdmin,
+    queues: Collection[MessageQueue],
+    ask: Callable[[QueueAdmin, MessageQueue], Awaitable[T]],
+) -> dict[MessageQueue, T]:
+    """The answer for each queue, CALLS_AT_ONCE at a time."""
+    gate = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def one(queue: MessageQueue) -> T:
+        async with gate:
+            return await ask(admin, queue)
+
+    return dict(zip(queues, await asyncio.gather(*map(one, queues)), strict=True))

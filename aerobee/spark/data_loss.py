@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 RETENTION = "they were deleted, by retention or by an operator, before they were read"
 SHORTER = "the queue ends before them: the topic was deleted and made again, or its broker's log lost its end"
+BEHIND = "no master of its broker is registered now, and the slave that is there does not have them"
 NO_QUEUE = "the topic has no such queue any more: its queues were reduced, or it was deleted"
 
 
@@ -53,15 +54,15 @@ def losses(start: Offsets, bounds: dict[MessageQueue, Bounds]) -> list[Loss]:
         if has is None:
             continue
         if begin < has.begin:
-            found.append(Loss(queue, begin, has.begin, RETENTION))
+            found.append(Loss(queue, begin, has.begin, RETENTION if has.is_masters else BEHIND))
         elif begin > has.end:
-            found.append(Loss(queue, has.end, begin, SHORTER))
+            found.append(Loss(queue, has.end, begin, SHORTER if has.is_masters else BEHIND))
     return found
 
 
 def go_on_at(begin: int, has: Bounds) -> int:
     """Where reading goes on after a loss: at the first message there is, also of a queue that begins anew."""
-    return has.begin if begin < has.begin or begin > has.end else begin
+    return has.begin if has.is_masters and (begin < has.begin or begin > has.end) else begin
 
 
 def report(found: list[Loss], *, fail: bool) -> None:

@@ -66,8 +66,8 @@ class SourceOptions:
     pulls_in_flight: int = 8
     batch_bytes: int = 8 * 1024 * 1024
     poll_timeout_ms: int = 30_000
-    retry_count: int = 3
-    retry_interval_ms: int = 10
+    retry_count: int = 10  # with the interval: longer than a controller takes to make a slave the master
+    retry_interval_ms: int = 1000
     client: ClientConfig = field(default_factory=ClientConfig)
 
     def subscription(self, topic: str) -> Subscription:
@@ -175,8 +175,8 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         pulls_in_flight=reader.take("pullsInFlight", whole_number(1, 256), 8),
         batch_bytes=reader.take("batchBytes", whole_number(1024, 256 * 1024 * 1024), 8 * 1024 * 1024),
         poll_timeout_ms=reader.take("pollTimeoutMs", whole_number(1), 30_000),
-        retry_count=reader.take("fetchOffset.numRetries", whole_number(0), 3),
-        retry_interval_ms=reader.take("fetchOffset.retryIntervalMs", whole_number(0), 10),
+        retry_count=reader.take("fetchOffset.numRetries", whole_number(0), 10),
+        retry_interval_ms=reader.take("fetchOffset.retryIntervalMs", whole_number(0), 1000),
         client=pass_through(reader, ClientConfig),
     )
     most, least = made.offsets_per_trigger_max, made.offsets_per_trigger_min

@@ -144,7 +144,6 @@ class RangeReader:
         code = answer.code
         next_offset = answer.integer("nextBeginOffset")
         delta = answer.integer("offsetDelta", 0)
-        broker_id = self._broker_id
         self._broker_id = answer.integer("suggestWhichBrokerId", MASTER_ID)
         least = answer.integer("minOffset")
         gone_to = (
@@ -161,9 +160,6 @@ class RangeReader:
             if not self._is_filtered:
                 self._lost(offset, min(next_offset, cell.end), RETENTION)
             self._window.answered(cell, next_offset)
-        elif broker_id != MASTER_ID:
-            self._broker_id = MASTER_ID  # a slave that does not have it yet
-            self._window.answered(cell, offset)
         else:
             self._lost(min(offset, cell.end), cell.end, SHORTER)
             self._window.answered(cell, cell.end)
@@ -172,8 +168,26 @@ class RangeReader:
         report([Loss(self._queue, begin, end, cause)], fail=self._options.fail_on_data_loss)
 
     async def _ask(self, cell: Cell) -> RemotingCommand:
-        """One pull. Raises TransportError and RemoteError for codes that are no outcome of a pull."""
+        """One pull. What a slave does not have is asked of the master, for it may be behind: it tells of no loss.
+
+        Raises RouteError while there is no master that could tell, and what _pull_at() raises.
+        """
+        name = self._session.routes.leader_of(self._queue)
         address = self._address()
+        answer = await self._pull_at(address, cell)
+        is_found = answer.code == ResponseCode.SUCCESS or (
+            self._is_filtered and answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        )
+        master = self._session.routes.address_of(name)
+        if address == master or (is_found and answer.integer("minOffset") <= cell.next_offset):
+            return answer
+        if master is None:
+            text = f"the master of broker {name} is not registered at any nameserver now, and its slave has no more"
+            raise RouteError(self._queue.topic, text)
+        return await self._pull_at(master, cell)
+
+    async def _pull_at(self, address: str, cell: Cell) -> RemotingCommand:
+        """One pull there. Raises TransportError and RemoteError for codes that are no outcome of a pull."""
         queue, options = self._queue, self._options
         fields = {
             "consumerGroup": options.group,

@@ -27,7 +27,7 @@ from aerobee.spark.admission import Admission, limited
 from aerobee.spark.boundaries import Bounds, begin_offsets, end_offsets, wanted_times
 from aerobee.spark.cluster_view import ClusterView
 from aerobee.spark.data_loss import Loss, go_on_at, losses, report
-from aerobee.spark.offsets import Offsets, from_table, to_table
+from aerobee.spark.offsets import Offsets, to_table
 from aerobee.spark.options import SourceOptions, parse_source_options
 from aerobee.spark.pushdown import Pushed, push_all
 from aerobee.spark.range_reader import ReadPlan, read_range
@@ -35,6 +35,7 @@ from aerobee.spark.ranges import QueueRange, ranges_between, split_ranges
 from aerobee.spark.row_schema import BatchMaker, checked_columns, schema_text
 from aerobee.spark.sink import BatchWriter, StreamWriter, check_write
 from aerobee.spark.sink_options import parse_sink_options
+from aerobee.spark.stream_offsets import begin_of, initial_table, next_table, offsets_of
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = view.bounds(queues)
         found = view.offsets_at(wanted_times(queues, options.start))
         begin = begin_offsets(bounds, options.start, found, at_no_message=options.at_no_message)
-        return to_table(begin)
+        return initial_table(begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What Spark hands to latestOffset: the options' limit. The minimum is applied beside a maximum."""
@@ -215,7 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Queues that are new begin at their first offset; those whose broker is not there stay where they are. Raises
         DataLost.
         """
-        begin = from_table(start, what="the checkpoint")
+        begin = offsets_of(start)
         # A batch is asked for when the one before it is done. Spark calls commit() later, and after the last one never.
         self._report_progress(begin)
         ends = self._ends(begin)
@@ -230,7 +231,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if isinstance(limit, ReadMaxRows):
             ends = limited(begin, ends, limit.max_rows)
-        return to_table(ends)
+        return next_table(start, ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What the queues held when they were last asked, for the query's status."""
@@ -240,12 +241,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Note where the query is to end: what is stored from now on is not read."""
         view = self._cluster()
         # What a checkpoint knows may be gone by now; of a new query initialOffset() looks whether it is there.
-        self._last = {queue: has.end for queue, has in view.bounds(view.queues(None)).items()}
+        self._last = {queue: has.end for queue, has in view.queue_bounds(None).items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch; the same ones when it is planned again. Raises DataLost."""
         options = self._options
-        begin, ends = from_table(start, what="the checkpoint"), from_table(end, what="the checkpoint")
+        begin, ends = begin_of(start, end), offsets_of(end)
         # A queue that is new in this batch is read from 0: what it has lost since is judged by the read.
         first = {queue: begin.get(queue, 0) for queue in ends}
         first = {queue: 0 if offset > ends[queue] else offset for queue, offset in first.items()}
@@ -269,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Report the progress under `group`, when that is set: for consoles and lag, not for the query."""
-        self._report_progress(from_table(end, what="the checkpoint"))
+        self._report_progress(offsets_of(end))
 
     def _report_progress(self, done: Offsets) -> None:
         if self._options.reports_progress and done != self._reported:
@@ -292,9 +293,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, start: Offsets) -> Offsets:
         """Where each queue ends now, or where it stays. Raises DataLost for what is gone."""
         options, view = self._options, self._cluster()
-        queues = view.queues({queue.topic for queue in start})
-        self._bounds = bounds = view.bounds(queues)
-        found = losses(start, bounds)
+        self._bounds = bounds = view.queue_bounds({queue.topic for queue in start})
+        # What only a slave has said is no loss: the master that comes may have it.
+        found = losses(start, {queue: has for queue, has in bounds.items() if has.is_masters})
         missing = [queue for queue in start if queue not in bounds]
         for queue in missing:
             cause = view.missing_cause(queue)
@@ -310,7 +311,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {queue: min(ends[queue], self._last.get(queue, start.get(queue, 0))) for queue in ends}
         ends = {
             queue: end
-            if end > start.get(queue, 0) or start.get(queue, 0) > bounds[queue].end
+            if end > start.get(queue, 0)
+            or (bounds[queue].is_masters and start.get(queue, 0) > bounds[queue].end)
             else start.get(queue, 0)
             for queue, end in ends.items()
         }

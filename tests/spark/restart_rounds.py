@@ -6,9 +6,10 @@ Each range is so many rounds with a seed, a cluster and checkpoints of its own, 
 each range, and ranges that the file has are passed over: what was cut off goes on. --new ends after so many. A range:
 
 A cluster in this process, messages with rising numbers, and a driver process with two queries: topic to Parquet, and topic to another
-topic with dedup=true. Each round starts the driver and chooses when kill -9 comes: while it starts, at any moment, or just after a
-micro-batch of one of the queries came to a Stage, which its checkpoint shows. It goes to the driver with all its Python workers, or to
-one worker alone, whose task fails then, and in local mode its query. Where both queries stood is looked up after each kill, and counted.
+topic with dedup=true. Each round chooses when kill -9 comes: while the driver starts, at any moment, or just after a micro-batch of one
+of the queries came to a Stage, which its checkpoint shows. It goes to the driver with all its Python processes, and the next round
+starts another; or to one Python process alone, whose query fails then, in local mode, and is started again by the driver. Where both
+queries stood is looked up after each kill, and counted.
 At the end the driver runs until all is read. Parquet and the second topic must have every number exactly once.
 """
 
@@ -39,13 +40,14 @@ from aerobee.message import Message
 from aerobee.testing.threaded_cluster import ThreadedCluster
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 900.0
 STAGE_TIMEOUT_S = 60.0
-END_TIMEOUT_S = 900.0
+END_TIMEOUT_S = 1800.0
 # A driver lives for some seconds: what compiles little, and collects with one thread, costs less.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 SLOW_START = "Python worker failed to connect back"
 QUERIES = ("parquet", "topic")
+AT_START = 7  # of eight rounds: while the driver starts
 
 
 class Stage(Enum):
@@ -126,13 +128,19 @@ def drive(nameservers: str, directory: Path, *, to_the_end: bool) -> None:
             .start()
         )
 
-    queries = [
-        begin("parquet", "parquet", path=str(directory / "out")),
-        begin("topic", "rocketmq", nameservers=nameservers, topic="copies", dedup="true"),
-    ]
+    begins = (
+        lambda: begin("parquet", "parquet", path=str(directory / "out")),
+        lambda: begin("topic", "rocketmq", nameservers=nameservers, topic="copies", dedup="true"),
+    )
+    queries = [begin() for begin in begins]
     (directory / "works").touch()
-    for query in queries:
-        query.awaitTermination()
+    if to_the_end:
+        for query in queries:
+            query.awaitTermination()
+        return
+    while True:
+        queries = [query if query.isActive else begin() for query, begin in zip(queries, begins, strict=True)]
+        time.sleep(0.05)
 
 
 class Driver:
@@ -178,12 +186,12 @@ class Driver:
         self._log.close()
 
     def kill_a_worker(self, chosen: random.Random) -> bool:
-        """One Python process that the JVM started; False when there is none."""
+        """One Python process that the JVM started, of a source, a sink or tasks; False when there is none."""
         mine = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
                 command = (entry / "cmdline").read_bytes()
-                if os.getpgid(int(entry.name)) == self._process.pid and b"pyspark.daemon" in command:
+                if os.getpgid(int(entry.name)) == self._process.pid and b"\0-m\0pyspark." in command:
                     mine.append(int(entry.name))
         if not mine:
             return False
@@ -261,22 +269,33 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
                 ),
             }
             producing.start()
+            driver: Driver | None = None
             try:
                 for number in range(rounds):
-                    driver = Driver(cluster.nameserver_address, directory)
-                    try:
-                        aim = _wait_for_a_moment(driver, watched, chosen, number)
-                        if chosen.random() < 0.3 and driver.kill_a_worker(chosen):
-                            counted["worker kills"] += 1
-                            time.sleep(chosen.uniform(0, 3))
-                    finally:
+                    begun = time.monotonic()
+                    if driver is not None and (number % 8 == AT_START or not driver.is_alive()):
                         driver.kill()
+                        driver = None
+                    driver = driver or Driver(cluster.nameserver_address, directory)
+                    aim = _wait_for_a_moment(driver, watched, chosen, number)
+                    if number % 8 != AT_START and chosen.random() < 0.5 and driver.kill_a_worker(chosen):
+                        counted["worker kills"] += 1
+                        whom = "a worker"
+                    else:
+                        driver.kill()
+                        driver, whom = None, "the driver"
                     counted["rounds"] += 1
                     found = {name: query.stage() for name, query in watched.items()}
                     counted.update(f"{name}: {stage.value}" for name, stage in found.items())
                     stages = ", ".join(f"{name} {stage.value}" for name, stage in found.items())
-                    print(f"round {counted['rounds']}: {sent} sent; aimed at {aim}; {stages}", flush=True)
+                    took = f"{time.monotonic() - begun:.0f} s"
+                    print(
+                        f"round {counted['rounds']}, {took}: {sent} sent; {whom}, at {aim}; {stages}",
+                        flush=True,
+                    )
             finally:
+                if driver is not None:
+                    driver.kill()
                 ended.set()
                 producing.join()
         print(f"{sent} sent; to the end", flush=True)
@@ -311,7 +330,7 @@ def _wait_for_a_moment(
 ) -> str:
     """Return when kill -9 is to come, with the moment's name. One round of eight while it starts, one at any moment."""
     turn = number % 8
-    if turn == 7:
+    if turn == AT_START:
         time.sleep(chosen.uniform(0, 8))
         return "its start"
     driver.wait_until_it_works()
@@ -348,7 +367,7 @@ def main() -> None:
     parser.add_argument("--ranges", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=20, help="of each range")
     parser.add_argument("--seed", type=int, default=1, help="of the first range")
-    parser.add_argument("--rate", type=int, default=100, help="messages a second")
+    parser.add_argument("--rate", type=int, default=50, help="messages a second")
     parser.add_argument("--results", type=Path, help="a file, a line of JSON for each range that held")
     parser.add_argument(
         "--new", type=int, default=1_000, help="end after so many ranges that were not in the results"

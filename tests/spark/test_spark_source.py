@@ -1,11 +1,8 @@
-"""The source in Spark: batches, streams, limits, pushed conditions, restarts, losses."""
+"""The source in Spark: batches, streams, limits, pushed conditions, restarts. What fails is in test_spark_faults.py."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,10 @@ import aerobee.spark
 from aerobee.client.config import ConsumeFrom, ConsumerConfig
 from aerobee.message import Message, MessageQueue
 from aerobee.testing.threaded_cluster import ThreadedCluster
+from tests.spark.streams import Stream, names, source_options, values
+from tests.waiting import wait_for
 
 COUNT = 240
-names = (f"topic-{number}" for number in count())
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +33,11 @@ def send(cluster: ThreadedCluster, topic: str, numbers: range) -> None:
 
 
 def options(cluster: ThreadedCluster, topic: str, **more: Any) -> dict[str, str]:
-    return {"nameservers": cluster.nameserver_address, "subscribe": topic} | {
-        name: str(value) for name, value in more.items()
-    }
+    return source_options(cluster.nameserver_address, topic, **more)
 
 
 def read(spark: Any, cluster: ThreadedCluster, topic: str, **more: Any) -> Any:
     return spark.read.format("rocketmq").options(**options(cluster, topic, **more)).load()
-
-
-def values(frame: Any) -> list[int]:
-    return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
 
 
 def test_a_batch_has_every_message_with_its_columns(spark: Any, cluster: ThreadedCluster, orders: str):
@@ -85,12 +77,25 @@ def test_pushed_conditions_give_what_spark_would(spark: Any, cluster: ThreadedCl
     }
     for condition, test in conditions.items():
         expected = sorted(int(bytes(row["value"])) for row in everything if test(row))
-        assert values(read(spark, cluster, orders).where(condition)) == expected, condition
-    plan = read(spark, cluster, orders).where("broker = 'broker-a'")
+        assert values(read(spark, cluster, orders, pushFilters="true").where(condition)) == expected, (
+            condition
+        )
+    plan = read(spark, cluster, orders, pushFilters="true").where("broker = 'broker-a'")
     assert plan.rdd.getNumPartitions() == 2, "the other broker's queues are not read"
-    off = read(spark, cluster, orders, pushFilters="false").where("broker = 'broker-a'")
+    off = read(spark, cluster, orders).where("broker = 'broker-a'")
     assert off.rdd.getNumPartitions() == 4, "Spark keeps the condition to itself"
     assert values(off) == values(plan)
+
+
+def test_a_frame_that_is_used_with_two_conditions_has_the_rows_of_each(
+    spark: Any, cluster: ThreadedCluster, orders: str
+):
+    """Spark keeps one plan of a Python source for a frame: conditions that were pushed down would stay in it."""
+    frame = read(spark, cluster, orders)
+    halves = [values(frame.where(f"tags = '{tag}'")) for tag in "AB"]
+    assert halves == [list(range(0, COUNT, 2)), list(range(1, COUNT, 2))]
+    assert values(frame.where("tags = 'A'").union(frame.where("tags = 'B'"))) == list(range(COUNT))
+    assert values(frame) == list(range(COUNT))
 
 
 def test_offsets_and_times_bound_a_batch(spark: Any, cluster: ThreadedCluster, orders: str):
@@ -129,43 +134,6 @@ def test_what_cannot_be_is_said_in_words(spark: Any, cluster: ThreadedCluster, o
         ).load().count()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-class Stream:
-    """A query into Parquet that stops when all that is there is read."""
-
-    def __init__(self, spark: Any, directory: Path, source: dict[str, str]) -> None:
-        self.spark, self.directory, self.source = spark, directory, source
-
-    def run(self) -> list[dict[str, Any]]:
-        """Run to the end; returns the progress of each batch that read something."""
-        stream = self.spark.readStream.format("rocketmq").options(**self.source).load()
-        query = (
-            stream.writeStream.format("parquet")
-            .option("path", str(self.directory / "out"))
-            .option("checkpointLocation", str(self.directory / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            assert query.awaitTermination(120)
-            return [
-                batch
-                for batch in map(json.loads, (p.json for p in query.recentProgress))
-                if batch["numInputRows"]
-            ]
-        finally:
-            query.stop()
-
-    def values(self) -> list[int]:
-        return values(self.spark.read.parquet(str(self.directory / "out")))
-
-
 def test_a_stream_goes_on_where_it_stopped_and_is_limited(
     spark: Any, cluster: ThreadedCluster, tmp_path: Path
 ):
@@ -196,27 +164,6 @@ def test_a_new_queue_is_read_from_its_first_message(spark: Any, cluster: Threade
     assert stream.values() == [0, 1]
 
 
-def test_a_topic_made_again_is_a_loss_or_begins_anew(spark: Any, cluster: ThreadedCluster, tmp_path: Path):
-    topic = next(names)
-    cluster.create_topic(topic, 1)
-    send_to = MessageQueue(topic, "broker-a", 0)
-    with cluster.producer() as producer, cluster.admin() as admin:
-        for n in range(5):
-            producer.send(Message(topic, b"%d" % n), queue=send_to)
-        source = options(cluster, topic, startingOffsets="earliest")
-        Stream(spark, tmp_path, source).run()
-        admin.delete_topic(topic)
-        cluster.create_topic(topic, 1)
-        producer.send(Message(topic, b"100"), queue=send_to)
-    with pytest.raises(
-        Exception, match=r"broker-a:0 has lost offsets 1 to 4 .*made again.*failOnDataLoss=false"
-    ):
-        Stream(spark, tmp_path, source).run()
-    stream = Stream(spark, tmp_path, {**source, "failOnDataLoss": "false"})
-    stream.run()
-    assert stream.values() == [0, 1, 2, 3, 4, 100]
-
-
 def test_retry_and_dead_letter_topics_are_readable_by_name(spark: Any, cluster: ThreadedCluster):
     topic = next(names)
     cluster.create_topic(topic, 1)
@@ -229,54 +176,9 @@ def test_retry_and_dead_letter_topics_are_readable_by_name(spark: Any, cluster: 
             break
 
     with cluster.admin() as admin:  # the letter is on its way
-        wait_until(lambda: admin.topic_exists("%DLQ%undertakers"))
-        wait_until(lambda: any(each.max_offset for each in admin.topic_stats("%DLQ%undertakers")))
+        wait_for("a letter", lambda: admin.topic_exists("%DLQ%undertakers"))
+        wait_for("a letter", lambda: any(each.max_offset for each in admin.topic_stats("%DLQ%undertakers")))
     found = aerobee.spark.dead_letters(spark, "undertakers", nameservers=cluster.nameserver_address).collect()
     (row,) = found
     assert (row.key, row.origin_topic, row.reason) == ("dead", topic, "not wanted")
     assert row.died_ts == row.store_ts
-
-
-def test_a_broker_that_is_killed_is_waited_for_and_nothing_is_lost(spark: Any, tmp_path: Path):
-    with ThreadedCluster(brokers=2) as own:
-        own.create_topic("orders", 1)
-        send_to = [MessageQueue("orders", name, 0) for name in own.broker_names]
-        stream = Stream(spark, tmp_path, options(own, "orders", startingOffsets="earliest"))
-        with own.producer() as producer:
-            for n in range(20):
-                producer.send(Message("orders", b"%d" % n), queue=send_to[n % 2])
-            stream.run()
-            for n in range(20, 40):
-                producer.send(Message("orders", b"%d" % n), queue=send_to[n % 2])
-        own.kill_broker(1)
-        stream.run()
-        assert stream.values() == [*range(20), *range(20, 40, 2)], "the queues of the other broker go on"
-        own.start_broker(1)
-        stream.run()
-        assert stream.values() == list(range(40))
-
-
-def test_retention_that_passes_the_checkpoint_is_a_loss(spark: Any, tmp_path: Path):
-    every_hour = ";".join(f"{hour:02}" for hour in range(24))
-    store = {"mappedFileSizeCommitLog": 65_536, "fileReservedTime": 1, "deleteWhen": every_hour}
-    with ThreadedCluster(store_config=store) as own:
-        own.create_topic("orders", 1)
-        queue = MessageQueue("orders", "broker-a", 0)
-        source = options(own, "orders", startingOffsets="earliest")
-        with own.producer() as producer, own.admin() as admin:
-            producer.send(Message("orders", b"0"), queue=queue)
-            Stream(spark, tmp_path, source).run()
-            for n in range(1, 400):
-                producer.send(Message("orders", b"%d" % n + b" " * 1000), queue=queue)
-            own.advance_clock(2 * 3600)
-            for _ in range(20):
-                begin = admin.topic_stats("orders")[0].min_offset
-                if begin > 1:
-                    break
-                own.advance_clock(120)
-        assert begin > 1
-        with pytest.raises(Exception, match=rf"broker-a:0 has lost offsets 1 to {begin - 1} .*retention"):
-            Stream(spark, tmp_path, source).run()
-        stream = Stream(spark, tmp_path, {**source, "failOnDataLoss": "false"})
-        stream.run()
-        assert stream.values() == [0, *range(begin, 400)]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from aerobee.errors import UsageError
+from aerobee.client.route_cache import RouteCache
+from aerobee.errors import RouteError, UsageError
 from aerobee.message import Message, MessageQueue
 from aerobee.spark.cluster_view import ClusterView
 from aerobee.spark.data_loss import DataLost
@@ -144,3 +145,18 @@ def test_a_broker_that_comes_back_is_waited_for():
             list(read_range(ReadPlan(options(cluster, pollTimeoutMs="1"), ("value",)), part))
         cluster.start_broker()
         assert bodies(options(cluster), part) == [b"%d" % number for number in range(60)]
+
+
+def test_a_slave_alone_is_read_and_tells_of_no_loss(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """The one broker there counts as a slave here: its master is not registered."""
+    monkeypatch.setattr(RouteCache, "address_of", lambda *_: None)
+    part = QueueRange(MessageQueue("orders", "broker-a", 0), 120, 125)
+    assert bodies(options(cluster), part) == sent(0)[120:]
+    for fails in ("true", "false"):
+        wanted = options(cluster, failOnDataLoss=fails, pollTimeoutMs="1")
+        with pytest.raises(RouteError, match="the master of broker broker-a is not registered"):
+            bodies(wanted, QueueRange(part.queue, 120, 130))
+    with ClusterView(options(cluster)) as view:
+        assert not view.queue_bounds()[part.queue].is_masters

@@ -69,6 +69,14 @@ def test_what_is_lost_is_named_with_queue_offsets_and_cause():
     assert (go_on_at(4, HAS[A]), go_on_at(9, HAS[B]), go_on_at(50, HAS[A])) == (10, 0, 50)
 
 
+def test_what_a_slave_alone_says_names_it_and_moves_nothing():
+    behind = Bounds(10, 100, is_masters=False)
+    (late, early) = losses({A: 120}, {A: behind}) + losses({A: 3}, {A: behind})
+    assert "no master of its broker is registered now" in str(late)
+    assert (early.begin, early.end) == (3, 10)
+    assert [go_on_at(offset, behind) for offset in (3, 50, 120)] == [3, 50, 120]
+
+
 def test_tasks_are_the_ranges_unless_more_are_wanted():
     ranges = ranges_between({A: 10, B: 0, C: 0}, {A: 100, B: 5, C: 0})
     assert ranges == [QueueRange(A, 10, 100), QueueRange(B, 0, 5)]

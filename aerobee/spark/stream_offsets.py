@@ -1,0 +1,47 @@
+"""Offsets of a stream as its checkpoint has them: the table of offsets.py, with the begin of the first micro-batch. Core.
+
+    {"orders": {"broker-a:0": 23}, "@begin": {"orders": {"broker-a:0": 7}}}
+
+Spark keeps where a micro-batch ends, and takes the end of the one before for its begin. The first has none before: a query that was killed
+in it asks initialOffset() again, where "latest" is another place by then, and "earliest" too when retention came. So the end of
+the first micro-batch that reads anything says where it begins; until then "@new" says that nothing was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aerobee.spark.offsets import Offsets, from_table, to_table
+
+CHECKPOINT = "the checkpoint"
+BEGIN = "@begin"  # no topic's name has such a letter
+NEW = "@new"
+
+
+def initial_table(offsets: Offsets) -> dict[str, Any]:
+    """Where a new query begins."""
+    return {**to_table(offsets), NEW: {}}
+
+
+def offsets_of(table: Mapping[str, Any]) -> Offsets:
+    """The offsets of a begin or an end. Raises ConfigError for what no checkpoint of this source holds."""
+    plain = {name: queues for name, queues in table.items() if name not in (BEGIN, NEW)}
+    return from_table(plain, what=CHECKPOINT)
+
+
+def next_table(start: dict[str, Any], ends: Offsets) -> dict[str, Any]:
+    """The end of a micro-batch that begins at `start`: that very table when there is nothing to read."""
+    if offsets_of(start) == ends:
+        return start
+    table: dict[str, Any] = dict(to_table(ends))
+    if NEW in start:
+        table[BEGIN] = {name: queues for name, queues in start.items() if name != NEW}
+    return table
+
+
+def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
+    """Where the micro-batch that ends at `end` begins, also when `start` was made anew after a failure."""
+    if NEW in end:
+        return offsets_of(end)
+    return offsets_of(end[BEGIN]) if BEGIN in end else offsets_of(start)
