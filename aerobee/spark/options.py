@@ -61,7 +61,7 @@ class SourceOptions:
     group: str = READ_GROUP
     reports_progress: bool = False
     include_properties: bool = False
-    pushes_filters: bool = True
+    pushes_filters: bool = False
     pull_count: int = 1024
     pulls_in_flight: int = 8
     batch_bytes: int = 8 * 1024 * 1024
@@ -170,7 +170,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         group=_checked_group(group or (f"{prefix}-source" if prefix else READ_GROUP)),
         reports_progress=bool(group),
         include_properties=reader.take("includeProperties", truth, False),
-        pushes_filters=reader.take("pushFilters", truth, True),
+        pushes_filters=reader.take("pushFilters", truth, False),
         pull_count=reader.take("pullBatchSize", whole_number(1, 1024), 1024),
         pulls_in_flight=reader.take("pullsInFlight", whole_number(1, 256), 8),
         batch_bytes=reader.take("batchBytes", whole_number(1024, 256 * 1024 * 1024), 8 * 1024 * 1024),

@@ -37,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    aerobee.spark.register(session)
+    aerobee.spark.register(session, push_filters=True)
     yield session
     session.stop()
 
