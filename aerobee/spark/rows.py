@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from aerobee.client.received import ReceivedMessage, decode_messages
@@ -46,7 +46,8 @@ class LaidOut:
     """Columns of `count` rows by name: bytes for fixed ones, Variable, or (offsets, Variable, Variable) for the map."""
 
     count: int
-    columns: dict[str, Any]
+    # Not in the text of it: asyncio.Runner.run makes one of a task's result with each call, megabytes a batch.
+    columns: dict[str, Any] = field(repr=False)
 
 
 class Rows(Protocol):
