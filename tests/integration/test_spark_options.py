@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from aerobee.client.admin.admin import Admin
+from aerobee.client.sync import SyncProducer
 from aerobee.errors import AerobeeError, ConfigError, UsageError
 from aerobee.message import Message, MessageQueue
 from aerobee.remoting.client import RemotingClient
@@ -23,6 +25,10 @@ from aerobee.spark.ranges import QueueRange
 from aerobee.spark.row_sender import OutgoingRow, RowSender, SinkError
 from aerobee.spark.sink_options import parse_sink_options
 from aerobee.testing.threaded_cluster import ThreadedCluster
+from tests.integration.test_access_control import USERS, client, running, sent
+from tests.integration.test_access_control import Cluster as Secured
+from tests.integration.test_cli_tls import Secured as Tls
+from tests.integration.test_cli_tls import secured as tls  # noqa: F401  a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 300
@@ -147,6 +153,53 @@ def test_a_setting_of_the_client_is_checked_where_it_is_made(cluster: ThreadedCl
     with pytest.raises(ConfigError, match=r"option rocketmq\.requesttimeouts is 'soon': it is a number"):
         source(cluster, **{"rocketmq.requestTimeoutS": "soon"})
     assert source(cluster, **{"rocketmq.requestTimeoutS": "7"}).client.request_timeout_s == 7
+
+
+async def test_keys_of_a_user_sign_the_reads_of_driver_and_tasks(tmp_path: Path):
+    async with running(Secured(tmp_path, USERS)) as secured:
+        async with Admin(secured.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders", queue_count=1)
+        assert await sent(secured, "orders", client("root")) == ""
+        base = {"nameservers": secured.server.address, "subscribe": "orders", "fetchOffset.numRetries": "0"}
+
+        def rows(**keys: str) -> int:
+            options = parse_source_options({**base, **keys}, streaming=False)
+            with ClusterView(options) as view:
+                (bounds,) = view.bounds(view.queues()).values()
+            plan = ReadPlan(options, ("value",))
+            return sum(each.count for each in read_range(plan, QueueRange(QUEUE, bounds.begin, bounds.end)))
+
+        keys = {"rocketmq.accessKey": "root", "rocketmq.secretKey": "rootsecret"}
+        assert await asyncio.to_thread(rows, **keys) == 1
+        with pytest.raises(AerobeeError, match="signature"):
+            await asyncio.to_thread(rows, **{**keys, "rocketmq.secretKey": "another"})
+        with pytest.raises(AerobeeError, match="not signed"):
+            await asyncio.to_thread(rows)
+
+
+def test_a_certificate_is_shown_and_the_brokers_is_checked(tls: Tls):  # noqa: F811
+    base = {"nameservers": tls.nameserver, "subscribe": "orders", "fetchOffset.numRetries": "0"}
+    files = {
+        "rocketmq.tls": "true",
+        "rocketmq.tlsCaFile": str(tls.authority.cert_path),
+        "rocketmq.tlsCertFile": str(tls.client.cert_path),
+        "rocketmq.tlsKeyFile": str(tls.client.key_path),
+    }
+    options = parse_source_options({**base, **files}, streaming=False)
+    with SyncProducer(tls.nameserver, client=options.client) as producer:
+        producer.send(Message("orders", b"x"))
+    with ClusterView(options) as view:
+        bounds = view.bounds(view.queues())
+    found = [
+        sum(
+            each.count
+            for each in read_range(ReadPlan(options, ("value",)), QueueRange(queue, has.begin, has.end))
+        )
+        for queue, has in bounds.items()
+    ]
+    assert sum(found) == 1
+    with ClusterView(parse_source_options(base, streaming=False)) as view, pytest.raises(AerobeeError):
+        view.bounds(bounds)
 
 
 # The sink
