@@ -2,7 +2,8 @@
 
     PYTHONPATH=. python bench/catch_up.py [--gib 5]
 
-The log lies in the page cache, for slave and cp alike. The rate counts from the start of the slave's process until its log ends where the
+The log lies in the page cache, for slave and cp alike, and what was written before is on the disk: a system that holds too much which is
+not slows every writer down to its disk. $TMPDIR says where; /dev/shm leaves the disk out. The rate counts from the start of the slave's process until its log ends where the
 master's does. A sender sends 100 messages of 1 KiB a second all the time; its p99 alone and during the copy. Results go to
 bench/results/catch_up.json.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -66,7 +68,9 @@ async def measure(root: Path, gib: float) -> dict[str, float]:
     try:
         await asyncio.to_thread(namesrv.start)
         await asyncio.to_thread(master.start)
+        begun = time.monotonic()
         await fill(namesrv.address, round(gib * 1024))
+        print(f"filled in {time.monotonic() - begun:.1f} s", flush=True)
         is_over = asyncio.Event()
         alone = asyncio.create_task(send_until(namesrv.address, is_over))
         await asyncio.sleep(5)
@@ -75,6 +79,7 @@ async def measure(root: Path, gib: float) -> dict[str, float]:
         size = sum(path.stat().st_size for path in (master.store / "commitlog").iterdir())
         cp_s = []
         for _ in range(2):
+            await asyncio.to_thread(os.sync)
             begun = time.monotonic()
             await asyncio.to_thread(
                 subprocess.run, ["cp", "-r", str(master.store / "commitlog"), str(root / "copy")], check=True
@@ -84,6 +89,7 @@ async def measure(root: Path, gib: float) -> dict[str, float]:
         is_over.clear()
         during = asyncio.create_task(send_until(namesrv.address, is_over))
         end = log_end(master)
+        await asyncio.to_thread(os.sync)
         begun = time.monotonic()
         await asyncio.to_thread(lambda: slave.start(wait=False))
         first = 0.0

@@ -5,7 +5,8 @@
 A figure is the median over the rounds of CPU microseconds a message, of the master (rmqload.py) and of the slave (its CPU time
 divided by the records that it appended meanwhile); and of the milliseconds from the moment a message was due to its answer, at
 --rate a second (0: not measured). --rocketmq measures RocketMQ's master with its slave in the same turns, asynchronously and with
-SYNC_MASTER. Results go to bench/results/replication.json.
+SYNC_MASTER. "Beside a neighbour" is the broker alone while a process that it does not know works 3 of 10 times. Results go to
+bench/results/replication.json.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import socket
 import statistics
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -95,6 +97,21 @@ def catch_up(master: Server, slave: Server, timeout_s: float = 120) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"{slave.name} did not catch up within {timeout_s:.0f} s")
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def neighbour() -> Iterator[None]:
+    """A process that works 3 of 10 times, as a slave does, and has nothing to do with the master: what the machine takes for that."""
+    work = (
+        "import time\ndata = bytearray(1 << 16)\nwhile True:\n end = time.perf_counter() + 0.0003\n"
+        " while time.perf_counter() < end: data[:] = bytes(data)\n time.sleep(0.0007)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", work])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 class Figures:
@@ -178,6 +195,8 @@ def main() -> None:
                 load += ["--size", str(SIZE_BYTES), "--duration", str(options.seconds), "--warmup", "1"]
                 for master in masters:
                     measure_rate(found, master, slaves.get(master.name), shape, load)
+                with neighbour():
+                    measure_rate(found, masters[0], None, f"{shape} beside a neighbour", load)
             for master in masters if options.rate else ():
                 measure_latency(found, master, options.rate, options.seconds)
     table = json.dumps(found.medians(), indent=1)
