@@ -187,7 +187,10 @@ async def change_sets(controllers: list[str], groups: int, seconds: float) -> tu
                 elections += 1
                 continue
             took.append(time.monotonic() - begun)
-            assert reply.code == 0, reply
+            if reply.code:
+                # Not agreed on in time, which counts with the time that it took; the group's epoch is not known any more.
+                number += 1
+                continue
             epochs[group] = json.loads(reply.body)["syncStateSetEpoch"]
             number += 1
             await asyncio.sleep(0.02)
