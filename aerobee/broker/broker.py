@@ -110,7 +110,7 @@ class Broker:
             direct=DirectNetwork(make_sockets) if make_sockets is not None else None,
             tls=tls,
         )
-        self._ha_listener = HaListener(network, store_config.ha_shared_key)
+        self._ha_listener = HaListener(network, store_config)
         self.exporter = _make_exporter(config) if config.metrics_exporter_type == PROM else None
         self._is_started = False
         self._is_running = False

@@ -59,6 +59,11 @@ class StoreConfig:
     ha_shared_key: str = field(
         default="", repr=False
     )  # what brokers of a group show each other at the HA port; empty: nothing
+    ha_tls_cert_path: str = ""  # PEM; the HA port and the connections to a master's speak TLS with it
+    ha_tls_key_path: str = ""  # its key, without a password
+    ha_tls_trust_cert_path: str = (
+        ""  # authorities; set: both sides ask each other for a certificate of theirs
+    )
     ha_listen_port: int = 0  # where slaves connect; 0: one above listenPort, any port when that is 0
     ha_master_address: str = ""  # host:port of the master's HA port; empty: what the NameServer says
     ha_send_heartbeat_interval: int = 5_000  # without bytes to send
@@ -225,6 +230,15 @@ class StoreConfig:
         if self.ha_shared_key and len(self.ha_shared_key) < HA_KEY_CHARS_MIN:
             raise ConfigError(
                 f"haSharedKey has {len(self.ha_shared_key)} characters, {HA_KEY_CHARS_MIN} at least are needed: take random ones"
+            )
+        if bool(self.ha_tls_cert_path) != bool(self.ha_tls_key_path):
+            raise ConfigError(
+                f"haTlsCertPath is {self.ha_tls_cert_path!r} and haTlsKeyPath {self.ha_tls_key_path!r}: set both, or neither"
+            )
+        if self.ha_tls_trust_cert_path and not self.ha_tls_cert_path:
+            raise ConfigError(
+                "haTlsTrustCertPath says whose certificates are good at the HA port, but haTlsCertPath is empty, so that it has no "
+                "TLS: set it, and haTlsKeyPath"
             )
         if self.ha_listen_port > 65_535:
             raise ConfigError(f"haListenPort is {self.ha_listen_port}: it must be from 0 to 65535")

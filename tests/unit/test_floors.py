@@ -240,10 +240,13 @@ LOADED_WHEN_WANTED = {
         "aerobee.broker.fastpath.python_backend",
     },
     "broker/replication/classic_mode.py": {"aerobee.broker.replication.slave_connection"},
-    "broker/replication/ha_listener.py": {"aerobee.broker.replication.keyed_connection"},
+    "broker/replication/ha_listener.py": {
+        "aerobee.broker.replication.keyed_connection",
+        "aerobee.broker.replication.tls_connection",
+    },
     "broker/replication/wiring.py": {
         "aerobee.broker.replication.classic_follower",
-        "aerobee.broker.replication.keyed_connection",
+        "aerobee.broker.replication.tls_connection",
     },
     "broker/serving.py": {"aerobee.broker.acting.wiring", "aerobee.broker.replication.controller_wiring"},
     "nameserver/__init__.py": {"aerobee.nameserver.server"},

@@ -16,9 +16,9 @@ from aerobee.broker.replication.controller_calls import ControllerModeCalls
 from aerobee.broker.replication.controller_client import ControllerClient
 from aerobee.broker.replication.controller_files import Epochs, IdentityFiles
 from aerobee.broker.replication.ha_listener import HaListener
-from aerobee.broker.replication.keyed_connection import keyed
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import Replication
+from aerobee.broker.replication.tls_connection import secured
 from aerobee.broker.replication.wiring import make_metadata_sync
 from aerobee.network import Network
 
@@ -64,7 +64,7 @@ def make_controller_mode(
     follower = AutoSwitchFollower(
         store=store,
         clock=clock,
-        network=keyed(network, store.config.ha_shared_key),
+        network=secured(network, store.config),
         epochs=epochs,
         broker_id=lambda: agent.broker_id,
         master_epoch=lambda: parts.role.epoch,

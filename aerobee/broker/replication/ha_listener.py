@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aerobee.network import Network, NetworkServer
+from aerobee.store.config import StoreConfig
+
+if TYPE_CHECKING:
+    from aerobee.broker.replication.tls_connection import HaTls
 
 
 class HaListener:
     """Bound by open(), before it is known who this broker is; until serve() each connection is closed at once."""
 
-    def __init__(self, network: Network, key: str = "") -> None:
-        """With a `key` only slaves are served that show it (haSharedKey)."""
+    def __init__(self, network: Network, config: StoreConfig) -> None:
+        """Only slaves are served that show haSharedKey, and under TLS a certificate, where `config` asks for them.
+
+        Raises ConfigError for TLS files that cannot be used.
+        """
         self._network = network
-        self._key = key.encode()
+        self._key = config.ha_shared_key.encode()
+        self._tls: HaTls | None = None
+        if config.ha_tls_cert_path:
+            from aerobee.broker.replication.tls_connection import HaTls  # few have TLS here
+
+            self._tls = HaTls(config)
         self._make_connection: Callable[[], asyncio.Protocol] = _Closing
         self._server: NetworkServer | None = None
 
@@ -36,6 +49,11 @@ class HaListener:
             self._make_connection = lambda: KeyedConnection(make_connection, key, is_master=True)
         else:
             self._make_connection = make_connection
+        tls, network, make = self._tls, self._network, self._make_connection
+        if tls is not None:
+            from aerobee.broker.replication.tls_connection import TlsConnection
+
+            self._make_connection = lambda: TlsConnection(make, network, tls, is_master=True)
 
     def close(self) -> None:
         """Take no more connections."""

@@ -109,12 +109,12 @@ def make_replication(
 
     def make_follower() -> ClassicFollower:
         from aerobee.broker.replication.classic_follower import ClassicFollower  # a master has no use for it
-        from aerobee.broker.replication.keyed_connection import keyed
+        from aerobee.broker.replication.tls_connection import secured
 
         return ClassicFollower(
             store=store,
             clock=clock,
-            network=keyed(network, store.config.ha_shared_key),
+            network=secured(network, store.config),
             ask_bounds=questions.log_bounds,
             on_cut=after_cut.forget,
             native=raw_appends,

@@ -1,0 +1,154 @@
+"""Connections of the HA port under TLS (haTlsCertPath): the handshake first, then what the connection carries without it.
+
+The master is the server of the handshake, the slave its client. With haTlsTrustCertPath each asks the other for a certificate that
+an authority in that file has signed; names in it are not compared, so the authority is to be the brokers' own. Files are read
+again when they change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from aerobee.broker.replication.keyed_connection import keyed
+from aerobee.errors import ConfigError
+from aerobee.network import Network, NetworkServer
+from aerobee.remoting.tls import ClientAuth, ClientTls, ServerTls, TlsFiles, TlsMode
+from aerobee.store.config import StoreConfig
+
+log = logging.getLogger(__name__)
+HANDSHAKE_TIMEOUT_S = 5.0
+
+
+class HaTls:
+    """Both sides' settings, from one set of files. Raises ConfigError for files that cannot be used."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._files = TlsFiles(
+            key_path=config.ha_tls_key_path,
+            cert_path=config.ha_tls_cert_path,
+            trust_cert_path=config.ha_tls_trust_cert_path,
+            verify_peer=bool(config.ha_tls_trust_cert_path),
+        )
+        auth = ClientAuth.REQUIRE if config.ha_tls_trust_cert_path else ClientAuth.NONE
+        self._server = ServerTls(self._files, mode=TlsMode.ENFORCING, client_auth=auth, test_mode=False)
+        self._client = ClientTls(self._files)
+        self._client.context()
+
+    def context(self, *, is_master: bool) -> ssl.SSLContext:
+        """For a new connection. Raises ConfigError."""
+        return self._server.context() if is_master else self._client.context()
+
+
+class TlsConnection(asyncio.Protocol):
+    """Stands before the protocol of a connection until the handshake is through, and passes on what comes then."""
+
+    def __init__(
+        self, make_inner: Callable[[], asyncio.BaseProtocol], network: Network, tls: HaTls, *, is_master: bool
+    ) -> None:
+        self._make_inner = make_inner
+        self._network = network
+        self._tls = tls
+        self._is_master = is_master
+        self._inner: asyncio.Protocol | None = None
+        self._early: list[bytes] = []  # what came with the end of the handshake
+        self._handshake: asyncio.Task[None] | None = None
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        plain = cast(asyncio.Transport, transport)
+        plain.pause_reading()  # the first byte is the handshake's
+        self._handshake = asyncio.get_running_loop().create_task(self._begin(plain), name="ha-tls-handshake")
+
+    async def _begin(self, plain: asyncio.Transport) -> None:
+        peer = plain.get_extra_info("peername")
+        try:
+            context = self._tls.context(is_master=self._is_master)
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                secured = await self._network.start_tls(plain, self, context, server_side=self._is_master)
+        except (OSError, ConfigError) as error:  # an ssl.SSLError and a timeout are OSErrors
+            why = str(error) or f"no TLS handshake within {HANDSHAKE_TIMEOUT_S:.0f} s"
+            log.warning("the connection with %s at the HA port is closed: %s", peer, why)
+            plain.abort()
+            self.connection_lost(error)
+            return
+        if self._is_lost:
+            return
+        inner = self._inner = cast(asyncio.Protocol, self._make_inner())
+        inner.connection_made(secured)
+        early, self._early = self._early, []
+        for data in early:
+            if not secured.is_closing():
+                inner.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None:
+            self._early.append(data)
+        else:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_lost:
+            return
+        self._is_lost = True
+        inner = self._inner
+        if inner is None and not self._is_master:
+            inner = cast(
+                asyncio.Protocol, self._make_inner()
+            )  # who waits for the connection is told that it is over
+        if inner is not None:
+            inner.connection_lost(exc)
+
+
+class TlsNetwork:
+    """A Network whose connections to others begin with a handshake. Servers are the caller's."""
+
+    def __init__(self, network: Network, tls: HaTls) -> None:
+        self._network = network
+        self._tls = tls
+
+    async def create_server(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> NetworkServer:
+        """As Network.create_server."""
+        return await self._network.create_server(factory, host, port)
+
+    async def create_connection(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> None:
+        """As Network.create_connection; returns before the handshake is over."""
+        await self._network.create_connection(
+            lambda: TlsConnection(factory, self._network, self._tls, is_master=False), host, port
+        )
+
+    async def start_tls(
+        self,
+        transport: asyncio.WriteTransport,
+        protocol: asyncio.BaseProtocol,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+    ) -> asyncio.Transport:
+        """As Network.start_tls."""
+        return await self._network.start_tls(transport, protocol, context, server_side=server_side)
+
+
+def secured(network: Network, config: StoreConfig) -> Network:
+    """The network for connections to a master's HA port: under TLS, and then with the key, as the settings say."""
+    if config.ha_tls_cert_path:
+        network = TlsNetwork(network, HaTls(config))
+    return keyed(network, config.ha_shared_key)
