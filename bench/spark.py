@@ -267,6 +267,9 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000, help="of 100 B; of 1 KiB a tenth")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each product that count")
     parser.add_argument("--only", default="read,kib", help="read, kib")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="at our broker; again for more"
+    )
     parser.add_argument("--json", type=Path, help="a file for the figures")
     args = parser.parse_args()
     wanted = set(args.only.split(","))
@@ -274,7 +277,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="bench-spark-") as place,
         kafka(partitions=QUEUES) as theirs,
-        aerobee(extra={"messageDelayLevel": "1s"}) as ours,
+        aerobee(extra=dict(each.split("=", 1) for each in args.set)) as ours,
         spark_session(Path(place)) as spark,
     ):
         products = [Product("kafka", spark, theirs), Product("aerobee", spark, ours)]

@@ -4,7 +4,7 @@
     .interop/spark-venv/bin/python bench/spark_jobs.py [--topics 200] [--queues 50] [--brokers 100] [--looks 48]
 
 The lag job's cluster is one broker: each group has committed an offset in each queue of its topic, and is one message behind. The placement
-job's history is made by Spark: as many looks, half an hour apart, brokers loaded 1 to 10.
+job's history is made by Spark: as many looks, half an hour apart, every other broker with the busy topics.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def placement(
 
     count = topics * queues
     at_broker = count // brokers
-    # Each broker has a queue of as many topics as it has queues; brokers write 1 to 10 times as much.
+    # Each broker has one queue of each of its topics. Topics take 1 to 10 messages a second, the busy ones at every other broker.
     spark.range(0, (count + brokers) * looks).selectExpr(f"id % {looks} AS look", f"id div {looks} AS n").selectExpr(
         "look", "n", f"n >= {count} AS is_broker", f"IF(n >= {count}, n - {count}, n div {at_broker}) AS b"
     ).selectExpr(
@@ -99,7 +99,7 @@ def placement(
         "concat('zone-', b % 3) AS zone",
         f"IF(is_broker, '', concat('topic-', n % {topics})) AS topic",
         "IF(is_broker, -1, 0) AS queue_id",
-        f"look * 1800 * (1 + b % 10) * IF(is_broker, {at_broker * 100}, 1) AS `end`",
+        f"look * 1800 * IF(is_broker, {at_broker * 550}, 1 + n % {topics} div {topics // 10}) AS `end`",
         "100.0D AS size", "CAST(NULL AS double) AS bytes_out", "1 AS `groups`", "'4' AS members",
         "false AS is_ordered", "false AS is_sharded", "'' AS pinned", "1e12D AS disk_total", "259200000L AS retention_ms",
     ).write.parquet(str(directory / "load"))  # fmt: skip
@@ -114,6 +114,7 @@ def placement(
         "read_s": round(read_s, 2),
         "plan_s": round(time.monotonic() - begun - read_s, 2),
         "changes": len(plan.changes),
+        "warnings": len(plan.warnings),
         "before": {name: round(value, 3) for name, value in plan.before.imbalance.items()},
         "after": {name: round(value, 3) for name, value in plan.after.imbalance.items()},
     }
