@@ -68,6 +68,7 @@ class Watched:
         self._commits = directory / f"{name}-checkpoint" / "commits"
         self._sink_log = directory / "out" / "_spark_metadata" if name == "parquet" else None
         self._written = written
+        self._written_now = 0
         self._planned_batch = -1
         self._written_before = 0
 
@@ -80,7 +81,10 @@ class Watched:
             return Stage.COMMITTED
         if self._sink_log is not None and _newest(self._sink_log) >= planned:
             return Stage.SINK_COMMITTED
-        written = self._written()
+        # A broker that got no turn for two minutes is not registered for a moment: then what was known before counts.
+        with contextlib.suppress(AerobeeError):
+            self._written_now = self._written()
+        written = self._written_now
         if planned != self._planned_batch:
             self._planned_batch, self._written_before = planned, written
         return Stage.WRITING if written > self._written_before else Stage.PLANNED
