@@ -30,6 +30,7 @@ from aerobee.broker.fastpath.access import FrameAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, VARIABLE
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.fastpath.seam import Backend
+from aerobee.clock import SystemClock
 from aerobee.message import pack_host
 from aerobee.remoting.connection import Connection, Endpoint
 from aerobee.remoting.signature import Credentials
@@ -96,7 +97,7 @@ async def measure(
     found: dict[str, list[float]] = {}
     # The loop runs only between shapes: that is no overload.
     busy = {"wait_time_mills_in_send_queue": 1 << 30}
-    async with LocalCluster(store_config=STORE, broker_config=busy) as cluster:
+    async with LocalCluster(store_config=STORE, broker_config=busy, clock=SystemClock()) as cluster:
         await cluster.create_topic(TOPIC, queues=4)
         broker = cluster.broker()
         joint = broker.fast_path  # what RemotingServer calls

@@ -50,11 +50,13 @@ class Overload:
         self._stalled_before_s = 0.0  # when the sample was armed
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self._overdue = math.inf  # from then on a sample that has not come is load
+        # These two, and `last_reason` and `is_idle`, are plain attributes: who is asked with each burst reads and sets them as
+        # asked() does, without its call.
+        self.overdue = math.inf  # from then on a sample that has not come is load
         self._now: Callable[[], float] = float
         self._late_samples = 0
         self._samples = 0
-        self._was_asked = False
+        self.was_asked = False  # since the last sample
         self.is_idle = False  # nobody has asked for a while, so samples are rare
         self._last_pending_bytes = 0
         self.wait_ms = 0
@@ -73,7 +75,7 @@ class Overload:
         self._late_samples = 0
         self.last_reason = ""
         if self._timer is not None:
-            self._overdue = self._due + HICCUP_LIMITS * self._wait_limit_ms / 1000
+            self.overdue = self._due + HICCUP_LIMITS * self._wait_limit_ms / 1000
 
     def start(self) -> None:
         """Begin to measure how late the running event loop is, and to look at what is unsent."""
@@ -85,7 +87,7 @@ class Overload:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._overdue = math.inf
+        self.overdue = math.inf
         self.is_idle = False
 
     @property
@@ -98,13 +100,13 @@ class Overload:
 
         `now`: time.monotonic(), which is what event loops count by, when the caller has just read it; a reading of a clock is
         a tenth of a small burst."""
-        self._was_asked = True
+        self.was_asked = True
         if self.is_idle:
             self.is_idle = False
             self._arm(min(SAMPLE_S, self._due - self._now()))
         # Asked with each burst, so only a sample that is overdue is looked at closely: stalls can but shorten the wait.
         if (
-            (self._now() if now is None else now) > self._overdue
+            (self._now() if now is None else now) > self.overdue
             and not self.last_reason
             and (wait_ms := self._late_ms()) > HICCUP_LIMITS * self._wait_limit_ms
         ):
@@ -134,8 +136,8 @@ class Overload:
             self._last_pending_bytes = self._pending_bytes()
         self._samples += 1
         self.observe(round(self._late_ms()), self._last_pending_bytes)
-        self.is_idle = not self._was_asked and not self.last_reason
-        self._was_asked = False
+        self.is_idle = not self.was_asked and not self.last_reason
+        self.was_asked = False
         self._arm(to_next_step(self._now(), IDLE_SAMPLE_S) if self.is_idle else SAMPLE_S)
 
     def _late_ms(self) -> float:
@@ -150,6 +152,6 @@ class Overload:
         if self._timer is not None:
             self._timer.cancel()
         self._due = self._now() + delay_s
-        self._overdue = self._due + HICCUP_LIMITS * self._wait_limit_ms / 1000
+        self.overdue = self._due + HICCUP_LIMITS * self._wait_limit_ms / 1000
         self._stalled_before_s = self._stalled_s()
         self._timer = asyncio.get_running_loop().call_at(self._due, self._sample)

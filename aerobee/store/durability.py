@@ -34,6 +34,8 @@ class Durability:
         """`visibility` is told what has become durable, `writability` of a sync that failed."""
         self.flushed = Watermark()  # the log is durable below it
         self._is_sync = config.is_sync_flush
+        # Whether burst_done() does anything. A plain attribute: it is read with each burst.
+        self.hears_bursts = self._is_sync
         self._needs_confirmation = needs_confirmation
         self._confirmed = 0  # enough replicas have the log below it
         self._log = log
@@ -79,7 +81,7 @@ class Durability:
 
     @property
     def wants_each_burst(self) -> bool:
-        """Whether burst_done() does anything: several bursts must not be told as one then."""
+        """Whether burst_done() does anything for each burst: several must not be told as one then."""
         return self._is_sync or (self._on_burst is not None and self._is_burst_wanted())
 
     @property
@@ -96,6 +98,7 @@ class Durability:
         """Call back after each burst of appends. One callback, cheap, which never raises. While `is_wanted` says no, many
         bursts may be told as one: a moment later while `is_wanted_soon` says yes, else whenever."""
         self._on_burst, self._is_burst_wanted, self._is_wanted_soon = callback, is_wanted, is_wanted_soon
+        self.hears_bursts = self._is_sync or callback is not None
 
     def confirm(self, offset: int) -> None:
         """Enough replicas have the log below `offset`: whoever is elected has it, and consumers may see it. Never goes back."""

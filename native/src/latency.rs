@@ -8,10 +8,10 @@ use crate::window::Window;
 
 const STEP_BYTES: i64 = 8;
 /// Steps of a second: 60 ns each.
-const STEPS_A_S: u128 = 1 << 24;
+const STEPS_A_S: u64 = 1 << 24;
 /// What took less is not told from the next by its step.
 const EXACT_BELOW: i64 = 8;
-const NANOS_A_S: u128 = 1_000_000_000;
+const NANOS_A_S: u64 = 1_000_000_000;
 
 /// The steps of one Latency, which belong to Python: each a native 64-bit count.
 pub struct Steps {
@@ -29,7 +29,9 @@ impl Steps {
         if times == 0 {
             return Ok(());
         }
-        let step = i64::try_from(took.as_nanos() * STEPS_A_S / NANOS_A_S).unwrap_or(i64::MAX);
+        // Whole seconds are far beyond the last step: no more of them than cannot overflow.
+        let steps = took.as_secs().min(1 << 32) * STEPS_A_S + u64::from(took.subsec_nanos()) * STEPS_A_S / NANOS_A_S;
+        let step = steps as i64;
         let at = step.saturating_mul(STEP_BYTES);
         let known = if step < EXACT_BELOW { None } else { self.counts.read::<8>(at) };
         let is_counted = known.is_some_and(|count| {

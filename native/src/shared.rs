@@ -261,8 +261,8 @@ impl Shared {
     /// Find the topic and the queue that a send names, or leave it to the handlers.
     pub fn find(&mut self, py: Python<'_>, topic: Value<'_>, queue: Value<'_>) -> Outcome<(usize, usize)> {
         let name = topic.text().ok_or(Stop::Slow)?;
-        let number = match self.appender.topics.numbers.get(&*name) {
-            Some(number) => *number,
+        let number = match self.appender.topics.find(&name) {
+            Some(number) => number,
             None => {
                 let text = std::str::from_utf8(&name).map_err(|_| Stop::Slow)?;
                 self.appender.has_called = true;
@@ -271,7 +271,7 @@ impl Shared {
                     return Err(Stop::Slow);
                 }
                 let number = self.appender.add_topic(py, &config)?;
-                self.appender.topics.numbers.insert(name.to_vec(), number);
+                self.appender.topics.remember(&name, number);
                 number
             }
         };
@@ -283,15 +283,15 @@ impl Shared {
             }
         }
         let known = &self.appender.topics.list[number];
-        if let Some(found) = known.queues.get(&queue_id) {
-            return Ok((number, *found));
+        if let Some(found) = known.queue(queue_id) {
+            return Ok((number, found));
         }
         if !(0..known.queue_count).contains(&queue_id) {
             return Err(Stop::Slow);
         }
         let reply_start = format!("{{\"code\":0,\"extFields\":{{\"queueId\":\"{queue_id}\",\"transactionId\":\"");
         let queue = self.appender.add_queue(py, number, queue_id, reply_start.into_bytes())?;
-        self.appender.topics.list[number].queues.insert(queue_id, queue);
+        self.appender.topics.list[number].remember_queue(queue_id, queue);
         Ok((number, queue))
     }
 

@@ -21,7 +21,8 @@ pub fn size_class(size: usize) -> Option<usize> {
 #[derive(Default)]
 pub struct Topics {
     pub list: Vec<Topic>,
-    pub numbers: HashMap<Vec<u8>, usize>, // of ordinary topics, by name
+    numbers: HashMap<Vec<u8>, usize>, // of ordinary topics, by name
+    last: Option<usize>,                  // the one that was found last: most messages go where the one before them went
     pub queues: Vec<Queue>,
     /// How many requests have stored something, ever.
     pub request_count: u64,
@@ -34,6 +35,21 @@ impl Topics {
         self.list.len() - 1
     }
 
+    /// The number of an ordinary topic that has been looked up.
+    pub fn find(&mut self, name: &[u8]) -> Option<usize> {
+        if let Some(last) = self.last.filter(|last| self.list[*last].name() == name) {
+            return Some(last);
+        }
+        let number = self.numbers.get(name).copied()?;
+        self.last = (self.list[number].name() == name).then_some(number);
+        Some(number)
+    }
+
+    /// An ordinary topic was looked up.
+    pub fn remember(&mut self, name: &[u8], number: usize) {
+        self.numbers.insert(name.to_vec(), number);
+    }
+
     /// A request has stored something in a topic.
     pub fn count_request(&mut self, topic: usize) {
         self.list[topic].request_count += 1;
@@ -44,6 +60,7 @@ impl Topics {
     pub fn clear(&mut self) {
         self.list.clear();
         self.numbers.clear();
+        self.last = None;
         self.queues.clear();
     }
 }
@@ -103,7 +120,7 @@ pub struct Topic {
     pub py_name: Py<PyString>,
     pub field: Vec<u8>, // length byte and name, as records have it
     pub queue_count: i64,
-    pub queues: HashMap<i64, usize>, // to the list of queues
+    queues: Vec<Option<u32>>, // by queue id: the number in the list of queues
     pub hash_start: u32,
     // Of the burst.
     pub count: u64,
@@ -125,13 +142,28 @@ impl Topic {
             py_name: py_name.unbind(),
             field,
             queue_count: read.max(write),
-            queues: HashMap::new(),
+            queues: Vec::new(),
             hash_start,
             count: 0,
             byte_count: 0,
             request_count: 0,
             larger: [0; SIZE_ENDS.len()],
         })
+    }
+
+    /// The number of a queue that has been looked up.
+    pub fn queue(&self, id: i64) -> Option<usize> {
+        let found = *self.queues.get(usize::try_from(id).ok()?)?;
+        found.map(|number| number as usize)
+    }
+
+    /// A queue, whose id is below `queue_count`, was looked up.
+    pub fn remember_queue(&mut self, id: i64, number: usize) {
+        let (Ok(id), Ok(number)) = (usize::try_from(id), u32::try_from(number)) else { return };
+        if id >= self.queues.len() {
+            self.queues.resize(id + 1, None);
+        }
+        self.queues[id] = Some(number);
     }
 
     /// The topic's name.

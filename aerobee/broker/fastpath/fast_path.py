@@ -158,8 +158,16 @@ class FastPath:
         if born_host is None:
             born_host = connection.burst_note = pack_host(*connection.host_port)
         started = self._monotonic()
-        # As _store_time_now(), without its calls.
-        now_ms = time_ns() // 1_000_000 if self._own_now_ms is None else self._own_now_ms()
+        overload = self._overload
+        # As _store_time_now() and Overload.asked(), without their calls.
+        if self._own_now_ms is None:
+            now_ms = time_ns() // 1_000_000
+            overload.was_asked = True
+            if started > overload.overdue or overload.is_idle:
+                overload.asked(started)
+        else:
+            now_ms = self._own_now_ms()
+            overload.asked()
         if now_ms < (last_ms := self._appender.last_store_timestamp):
             now_ms = last_ms
         try:
@@ -170,7 +178,7 @@ class FastPath:
                 now_ms,
                 # As _takes_sends(), without its call; backends look at the fence themselves.
                 not (
-                    self._overload.asked(started if self._own_now_ms is None else None)
+                    overload.last_reason
                     or not self._writability.is_writable
                     or (self._ack.may_lack_replicas and self._ack.shortage)
                     or (self._opens_ms and self._is_closed())
@@ -186,7 +194,8 @@ class FastPath:
         if appended or pulled:
             requests = 0
             if appended:
-                self._burst_done()
+                if self._store.durability.hears_bursts:
+                    self._burst_done()
                 for topic, message_count, byte_count, request_count, larger in appended:
                     requests += request_count
                     self._topic_put(topic, message_count, byte_count, request_count, larger)
