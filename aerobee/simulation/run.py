@@ -157,7 +157,8 @@ def _run_started(
         outcome.failure = f"{outcome.checker}: stood still: {error}"
     except Exception as error:
         outcome.checker = Checker.NO_FAULT_OF_OURS.value
-        outcome.failure = f"{type(error).__name__}: {error}"
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        outcome.failure = f"{type(error).__name__}: {error} in {where.name}, {os.path.basename(where.filename)} line {where.lineno}"
     finally:
         outcome.simulated_s = cluster.clock.monotonic()
         outcome.story = list(cluster.story.lines)
