@@ -30,37 +30,49 @@ ABSENT = {
     "aerobee_controller_group_has_master",  # no broker here asks controllers; tests/unit/ha/test_controller_families.py
 }
 WAIT_S = 300.0  # a group is not OK before a whole window of lag_state.py (120 s) had something to do
-# An existing dashboard for RocketMQ 5 asks for these.
-ROCKETMQ = [
-    "rocketmq_broker_permission",
-    "rocketmq_topic_number",
-    "rocketmq_consumer_group_number",
-    "rocketmq_messages_in_total",
-    "rocketmq_messages_out_total",
-    "rocketmq_throughput_in_total",
-    "rocketmq_throughput_out_total",
-    "rocketmq_producer_connections",
-    "rocketmq_consumer_connections",
-    "rocketmq_consumer_lag_messages",
-    "rocketmq_consumer_lag_latency",
-    "rocketmq_consumer_inflight_messages",
-    "rocketmq_consumer_queueing_latency",
-    "rocketmq_consumer_ready_messages",
-    "rocketmq_send_to_dlq_messages_total",
-    "rocketmq_commit_messages_total",
-    "rocketmq_rollback_messages_total",
-    "rocketmq_half_messages",
-    "rocketmq_storage_size",
-    "rocketmq_storage_flush_behind_bytes",
-    "rocketmq_storage_dispatch_behind_bytes",
-    "rocketmq_storage_message_reserve_time",
-    "rocketmq_timing_messages",
-    "rocketmq_timer_enqueue_lag",
-    "rocketmq_timer_dequeue_latency",
-    "rocketmq_timer_enqueue_total",
-    "rocketmq_timer_dequeue_total",
-    "rocketmq_pop_revive_lag",
-]
+# What an existing dashboard for RocketMQ 5 asks for: names, and labels by which it sums them or picks some. Every series has COMMON.
+COMMON = "cluster node_type node_id"
+STORAGE = "storage_type storage_medium"
+LAG = "topic consumer_group is_retry is_system"
+ROCKETMQ = {
+    "rocketmq_processor_watermark": "processor",
+    "rocketmq_broker_permission": "",
+    "rocketmq_topic_number": "",
+    "rocketmq_consumer_group_number": "",
+    "rocketmq_messages_in_total": "topic message_type is_system",
+    "rocketmq_messages_out_total": "topic consumer_group is_system",
+    "rocketmq_throughput_in_total": "topic message_type is_system",
+    "rocketmq_throughput_out_total": "topic consumer_group is_system",
+    "rocketmq_message_size_bucket": "topic message_type is_system le",
+    "rocketmq_message_size_sum": "topic message_type is_system",
+    "rocketmq_message_size_count": "topic message_type is_system",
+    "rocketmq_rpc_latency_bucket": "protocol_type request_code response_code is_long_polling result le",
+    "rocketmq_rpc_latency_sum": "protocol_type request_code response_code is_long_polling result",
+    "rocketmq_rpc_latency_count": "protocol_type request_code response_code is_long_polling result",
+    "rocketmq_producer_connections": "language version protocol_type",
+    "rocketmq_consumer_connections": "consumer_group language version consume_mode protocol_type is_system",
+    "rocketmq_consumer_lag_messages": LAG,
+    "rocketmq_consumer_lag_latency": LAG,
+    "rocketmq_consumer_inflight_messages": LAG,
+    "rocketmq_consumer_queueing_latency": LAG,
+    "rocketmq_consumer_ready_messages": LAG,
+    "rocketmq_send_to_dlq_messages_total": "topic consumer_group is_system",
+    # RocketMQ has the topic, too:
+    "rocketmq_commit_messages_total": "",
+    "rocketmq_rollback_messages_total": "",
+    "rocketmq_half_messages": "",
+    "rocketmq_storage_size": STORAGE,
+    "rocketmq_storage_flush_behind_bytes": STORAGE,
+    "rocketmq_storage_dispatch_behind_bytes": STORAGE,
+    "rocketmq_storage_message_reserve_time": STORAGE,
+    # RocketMQ has the topic, labels of the storage, or the queue id, too:
+    "rocketmq_timing_messages": "",
+    "rocketmq_timer_enqueue_lag": "",
+    "rocketmq_timer_dequeue_latency": "",
+    "rocketmq_timer_enqueue_total": "",
+    "rocketmq_timer_dequeue_total": "",
+    "rocketmq_pop_revive_lag": "",
+}
 
 
 def boards() -> list[dict[str, Any]]:
@@ -187,9 +199,14 @@ async def test_every_panel_and_every_rule_finds_its_series() -> None:
                 break
             assert time.monotonic() < deadline, "without data:\n" + "\n".join(missing)
             await asyncio.sleep(1)
+        for name, labels in ROCKETMQ.items():
+            has_labels = ",".join(f'{label}!=""' for label in f"{COMMON} {labels}".split())
+            assert await asked(address, f"{name}{{{has_labels}}}"), (
+                f"no series of {name} with labels {labels}"
+            )
         assert await asked(address, 'ALERTS{alertname="AerobeeDeadLetters"}')
         assert await asked(address, 'up{job=~"aerobee.*"} == 0') == []
-    assert set(ROCKETMQ) <= names
+    assert ROCKETMQ.keys() <= names
     known = names | ABSENT
     for file in ("recording.yml", "alerts.yml"):
         for group in yaml.safe_load((rules / file).read_text())["groups"]:
