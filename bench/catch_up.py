@@ -3,9 +3,9 @@
     PYTHONPATH=. python bench/catch_up.py [--gib 5]
 
 The log lies in the page cache, for slave and cp alike, and what was written before is on the disk: a system that holds too much which is
-not slows every writer down to its disk. $TMPDIR says where; /dev/shm leaves the disk out. The rate counts from the start of the slave's process until its log ends where the
-master's does. A sender sends 100 messages of 1 KiB a second all the time; its p99 alone and during the copy. Results go to
-bench/results/catch_up.json.
+not slows every writer down to its disk. $TMPDIR says where; /dev/shm leaves the disk out. The rate counts from the start of the slave's
+process until its log ends where the master's does. A sender sends 100 messages of 1 KiB a second all the time; its p99 alone and during
+the copy. CPU seconds of both brokers say whether they worked or waited. Results go to bench/results/catch_up.json.
 """
 
 from __future__ import annotations
@@ -57,6 +57,14 @@ async def send_until(namesrv: str, is_over: asyncio.Event) -> list[float]:
     return took
 
 
+def cpu_s(broker: Broker) -> tuple[float, float]:
+    """CPU seconds of a broker's process: its own and the system's for it."""
+    assert broker.process is not None
+    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    tick = os.sysconf("SC_CLK_TCK")
+    return int(fields[11]) / tick, int(fields[12]) / tick
+
+
 def p99_ms(took: list[float]) -> float:
     return round(sorted(took)[int(len(took) * 0.99)] * 1000, 2)
 
@@ -90,6 +98,7 @@ async def measure(root: Path, gib: float) -> dict[str, float]:
         during = asyncio.create_task(send_until(namesrv.address, is_over))
         end = log_end(master)
         await asyncio.to_thread(os.sync)
+        before_cpu = cpu_s(master)
         begun = time.monotonic()
         await asyncio.to_thread(lambda: slave.start(wait=False))
         first = 0.0
@@ -104,6 +113,8 @@ async def measure(root: Path, gib: float) -> dict[str, float]:
             if at >= end:
                 break
         took_s = time.monotonic() - begun
+        used = [now - then for now, then in zip(cpu_s(master), before_cpu, strict=True)]
+        slave_used = cpu_s(slave)
         is_over.set()
         latencies = await during
         return {
@@ -111,6 +122,10 @@ async def measure(root: Path, gib: float) -> dict[str, float]:
             "cp_mib_s": round(size / (1 << 20) / min(cp_s)),
             "slave_mib_s": round(end / (1 << 20) / took_s),
             "slave_mib_s_once_it_runs": round(end / (1 << 20) / max(0.01, begun + took_s - first)),
+            "master_cpu_s": round(used[0], 2),
+            "master_system_cpu_s": round(used[1], 2),
+            "slave_cpu_s": round(slave_used[0], 2),
+            "slave_system_cpu_s": round(slave_used[1], 2),
             "sender_p99_ms_alone": p99_ms(before),
             "sender_p99_ms_meanwhile": p99_ms(latencies),
         }
