@@ -23,6 +23,7 @@ up:
 # The environment and what peers need first, then three lanes beside each other.
 test: style types native
 	@scripts/setup-prometheus || echo "setup-prometheus: the tests of rules and dashboards are skipped" >&2
+	@scripts/setup-databases || echo "setup-databases: the tests of deduplication are skipped" >&2
 	scripts/setup-interop
 	@scripts/test-lanes unit='simulated survival wheel chart interop-groups' integration='integrated interop-stores' interop='interop-clients'
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -77,12 +78,16 @@ def _as_postgres() -> list[str]:
     return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
 
 
+def _lacks(database: str) -> NoReturn:
+    (pytest.fail if "CI" in os.environ else pytest.skip)(f"{database} is not installed: {SETUP}")
+
+
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """A fresh PostgreSQL; yields its SQLAlchemy URL. Skips the test when it is not installed."""
+    """A fresh PostgreSQL; yields its SQLAlchemy URL. Skips the test when it is not installed, and fails it in CI."""
     initdb, server = _find("initdb"), _find("postgres")
     if initdb is None or server is None:
-        pytest.skip(f"PostgreSQL is not installed: {SETUP}")
+        _lacks("PostgreSQL")
     with _directory() as directory:
         prefix, port, data = _as_postgres(), free_port(), directory / "data"
         if prefix:
@@ -125,10 +130,10 @@ def _until_it_answers(url: str) -> None:
 
 @contextmanager
 def redis_server() -> Iterator[str]:
-    """A fresh Redis; yields its URL. Skips the test when it is not installed."""
+    """A fresh Redis; yields its URL. Skips the test when it is not installed, and fails it in CI."""
     server = shutil.which("redis-server")
     if server is None:
-        pytest.skip(f"Redis is not installed: {SETUP}")
+        _lacks("Redis")
     with _directory() as directory:
         port = free_port()
         command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
