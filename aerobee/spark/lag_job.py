@@ -50,6 +50,7 @@ LAG_SCHEMA = (
     "drain_s double, retention_s double"
 )
 KEYS = ("group", "topic", "broker", "queue_id")
+BUCKETS = 256  # queues are judged by so many calls: Spark spends milliseconds on each
 WINDOWS_READ = 3  # samples older than so many windows are not looked at
 KNOWN_MS = 24 * 3_600_000  # a queue that was not sampled for so long is forgotten
 ROWS_SHOWN = 40
@@ -87,10 +88,14 @@ def evaluation(history: Any, now_ms: int, *, window_ms: int = WINDOW_MS) -> Any:
     recent = history.where((F.col("at_ms") > now_ms - WINDOWS_READ * window_ms) & (F.col("at_ms") <= now_ms))
 
     def judged(samples: pa.Table) -> pa.Table:
-        result = evaluate(samples.to_pylist(), window_ms=window_ms)
-        return pa.Table.from_pylist([] if result is None else [as_row(result)], schema=_LAG_ARROW)
+        queues: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for row in samples.drop_columns(["bucket"]).to_pylist():
+            queues.setdefault(tuple(row[key] for key in KEYS), []).append(row)
+        results = (evaluate(rows, window_ms=window_ms) for rows in queues.values())
+        return pa.Table.from_pylist([as_row(each) for each in results if each], schema=_LAG_ARROW)
 
-    return recent.groupBy(*KEYS).applyInArrow(judged, LAG_SCHEMA)
+    buckets = recent.withColumn("bucket", F.pmod(F.xxhash64(*KEYS), F.lit(BUCKETS)))
+    return buckets.groupBy("bucket").applyInArrow(judged, LAG_SCHEMA)
 
 
 def known_queues(history: Any, now_ms: int) -> list[tuple[str, MessageQueue]]:
