@@ -163,7 +163,7 @@ class World:
             clock=self.clock,
             disk=self.disk,
             run_blocking=self._run_blocking,
-            ack=SimpleNamespace(answer=lambda peer, reply, end: reply),
+            ack=SimpleNamespace(answer=lambda peer, reply, end, **_: reply),
             spawn=lambda work: work.close(),
         )
         self.timers = Timers(cast(BrokerParts, parts), slot_count=SLOTS)

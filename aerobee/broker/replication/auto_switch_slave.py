@@ -185,7 +185,7 @@ class AutoSwitchSlave(asyncio.Protocol):
         elif offset > self._sender.position:
             self.end(f"it says that it has byte {offset}, it was sent what is before {self._sender.position}")
         else:
-            self._sender.acknowledged = offset
+            self._sender.on_ack(offset)
             self._acknowledge(offset)
 
     def _acknowledge(self, offset: int) -> None:

@@ -72,7 +72,7 @@ class LogSender:
         the log count as in memory; `warm` brings others there.
         """
         self.position = position
-        self.acknowledged = position  # the slave's newest report, told by who reads it
+        self._acknowledged = position  # the slave's newest report
         self.last_write_s = clock.monotonic()
         self._log = log
         self._transport = transport
@@ -96,12 +96,16 @@ class LogSender:
             return
         if self._is_urgent():
             self._gather_no_more()
-            if self.acknowledged < self.position:
+            if self._acknowledged < self.position:
                 self._plan_turn()
             else:
                 self._turn()
         elif not self._may_gather():
             self._turn()
+
+    def on_ack(self, offset: int) -> None:
+        """The slave has everything before `offset`."""
+        self._acknowledged = offset
 
     def _plan_turn(self) -> None:
         self._is_planned = True

@@ -97,7 +97,8 @@ class SlaveConnection(asyncio.Protocol):
         if offset > self._sender.position:
             self.end(f"it says that it has byte {offset}, it was sent what is before {self._sender.position}")
             return
-        self.acknowledged = self._sender.acknowledged = offset
+        self.acknowledged = offset
+        self._sender.on_ack(offset)
         if offset >= self._store.log.end:
             self.caught_up_at_s = self._last_read_s
         self._on_ack(self)

@@ -30,7 +30,7 @@ WITHIN_S = 120  # more than any command of a page takes on a slow machine
 PARTS = ("docs", "LICENSE", "README.md", "tests", "scripts", "bench")
 # What a page may use beside `aerobee` and `python`: nothing that changes the machine. Anything else is not found, and has to be
 # marked as not run.
-TOOLS = ("bash", "cat", "cmp", "find", "grep", "head", "printf", "sleep", "sort", "sqlite3", "true")
+TOOLS = ("bash", "cat", "cmp", "date", "find", "grep", "head", "printf", "sleep", "sort", "sqlite3", "true")
 FORKED = ("aerobee", "python")  # what stub.py is called by
 NOT_PLAIN = re.compile(r"[|&;<>()$`\\*?~{}\[\]!\n]")  # what means something to a shell, in quotes or not
 ADDRESS = '"127.0.0.1:9876"'

@@ -110,7 +110,7 @@ async def test_what_somebody_waits_for_leaves_inside_the_burst_once_all_is_ackno
     assert slave.sizes == [100], "bursts of one pass of the loop, while the slave is at work, go as one"
     await asyncio.sleep(0)
     assert slave.sizes == [100, 100]
-    slave.sender.acknowledged = 200
+    slave.sender.on_ack(200)
     slave.log.end = 207
     slave.sender.wake()
     assert slave.sizes == [100, 100, 7]
