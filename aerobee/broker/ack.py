@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from aerobee.broker.ack_level import AckLevel
 from aerobee.clock import Clock, Timer
@@ -81,6 +81,25 @@ class _Held:
         self.is_on_disk = False
 
 
+class Shortage(NamedTuple):
+    """What is answered to a message that is not even stored."""
+
+    code: ResponseCode
+    remark: str
+
+
+def too_few(what: str) -> Shortage:
+    """Too few replicas are in sync (IN_SYNC_REPLICAS_NOT_ENOUGH): a producer tries another broker, as at RocketMQ."""
+    return Shortage(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {what}")
+
+
+# 14 says that surely nothing was stored: a producer waits for the new master.
+LEASE_IS_OVER = Shortage(
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    "service not available now. the lease of this master is over: the controllers may have made another broker master",
+)
+
+
 class AckPolicy:
     """Answers appends when they may be. Belongs to the event loop.
 
@@ -103,7 +122,7 @@ class AckPolicy:
         self._replication: ReplicationWatermark | None = None
         self._copies: ReplicationWatermark | None = None
         self._may_answer: Callable[[], bool] | None = None
-        self._shortage: Callable[[], str] | None = None
+        self._shortage: Callable[[], Shortage | None] | None = None
         # Whether `shortage` has to be asked at all. A plain attribute: it is read with each burst.
         self.may_lack_replicas = False
         self._waiting: deque[_Held] = deque()  # by deadline, as the time-out is the same for all
@@ -133,15 +152,15 @@ class AckPolicy:
             listener()
 
     @property
-    def shortage(self) -> str:
-        """Why messages may not even be stored: too few replicas are in sync; "" when there are enough."""
-        return "" if self._shortage is None else self._shortage()
+    def shortage(self) -> Shortage | None:
+        """Why messages may not even be stored; None when they may."""
+        return None if self._shortage is None else self._shortage()
 
     def set_copies(self, watermark: ReplicationWatermark | None) -> None:
         """How far two copies at least have the log, for messages that ask for that by name; None: nobody copies it."""
         self._copies = watermark
 
-    def refuse_on(self, shortage: Callable[[], str] | None) -> None:
+    def refuse_on(self, shortage: Callable[[], Shortage | None] | None) -> None:
         """Ask this before messages of clients are stored; None: nobody."""
         self._shortage = shortage
         self.may_lack_replicas = shortage is not None

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from aerobee.broker.ack import LEASE_IS_OVER, Shortage, too_few
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
 from aerobee.broker.replication.controller_files import Epochs
@@ -181,13 +182,13 @@ class AutoSwitchMode:
         return True
 
     @property
-    def shortage(self) -> str:
+    def shortage(self) -> Shortage | None:
         if not self._has_lease:
-            return "the lease of this master is over: the controllers may have made another broker master"
+            return LEASE_IS_OVER
         needed = self._store.config.min_in_sync_replicas
         if needed > 1 and self._set is not None and len(self._set.members) < needed:
-            return f"{len(self._set.members)} of {needed} replicas are in sync (minInSyncReplicas)"
-        return ""
+            return too_few(f"{len(self._set.members)} of {needed} replicas are in sync (minInSyncReplicas)")
+        return None
 
     def close(self) -> None:
         self._end_slaves("this broker stops")

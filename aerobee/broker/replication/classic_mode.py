@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from aerobee.broker.ack import Shortage, too_few
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.clock import Clock
@@ -124,11 +125,11 @@ class ClassicMode:
         return self.waits
 
     @property
-    def shortage(self) -> str:
+    def shortage(self) -> Shortage | None:
         if not self._is_guarded():
-            return ""
+            return None
         present, needed = self._present(), self._copies()
-        return "" if present >= needed else f"{present} of {needed} replicas are in sync"
+        return None if present >= needed else too_few(f"{present} of {needed} replicas are in sync")
 
     def close(self) -> None:
         self._end_slaves("this broker stops")

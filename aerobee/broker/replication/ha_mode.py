@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from aerobee.broker.ack import Shortage
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterAddress:
@@ -108,8 +110,8 @@ class HaMode(Protocol):
         ...
 
     @property
-    def shortage(self) -> str:
-        """Why a message may not even be written (IN_SYNC_REPLICAS_NOT_ENOUGH); "" while there are enough replicas."""
+    def shortage(self) -> Shortage | None:
+        """Why a message may not even be written; None while there are enough replicas, and a lease where there are leases."""
         ...
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from aerobee.broker.ack import wants_to_wait
+from aerobee.broker.ack import Shortage, wants_to_wait
 from aerobee.broker.ack_level import AckLevel, wanted_level
 from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
@@ -107,7 +107,7 @@ class SendService:
         live: LiveConfig,
         identity: BrokerIdentity,
         role: RoleState,
-        shortage: Callable[[], str] = str,
+        shortage: Callable[[], Shortage | None] = lambda: None,
         overload: Overload,
         unique_keys: UniqueKeys,
         duplicates: SendDuplicates,
@@ -196,7 +196,7 @@ class SendService:
                 "send to the master of that name",
             )
         if shortage := self._shortage():
-            raise RemoteError(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {shortage}")
+            raise RemoteError(*shortage)
         if self._overload.reason:
             if is_counted:
                 self._overload.count_refused()
