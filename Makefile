@@ -63,6 +63,7 @@ native:
 
 # kill -9, full disks, hostile bytes, overload: short runs of the scripts in tests/survival; docs/survival.md has the long ones.
 survival: native
+	@scripts/setup-namespaces || echo "setup-namespaces: the tests of real faults fail, and say why" >&2
 	$(PYTEST) -q tests/survival
 
 # Peers that are not ours: the Java client, broker and tools of RocketMQ 5.5.0, the C++ client. Fetched once.

@@ -32,7 +32,13 @@ async def wait_until(
             while not await _look(condition, passing):  # noqa: ASYNC110  what tests wait for has no event
                 await asyncio.sleep(LOOK_EVERY_S)
     except TimeoutError:
-        raise AssertionError(f"not within {timeout_s} s: {what or 'what was waited for'}") from None
+        raise AssertionError(f"not within {timeout_s} s: {what or _place(condition)}") from None
+
+
+def _place(condition: Callable[[], object]) -> str:
+    """Where the condition is written."""
+    code = getattr(condition, "__code__", None)
+    return f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(condition)
 
 
 async def _look(

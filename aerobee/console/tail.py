@@ -25,14 +25,19 @@ class Tails:
         self._admin = admin
         self._watchers: dict[str, set[asyncio.Queue[dict[str, Any]]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._begun: set[str] = set()  # topics whose ends were looked up: what is stored behind them is shown
 
     async def watch(self, topic: str) -> AsyncGenerator[dict[str, Any], None]:
-        """Messages that are stored from now on, and {"passed": count} or {"error": …}. Close it to stop."""
+        """{"watching": true}, then messages that are stored from there on, and {"passed": count} or {"error": …}.
+
+        Close it to stop."""
         if topic not in self._watchers and len(self._watchers) >= TOPICS_MAX:
             yield {"error": f"{TOPICS_MAX} topics are watched already"}
             return
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING_MAX)
         self._watchers.setdefault(topic, set()).add(queue)
+        if topic in self._begun:
+            queue.put_nowait({"watching": True})
         if topic not in self._tasks:
             self._tasks[topic] = asyncio.create_task(self._run(topic), name=f"console-tail-{topic}")
         try:
@@ -44,6 +49,7 @@ class Tails:
             if not watchers:
                 self._watchers.pop(topic, None)
                 task = self._tasks.pop(topic, None)
+                self._begun.discard(topic)
                 if task is not None:
                     task.cancel()
 
@@ -67,7 +73,10 @@ class Tails:
                     for offset in range(begin, row.max_offset):
                         self._tell(topic, {"message": shown(await self._admin.message_at(row.queue, offset))})
                     ends[row.queue] = row.max_offset
-                is_first = False
+                if is_first:
+                    is_first = False
+                    self._begun.add(topic)
+                    self._tell(topic, {"watching": True})
             except AerobeeError as error:
                 self._tell(topic, {"error": str(error)})
             except Exception as error:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import resource
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -252,6 +253,30 @@ def test_files_of_users_that_are_wrong_are_refused(tmp_path: Path) -> None:
     assert is_password(User("a", Role.VIEWER, text), "right")
     assert not is_password(User("a", Role.VIEWER, text), "wrong")
     assert not is_password(User("a", Role.VIEWER), "")
+
+
+async def events(tail: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    async for line in tail.content:
+        if line.startswith(b"data: "):
+            yield json.loads(line[6:])
+
+
+async def test_what_is_sent_once_a_watcher_was_told_that_it_watches_is_seen(cluster: LocalCluster) -> None:
+    async with console(cluster) as server, aiohttp.ClientSession() as session, cluster.producer() as producer:
+        await producer.send(Message("orders", b"before"))
+        watch = {"params": {"topic": "orders"}}
+        async with (
+            asyncio.timeout(60),
+            session.get(f"{server.url}api/tail", **watch) as first,
+            session.get(f"{server.url}api/tail", **watch) as second,
+        ):
+            watchers = [events(first), events(second)]
+            assert [await anext(each) for each in watchers] == [{"watching": True}] * 2
+            await producer.send(Message("orders", b"after"))
+            for each in watchers:
+                assert b64decode((await anext(each))["message"]["body"]) == b"after"
+            async with session.get(f"{server.url}api/tail", **watch) as late:  # the topic is watched already
+                assert await anext(events(late)) == {"watching": True}
 
 
 async def test_a_thousand_open_tabs_cost_the_brokers_what_one_costs(cluster: LocalCluster) -> None:

@@ -169,7 +169,7 @@ async def test_a_consumer_that_dies_between_effect_and_acknowledgement(bookings:
         await cluster.create_topic("payments", 1)
         async with cluster.producer() as producer:
             await producer.send(Message("payments", b"once"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             doomed = await worker(die)
             assert await doomed.wait() == 9
             booked = ["once"] if die == "after-commit" else []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from base64 import b64decode
 from typing import Any
 
 import aiohttp
@@ -130,15 +132,17 @@ async def test_every_page_and_every_action(real: Cluster) -> None:
                 await page.act("setting", broker=broker, key="waitTimeMillsInHeartbeatQueue", value=value)
             async with session.get(f"{server.url}api/tail", params={"topic": orders}) as tail:
 
-                async def comes() -> bool:
-                    await page.act("send", topic=orders, body="seen as it comes")
+                async def event() -> dict[str, Any]:
                     line = await tail.content.readline()
                     while not line.startswith(b"data: "):
                         line = await tail.content.readline()
                         assert line, "the stream has ended"
-                    return "message" in json.loads(line[6:])
+                    return dict(json.loads(line[6:]))
 
-                await wait_until(comes, timeout_s=120)
+                async with asyncio.timeout(120):
+                    assert await event() == {"watching": True}
+                    await page.act("send", topic=orders, body="seen as it comes")
+                    assert b64decode((await event())["message"]["body"]) == b"seen as it comes"
             await page.act("topic-delete", topic=orders, confirm=orders)
             assert server.snapshot.error == ""
     except AssertionError:

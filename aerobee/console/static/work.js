@@ -104,9 +104,11 @@ export async function send(parameters, place) {
     if (!topicInput.value.trim()) { topicInput.reportValidity(); return; }
     source = new EventSource(`/api/tail?topic=${encodeURIComponent(topicInput.value.trim())}`);
     watch.textContent = "Stop watching";
+    passed.textContent = "Looking up where the topic ends.";
     watch.setAttribute("aria-pressed", "true");
     source.onmessage = (event) => {
       const news = JSON.parse(event.data);
+      if (news.watching) passed.textContent = "Watching. Nothing has come since.";
       if (news.error) passed.textContent = news.error;
       if (news.passed) { passedCount += news.passed; passed.textContent = `${counted(passedCount, "message")} came too fast to be shown.`; }
       if (news.message) {
@@ -120,6 +122,7 @@ export async function send(parameters, place) {
     if (source) source.close();
     source = null;
     watch.textContent = "Watch the topic";
+    if (!shown.children.length && !passedCount) passed.textContent = "Nothing has come yet.";
     watch.setAttribute("aria-pressed", "false");
   };
   place.replaceChildren(h("h1", {}, "Send and watch"),
