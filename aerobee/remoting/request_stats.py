@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.codes import REQUEST_NAMES, RequestCode
 
 ENDS_S = (0.001, 0.003, 0.005, 0.007, 0.01, 0.1, 1.0, 2.0, 3.0)
 ROW_NUMBERS = len(ENDS_S) + 2
@@ -32,6 +32,8 @@ FAST_CODES = (
 _SUM_AT = ROW_NUMBERS - 1
 FAST_ROW_COUNT = 2 * len(FAST_CODES)
 SUCCESS, ONEWAY, FAILED = "success", "oneway", "process_request_failed"
+
+OTHER_CODE = -1  # all that no request has: who makes them up makes no row each
 
 # Some answers: the code of their requests, and how many.
 Answers = Sequence[tuple[int, int]]
@@ -75,10 +77,12 @@ class RequestStats:
         result: str = SUCCESS,
     ) -> None:
         """`times` requests took that long each, from their arrival to their answer."""
-        key = (request_code, response_code, waited, result)
-        row = self._rows.get(key)
+        row = self._rows.get((request_code, response_code, waited, result))
         if row is None:
-            row = self._rows[key] = array("q", bytes(8 * ROW_NUMBERS))
+            known = request_code if request_code in REQUEST_NAMES else OTHER_CODE
+            row = self._rows.setdefault(
+                (known, response_code, waited, result), array("q", bytes(8 * ROW_NUMBERS))
+            )
         row[bisect_left(ENDS_S, elapsed_s)] += times
         row[-1] += int(elapsed_s * 1e9) * times
 

@@ -17,6 +17,7 @@ from aerobee.monitoring.exposition import GAUGE, HISTOGRAM, Family, Histogram, j
 from aerobee.remoting.codes import REQUEST_NAMES, RESPONSE_NAMES, RequestCode
 from aerobee.remoting.request_stats import ENDS_S, RequestStats
 
+OTHER = "other"  # request codes that there are not
 ASYNC_PUT, ADMIN = "async_put", "admin"
 # Which of RocketMQ's processors a request has; any other is the one for admin requests.
 PROCESSORS: dict[str, tuple[RequestCode, ...]] = {
@@ -73,7 +74,7 @@ def _latencies(requests: RequestStats, common: str) -> Iterator[tuple[str, Histo
     for outcome, latency in requests.latencies():
         labels = {
             "protocol_type": "remoting",
-            "request_code": REQUEST_NAMES.get(outcome.request_code, str(outcome.request_code)).lower(),
+            "request_code": REQUEST_NAMES.get(outcome.request_code, OTHER).lower(),
             "response_code": RESPONSE_NAMES.get(outcome.response_code, str(outcome.response_code)).lower(),
             "is_long_polling": "true" if outcome.waited else "false",
             "result": outcome.result,

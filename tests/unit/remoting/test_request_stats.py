@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aerobee.remoting.codes import RequestCode
-from aerobee.remoting.request_stats import ENDS_S, FAST_CODES, ONEWAY, Outcome, RequestStats
+from aerobee.remoting.request_stats import ENDS_S, FAST_CODES, ONEWAY, OTHER_CODE, Outcome, RequestStats
 
 
 def test_each_time_is_within_the_ends_that_it_does_not_exceed() -> None:
@@ -31,3 +31,12 @@ def test_what_the_fast_path_and_the_handlers_answer_is_one_row() -> None:
     assert found[Outcome(310, 0, False, "success")].within[:4] == (0, 5, 5, 6)
     assert found[Outcome(310, 0, False, ONEWAY)].times == 2
     assert found[Outcome(310, 0, True, "success")].times == 1
+
+
+def test_codes_that_are_made_up_are_one_row() -> None:
+    stats = RequestStats()
+    for code in (-5, 0, 99_999, 2**31 - 1, 99_999):
+        stats.add(code, 3, 0.001)
+    ((outcome, latency),) = stats.latencies()
+    assert outcome == Outcome(OTHER_CODE, 3, False, "success")
+    assert latency.times == 5
