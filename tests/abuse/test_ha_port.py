@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.replication import keyed_connection, tls_connection
 from aerobee.broker.replication.classic_mode import SLAVES_MAX
+from aerobee.broker.replication.unproven_connections import UNPROVEN_MAX
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from tests.integration.broker_calls import make_broker
+from tests.integration.certificates import identity
 from tests.integration.test_replication import Pair, log_bytes, same
 from tests.waiting import wait_until
 
@@ -98,6 +101,31 @@ async def test_connections_are_bounded(pair: Pair) -> None:
     for _, writer in streams:
         writer.close()
     await wait_until(lambda: not master.replication.state().replicas)
+
+
+@pytest.mark.parametrize("kind", ["key", "tls", "tls-and-key"])
+async def test_those_who_do_not_say_who_they_are_are_bounded_and_keep_no_slave_away(
+    pair: Pair, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed_connection, "EXCHANGE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(tls_connection, "HANDSHAKE_TIMEOUT_S", 3600.0)
+    store: dict[str, str] = {}
+    if "key" in kind:
+        store["ha_shared_key"] = "a key of sixteen or more"
+    if "tls" in kind:
+        own = identity(tmp_path, "authority")
+        signed = identity(tmp_path, "broker", own)
+        store["ha_tls_cert_path"], store["ha_tls_key_path"] = str(signed.cert_path), str(signed.key_path)
+        store["ha_tls_trust_cert_path"] = str(own.cert_path)
+    master = await pair.start("master", store=store)
+    await pair.send(master, 5)
+    silent = [await connect(master) for _ in range(UNPROVEN_MAX + 10)]
+    for stream in silent[:10]:
+        assert await is_closed(stream)
+    slave = await pair.start_slave(master, store=store)
+    await same(master, slave)
+    for _, writer in silent:
+        writer.close()
 
 
 async def test_a_slave_that_reads_nothing_is_sent_no_more_than_buffers_hold(pair: Pair) -> None:

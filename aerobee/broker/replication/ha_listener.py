@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from aerobee.broker.replication.unproven_connections import UnprovenConnections
 from aerobee.network import Network, NetworkServer
 from aerobee.store.config import StoreConfig
 
@@ -28,6 +29,7 @@ class HaListener:
             from aerobee.broker.replication.tls_connection import HaTls  # few have TLS here
 
             self._tls = HaTls(config)
+        self._unproven = UnprovenConnections()
         self._make_connection: Callable[[], asyncio.Protocol] = _Closing
         self._server: NetworkServer | None = None
 
@@ -42,18 +44,22 @@ class HaListener:
 
     def serve(self, make_connection: Callable[[], asyncio.Protocol]) -> None:
         """Give connections to these protocols from now on. They bound themselves."""
-        key = self._key
+        key, unproven = self._key, self._unproven
         if key:
             from aerobee.broker.replication.keyed_connection import KeyedConnection
 
-            self._make_connection = lambda: KeyedConnection(make_connection, key, is_master=True)
+            self._make_connection = lambda: KeyedConnection(
+                make_connection, key, is_master=True, unproven=unproven
+            )
         else:
             self._make_connection = make_connection
         tls, network, make = self._tls, self._network, self._make_connection
         if tls is not None:
             from aerobee.broker.replication.tls_connection import TlsConnection
 
-            self._make_connection = lambda: TlsConnection(make, network, tls, is_master=True)
+            self._make_connection = lambda: TlsConnection(
+                make, network, tls, is_master=True, unproven=unproven
+            )
 
     def close(self) -> None:
         """Take no more connections."""

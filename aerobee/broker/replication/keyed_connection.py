@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
+from aerobee.broker.replication.unproven_connections import UnprovenConnections
 from aerobee.errors import MalformedFrame
 from aerobee.ha.key_exchange import RANDOM_BYTES, KeyExchange
 from aerobee.network import Network, NetworkServer
@@ -20,8 +21,17 @@ EXCHANGE_TIMEOUT_S = 5.0
 class KeyedConnection(asyncio.Protocol):
     """Stands before the protocol of a connection until the other side has shown the key."""
 
-    def __init__(self, make_inner: Callable[[], asyncio.Protocol], key: bytes, *, is_master: bool) -> None:
+    def __init__(
+        self,
+        make_inner: Callable[[], asyncio.Protocol],
+        key: bytes,
+        *,
+        is_master: bool,
+        unproven: UnprovenConnections | None = None,
+    ) -> None:
+        """`unproven` counts it until the key is shown."""
         self._make_inner = make_inner
+        self._unproven = unproven or UnprovenConnections()
         self._is_master = is_master
         self._exchange = KeyExchange(key, os.urandom(RANDOM_BYTES), is_master=is_master)
         self._inner: asyncio.Protocol | None = None
@@ -33,6 +43,7 @@ class KeyedConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(
             EXCHANGE_TIMEOUT_S, self._refuse, "it shows no key within 5 s"
         )
+        self._unproven.add(self._transport)
         first = self._exchange.begin()
         if first:
             self._transport.write(first)
@@ -52,7 +63,7 @@ class KeyedConnection(asyncio.Protocol):
         if answer:
             transport.write(answer)
         if exchange.is_done:
-            self._end_timer()
+            self._end_wait()
             inner = self._inner = self._make_inner()
             inner.connection_made(transport)
             if exchange.rest and not transport.is_closing():
@@ -67,7 +78,7 @@ class KeyedConnection(asyncio.Protocol):
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_timer()
+        self._end_wait()
         inner = self._inner
         if inner is None and not self._is_master:
             inner = self._make_inner()  # who waits for the connection is told that it is over
@@ -75,17 +86,19 @@ class KeyedConnection(asyncio.Protocol):
             inner.connection_lost(exc)
 
     def _refuse(self, reason: str) -> None:
-        self._end_timer()
+        self._end_wait()
         transport = self._transport
         if transport is not None and not transport.is_closing():
             peer = transport.get_extra_info("peername")
             log.warning("the connection with %s at the HA port is closed: %s", peer, reason)
             transport.abort()
 
-    def _end_timer(self) -> None:
+    def _end_wait(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._transport is not None:
+            self._unproven.remove(self._transport)
 
 
 class KeyedNetwork:

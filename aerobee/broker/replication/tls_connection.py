@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import cast
 
 from aerobee.broker.replication.keyed_connection import keyed
+from aerobee.broker.replication.unproven_connections import UnprovenConnections
 from aerobee.errors import ConfigError
 from aerobee.network import Network, NetworkServer
 from aerobee.remoting.tls import ClientAuth, ClientTls, ServerTls, TlsFiles, TlsMode
@@ -47,8 +48,16 @@ class TlsConnection(asyncio.Protocol):
     """Stands before the protocol of a connection until the handshake is through, and passes on what comes then."""
 
     def __init__(
-        self, make_inner: Callable[[], asyncio.BaseProtocol], network: Network, tls: HaTls, *, is_master: bool
+        self,
+        make_inner: Callable[[], asyncio.BaseProtocol],
+        network: Network,
+        tls: HaTls,
+        *,
+        is_master: bool,
+        unproven: UnprovenConnections | None = None,
     ) -> None:
+        """`unproven` counts it until the handshake is through."""
+        self._unproven = unproven or UnprovenConnections()
         self._make_inner = make_inner
         self._network = network
         self._tls = tls
@@ -60,6 +69,7 @@ class TlsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         plain = cast(asyncio.Transport, transport)
+        self._unproven.add(plain)
         plain.pause_reading()  # the first byte is the handshake's
         self._handshake = asyncio.get_running_loop().create_task(self._begin(plain), name="ha-tls-handshake")
 
@@ -75,6 +85,8 @@ class TlsConnection(asyncio.Protocol):
             plain.abort()
             self.connection_lost(error)
             return
+        finally:
+            self._unproven.remove(plain)
         if self._is_lost:
             return
         inner = self._inner = cast(asyncio.Protocol, self._make_inner())
