@@ -110,7 +110,7 @@ async def page(broker: Broker, session: aiohttp.ClientSession, what: str) -> Non
     exporter = broker.exporter
     assert exporter is not None
     host, port = exporter.address
-    server = exporter._server
+    server = exporter.export.http
     began, hold = perf_counter(), LoopHold()
     async with session.get(f"http://{host}:{port}/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
         body = await answer.read()

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from aerobee.access.config import AccessConfig
-from aerobee.broker.config import PROM, BrokerConfig
+from aerobee.broker.config import BrokerConfig
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
 from aerobee.broker.fastpath.fast_path import FastPath
@@ -111,7 +111,7 @@ class Broker:
             tls=tls,
         )
         self._ha_listener = HaListener(network, store_config)
-        self.exporter = _make_exporter(config) if config.metrics_exporter_type == PROM else None
+        self.exporter = _make_exporter(config) if config.exporters else None
         self._is_started = False
         self._is_running = False
         self.identity: BrokerIdentity
@@ -284,7 +284,7 @@ class Broker:
         if not self._is_running:
             return
         self._is_running = False
-        await self._close_exporter()
+        await self._close_exporter(last_round=False)
         await self._leave(unregister=False)
         self._stop_timers()
         for connection in list(self.connections):
@@ -304,9 +304,9 @@ class Broker:
         """
         self._serving.save()
 
-    async def _close_exporter(self) -> None:
+    async def _close_exporter(self, *, last_round: bool = True) -> None:
         if self.exporter is not None:
-            await self.exporter.close()
+            await self.exporter.close(last_round=last_round)
 
     def _stop_timers(self) -> None:
         self._serving.stop()

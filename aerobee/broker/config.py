@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from aerobee.config import changed
 from aerobee.errors import ConfigError
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
+from aerobee.metrics_config import MetricsConfig
 
 MASTER_ID = 0
 TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999: a later one cannot be written as a date
-DISABLE, PROM = "DISABLE", "PROM"  # how numbers are exported
 WARN, REFUSE = "warn", "refuse"  # what becomes of members that subscribe differently
 POLICIES = (WARN, REFUSE)
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
@@ -78,7 +78,7 @@ def _host_name() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(MetricsConfig):
     """Settings of one broker. Defaults as BrokerConfig (RocketMQ 5.5.0); times in ms unless the name says so."""
 
     broker_name: str = field(default_factory=_host_name)
@@ -215,10 +215,7 @@ class BrokerConfig:
     consumer_offset_nums_max: int = 1_000_000  # committed offsets, one a group, topic and queue
     client_polls_max: int = 10_000  # pulls, and pops, of one connection that wait for messages
     config_black_list: str = "configBlackList;brokerConfigPath"
-    # metrics and health over HTTP (exporter/)
-    metrics_exporter_type: str = DISABLE  # or PROM; the others of RocketMQ are refused
-    metrics_prom_exporter_host: str = ""  # empty: every address
-    metrics_prom_exporter_port: int = 5_557
+    # how numbers leave (exporter/); MetricsConfig has the rest
     metrics_label: str = ""  # name:value,name:value, for every series
     metrics_topics_max: int = 5_000  # by themselves; the rest is summed as topic "other"
     metrics_lag_interval_millis: int = 10_000  # from one measurement of all groups' lag to the next
@@ -325,13 +322,9 @@ class BrokerConfig:
 
 
 def _check_metrics(config: BrokerConfig) -> None:
-    _between("metricsPromExporterPort", config.metrics_prom_exporter_port, 0, 65_535)
+    config.check_metrics()
     _between("metricsTopicsMax", config.metrics_topics_max, 0, 1_000_000)
     _between("metricsLagIntervalMillis", config.metrics_lag_interval_millis, 100, 3_600_000)
-    if config.metrics_exporter_type not in (DISABLE, PROM):
-        raise ConfigError(
-            f"metricsExporterType is {config.metrics_exporter_type!r}, must be {PROM} or {DISABLE}"
-        )
     try:
         parse_labels(config.metrics_label)
     except ValueError as error:

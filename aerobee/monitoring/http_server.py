@@ -21,15 +21,14 @@ from aerobee.errors import ConfigError
 from aerobee.monitoring.exposition import CONTENT_TYPE, GAUGE, Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.page import Page, PageMaker
+from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 log = logging.getLogger(__name__)
 
-SLICE_S = 0.001  # so long a page is worked on before others get their turn
 AHEAD_S = 0.1  # of work: a page that costs more is made before it is asked for
-PAUSE_STEPS = 19  # a step of a page that nobody waits for, then a pause of so many: 5 % of a core
 AHEAD_PAUSE_S = 5.0  # between two pages that nobody waits for, at least
 IDLE_S = 120.0  # when nobody asks for so long nothing is made ahead
 BODY_BYTES_MAX = 0

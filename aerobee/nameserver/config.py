@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aerobee.errors import ConfigError
+from aerobee.metrics_config import METRICS_START_KEYS, MetricsConfig
 
 # Known to RocketMQ, without a counterpart here: one event loop serves everything. Accepted silently in files.
 IGNORED_KEYS = frozenset(
@@ -37,8 +38,6 @@ IGNORED_KEYS = frozenset(
     }
 )
 
-DISABLE, PROM = "DISABLE", "PROM"  # how numbers are exported
-
 # Kept and reported because RocketMQ's tools set them, without effect, and why.
 WITHOUT_EFFECT_KEYS = {
     "productEnvName": "clusterTest is not there",
@@ -49,13 +48,13 @@ START_ONLY_KEYS = frozenset(
     {
         "listenPort", "bindAddress", "listeners", "pendingReplyBytesMax", "serverChannelMaxIdleTimeSeconds",
         "tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis", "enableControllerInNamesrv", "kvConfigPath",
-        "metricsExporterType", "metricsPromExporterHost", "metricsPromExporterPort",
+        *METRICS_START_KEYS,
     }
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig:
+class NameServerConfig(MetricsConfig):
     """One NameServer. Its state is in memory; only the KV configuration reaches the disk."""
 
     listen_port: int = 9876  # 0 takes a free port
@@ -93,22 +92,13 @@ class NameServerConfig:
         4 * 1024 * 1024
     )  # of all namespaces, keys and values; each change writes them all
     pending_reply_bytes_max: int = 256 * 1024 * 1024  # answers that peers have not read yet, all connections
-    metrics_exporter_type: str = DISABLE  # or PROM: /metrics, /livez, /readyz, /startupz over HTTP
-    metrics_prom_exporter_host: str = ""  # empty: every address
     metrics_prom_exporter_port: int = 5_558  # a broker's default is 5557
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
 
     def __post_init__(self) -> None:
         if not 0 <= self.listen_port <= 65_535:
             raise ConfigError(f"listenPort is {self.listen_port}, must be 0 to 65535")
-        if not 0 <= self.metrics_prom_exporter_port <= 65_535:
-            raise ConfigError(
-                f"metricsPromExporterPort is {self.metrics_prom_exporter_port}, must be 0 to 65535"
-            )
-        if self.metrics_exporter_type not in (DISABLE, PROM):
-            raise ConfigError(
-                f"metricsExporterType is {self.metrics_exporter_type!r}, must be {PROM} or {DISABLE}"
-            )
+        self.check_metrics()
         for key, value in (
             ("waitSecondsForService", self.wait_seconds_for_service),
             ("shutdownWaitTimeSeconds", self.shutdown_wait_time_seconds),

@@ -15,11 +15,11 @@ from aerobee.access.config import AccessConfig
 from aerobee.access.opening import RELOAD_S, Access, open_access, say_what_is_open
 from aerobee.clock import Clock, SystemClock, steady_ms
 from aerobee.errors import ConfigError
+from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
-from aerobee.monitoring.http_server import HttpServer
 from aerobee.nameserver.bounds import NameServerBounds
-from aerobee.nameserver.config import PROM, LiveNameServerConfig, NameServerConfig
+from aerobee.nameserver.config import LiveNameServerConfig, NameServerConfig
 from aerobee.nameserver.config_calls import config_calls
 from aerobee.nameserver.families import nameserver_families
 from aerobee.nameserver.kv_config import KvConfig
@@ -98,7 +98,7 @@ class NameServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._other_families: Callable[[], Iterable[Family]] = tuple
         self.health = Health("nameserver")
-        self.http = self._make_http() if self.config.metrics_exporter_type == PROM else None
+        self.export = self._make_export() if self.config.exporters else None
 
     @property
     def config(self) -> NameServerConfig:
@@ -132,9 +132,9 @@ class NameServer:
         await asyncio.to_thread(self._kv_config.load)
         await self._open_access()
         await self._server.start(self._listeners)
-        if self.http is not None:
+        if self.export is not None:
             try:
-                await self.http.start()
+                await self.export.start()
             except BaseException:
                 await self._server.stop(drain_s=0)
                 raise
@@ -151,8 +151,8 @@ class NameServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        if self.http is not None:
-            await self.http.stop()
+        if self.export is not None:
+            await self.export.stop()
         await self._server.stop(drain_s=self._config.value.shutdown_wait_time_seconds)
         await self._notices.close()
         await self._client.close()
@@ -204,13 +204,8 @@ class NameServer:
         yield from nameserver_families(self.table, connections=self.connection_count, clock=self._clock)
         yield from self._other_families()
 
-    def _make_http(self) -> HttpServer:
-        return HttpServer(
-            host=self.config.metrics_prom_exporter_host,
-            port=self.config.metrics_prom_exporter_port,
-            health=self.health,
-            families=self._families,
-        )
+    def _make_export(self) -> Export:
+        return Export(self.config, scope="nameserver", health=self.health, families=self._families)
 
     def _make_handlers(self) -> dict[int, Handler]:
         registration = RegistrationCalls(

@@ -24,10 +24,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from aerobee.broker.config import PROM, parse_endpoints
+from aerobee.broker.config import parse_endpoints
 from aerobee.config import environment_settings, read_properties
 from aerobee.errors import ConfigError
 from aerobee.ha.quorum.config import parse_peers
+from aerobee.metrics_config import PROM
 from aerobee.ops import cli, settings
 
 BROKER, NAMESERVER, CONTROLLER = "broker", "nameserver", "controller"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -64,7 +64,8 @@ def _default(value: object) -> str:
 
 def _comments(kind: type[Any]) -> dict[str, str]:
     found = {}
-    for line in inspect.getsource(kind).splitlines():
+    sources = (inspect.getsource(base) for base in reversed(kind.__mro__) if is_dataclass(base))
+    for line in "".join(sources).splitlines():
         match = _FIELD.match(line)
         if match is not None and match["comment"]:
             found[match["name"]] = match["comment"].strip()

@@ -21,6 +21,7 @@ from aerobee.config import (
     unknown_keys,
 )
 from aerobee.errors import ConfigError
+from aerobee.metrics_config import DISABLE
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.ops.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
 from aerobee.remoting.tls import ClientAuth, ServerTls, TlsFiles, TlsMode
@@ -134,7 +135,7 @@ def nameserver_settings(
     note: Callable[[str], None] = lambda _: None,
 ) -> NameServerSettings:
     """Read a NameServer's settings. Raises ConfigError."""
-    from aerobee.ha.quorum.config import DISABLE, IGNORED_KEYS, ControllerConfig
+    from aerobee.ha.quorum.config import IGNORED_KEYS, ControllerConfig
 
     kinds = (NameServerConfig, ControllerConfig, TlsSettings, AccessConfig)
     keys = NAMESERVER_KEYS | IGNORED_KEYS

@@ -99,8 +99,8 @@ async def world() -> AsyncIterator[World]:
         servers = {
             "aerobee-broker": master.exporter,
             "aerobee-slave": slave.exporter,
-            "aerobee-nameserver": cluster.nameserver().http,
-            "aerobee-controller": controller.http,
+            "aerobee-nameserver": cluster.nameserver().export,
+            "aerobee-controller": controller.export,
         }
         targets = {}
         for job, server in servers.items():

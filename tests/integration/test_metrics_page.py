@@ -183,14 +183,14 @@ async def test_a_hundred_who_ask_at_once_get_the_same_page(cluster: LocalCluster
     exporter = cluster.broker().exporter
     assert exporter is not None
     made = 0
-    families = exporter._server._families
+    families = exporter.export.http._families
 
     def counted() -> Any:
         nonlocal made
         made += 1
         return families()
 
-    exporter._server._families = counted
+    exporter.export.http._families = counted
     host, port = exporter.address
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
@@ -201,7 +201,7 @@ async def test_a_hundred_who_ask_at_once_get_the_same_page(cluster: LocalCluster
 
         assert set(await asyncio.gather(*(one() for _ in range(100)))) == {200}
     assert made < 100
-    await wait_until(lambda: exporter._server._page is None)
+    await wait_until(lambda: exporter.export.http._page is None)
 
 
 async def test_a_nameserver_shows_who_is_registered() -> None:
@@ -213,8 +213,8 @@ async def test_a_nameserver_shows_who_is_registered() -> None:
         metrics_prom_exporter_port=0,
     )
     async with NameServer(config) as nameserver:
-        assert nameserver.http is not None
-        host, port = nameserver.http.address
+        assert nameserver.export is not None
+        host, port = nameserver.export.address
 
         async def page(path: str) -> tuple[int, str]:
             async with (
@@ -253,9 +253,9 @@ async def test_a_controller_shows_the_quorum_and_its_groups(tmp_path: Path) -> N
         metrics_prom_exporter_port=0,
     )
     async with Controller(config) as controller:
-        assert controller.http is not None
+        assert controller.export is not None
         await wait_until(lambda: controller.status.is_serving)
-        host, port = controller.http.address
+        host, port = controller.export.address
         async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
             async with session.get("/readyz") as answer:
                 assert answer.status == 200

@@ -4,7 +4,7 @@
     floor 3   broker/   nameserver/   placement/
     floor 2   client/   ha/        access/
     floor 1   remoting/ store/  monitoring/
-    floor 0   errors.py clock.py message.py network.py config.py quick_init.py
+    floor 0   errors.py clock.py message.py network.py config.py metrics_config.py quick_init.py
 
 Imports only go down, packages on one floor do not import each other, and inside `aerobee` nothing imports through a
 package's `__init__`, except what only floor 4 and users see.
@@ -31,6 +31,7 @@ FLOORS: dict[str, int] = {
     "ordered_set": 0,
     "shared_task": 0,
     "config": 0,
+    "metrics_config": 0,
     "quick_init": 0,
     "log_throttle": 0,
     "words": 0,

@@ -25,6 +25,7 @@ from aerobee.config import (
     to_properties,
 )
 from aerobee.errors import ConfigError, StoreError
+from aerobee.metrics_config import METRICS_START_KEYS
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.kv_table import KVTable
 from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
@@ -44,7 +45,7 @@ RESTART_KEYS = frozenset(
         "enableCalcFilterBitMap", "enablePopBufferMerge", "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter",
         "msgTraceTopicName", "traceTopicEnable", "transactionOpBatchInterval", "transactionOpMsgMaxSize", "brokerIP1", "brokerIP2", "brokerId",
         "brokerName", "brokerRole", "defaultTopicQueueNums", "enableVipListener", "listenPort",
-        "listeners", "metricsExporterType", "metricsPromExporterHost", "metricsPromExporterPort", "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
+        "listeners", *METRICS_START_KEYS, "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
         "frameReceiveTimeoutMillis", "tlsHandshakeTimeoutMillis",
     }
 )  # fmt: skip

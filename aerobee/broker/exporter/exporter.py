@@ -1,4 +1,4 @@
-"""The HTTP port of a broker with metricsExporterType=PROM: when it opens, what it shows, when the broker is ready."""
+"""How a broker's numbers leave it (metricsExporterType): when its HTTP port opens, what is shown, when the broker is ready."""
 
 from __future__ import annotations
 
@@ -15,37 +15,34 @@ from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.registration import Registration
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.role import Role, RoleState
+from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
-from aerobee.monitoring.http_server import HttpServer
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
+
+SCOPE = "broker-meter"  # as RocketMQ names it
 
 
 class Exporter:
     """open() before the store is loaded, so that a long recovery can be watched; serve() when everything runs; close()."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Raises ConfigError when the extra `metrics` is not installed."""
+        """Raises ConfigError when the extra that it takes is not installed."""
         self.health = Health("broker")
         self._shown: BrokerFamilies | None = None
         self._lags: LagSampler | None = None
-        self._server = HttpServer(
-            host=config.metrics_prom_exporter_host,
-            port=config.metrics_prom_exporter_port,
-            health=self.health,
-            families=self._families,
-        )
+        self.export = Export(config, scope=SCOPE, health=self.health, families=self._families)
 
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens."""
-        return self._server.address
+        return self.export.address
 
     async def open(self) -> None:
         """Listen: alive, not started, without numbers. Raises OSError when the address is taken."""
-        await self._server.start()
+        await self.export.start()
 
     def serve(
         self,
@@ -92,11 +89,11 @@ class Exporter:
         self.health.is_started = True
         self._lags.start()
 
-    async def close(self) -> None:
-        """Measure no more, close the port."""
+    async def close(self, *, last_round: bool = True) -> None:
+        """Measure no more, send the last numbers to whoever is sent them, close the port."""
         if self._lags is not None:
             self._lags.stop()
-        await self._server.stop()
+        await self.export.stop(last_round=last_round)
 
     def _families(self) -> Iterator[Family]:
         return self._shown.families() if self._shown is not None else iter(())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from aerobee.errors import ConfigError
 from aerobee.ha.raft.config import RaftConfig
+from aerobee.metrics_config import MetricsConfig
 from aerobee.remoting.signature import Credentials, credentials_of
 
 # Known to RocketMQ, without a counterpart here: one event loop serves everything. Accepted silently in files.
@@ -22,12 +23,6 @@ IGNORED_KEYS = frozenset(
         "enableShutdownGracefully",
         "isProcessReadEvent",
         "mappedFileSize",
-        "metricGrpcExporterIntervalInMills",
-        "metricGrpcExporterTimeOutInMills",
-        "metricLoggingExporterIntervalInMills",
-        "metricsGrpcExporterHeader",
-        "metricsGrpcExporterTarget",
-        "metricsInDelta",
         "metricsLabel",
         "rocketmqHome",
         "serverAsyncSemaphoreValue",
@@ -55,14 +50,13 @@ CHANGEABLE_KEYS = frozenset(
         "scanNotActiveBrokerInterval",
     }
 )
-DISABLE, PROM = "DISABLE", "PROM"  # how numbers are exported
 _PEER = re.compile(r"([A-Za-z0-9_.]{1,64})-(.+):(\d{1,5})")
 PEERS_MAX = 31
 MASTER_LEASE_MS_DEFAULT = 800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerConfig:
+class ControllerConfig(MetricsConfig):
     """One controller of a quorum. `controllerDLegerPeers` is the same at each: `n0-host:port;n1-host:port`."""
 
     controller_type: str = "DLedger"  # RocketMQ's other one, jRaft, has other addresses and is refused
@@ -97,8 +91,6 @@ class ControllerConfig:
     server_channel_max_idle_time_seconds: int = 120
     server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
-    metrics_exporter_type: str = DISABLE  # or PROM: /metrics, /livez, /readyz, /startupz over HTTP
-    metrics_prom_exporter_host: str = ""  # empty: every address
     metrics_prom_exporter_port: int = 5_559  # a broker's default is 5557, a NameServer's 5558
 
     def __post_init__(self) -> None:
@@ -143,14 +135,7 @@ class ControllerConfig:
         ):
             if number < 0:
                 raise ConfigError(f"{key} is {number}, must not be negative")
-        if not 0 <= self.metrics_prom_exporter_port <= 65_535:
-            raise ConfigError(
-                f"metricsPromExporterPort is {self.metrics_prom_exporter_port}, must be 0 to 65535"
-            )
-        if self.metrics_exporter_type not in (DISABLE, PROM):
-            raise ConfigError(
-                f"metricsExporterType is {self.metrics_exporter_type!r}, must be {PROM} or {DISABLE}"
-            )
+        self.check_metrics()
         _ = self.raft  # its own checks
         if self.authentication_enabled and self.credentials is None:
             raise ConfigError(

@@ -15,7 +15,7 @@ from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.ha.controller.state import ControllerState
 from aerobee.ha.quorum.calls import ControllerCalls
-from aerobee.ha.quorum.config import PROM, ControllerConfig, LiveControllerConfig
+from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
 from aerobee.ha.quorum.config_calls import config_calls
 from aerobee.ha.quorum.families import controller_families
 from aerobee.ha.quorum.keys import signed_only
@@ -25,9 +25,9 @@ from aerobee.ha.quorum.peer_links import PeerLinks
 from aerobee.ha.quorum.raft_service import RaftService, RaftStatus, Runner
 from aerobee.ha.raft.messages import decode_message
 from aerobee.ha.raft.node import RaftNode
+from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
-from aerobee.monitoring.http_server import HttpServer
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body_limits import limit_bodies
 from aerobee.remoting.client import RemotingClient
@@ -116,7 +116,7 @@ class Controller:
         self._unread_task: asyncio.Task[None] | None = None
         self.health = Health("controller")
         self.health.check("leader", lambda: "" if self.status.leader else "no controller leads")
-        self.http = self._make_http() if config.metrics_exporter_type == PROM else None
+        self.export = self._make_export() if config.exporters else None
 
     @property
     def config(self) -> ControllerConfig:
@@ -152,8 +152,8 @@ class Controller:
             listeners.append(Listener(EXTRA_LISTENER, config.bind_address, config.listen_port))
         try:
             await self._server.start(listeners)
-            if self.http is not None:
-                await self.http.start()
+            if self.export is not None:
+                await self.export.start()
         except BaseException:
             await self._server.stop(drain_s=0)
             await self._raft.stop()
@@ -165,8 +165,8 @@ class Controller:
 
     async def stop(self) -> None:
         """Let another one lead, take no further part, close everything. What was agreed on is on the disk already."""
-        if self.http is not None:
-            await self.http.stop()
+        if self.export is not None:
+            await self.export.stop()
         await self._hand_over()
         await self._masters.stop()
         await self._raft.stop()
@@ -208,13 +208,8 @@ class Controller:
             connections=len(self._server.connections),
         )
 
-    def _make_http(self) -> HttpServer:
-        return HttpServer(
-            host=self.config.metrics_prom_exporter_host,
-            port=self.config.metrics_prom_exporter_port,
-            health=self.health,
-            families=self.families,
-        )
+    def _make_export(self) -> Export:
+        return Export(self.config, scope="controller", health=self.health, families=self.families)
 
     def _make_handlers(self, disk: Disk) -> Mapping[int, Handler]:
         handlers: dict[int, Handler] = {

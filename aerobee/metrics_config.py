@@ -1,0 +1,78 @@
+"""Settings of how a server's numbers leave it, the same for a broker, a NameServer and a controller. Core.
+
+Keys and defaults as BrokerConfig and ControllerConfig (RocketMQ), with one addition: `metricsExporterType` may name several,
+PROM,OTLP_GRPC, so that health pages stay where numbers are pushed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aerobee.errors import ConfigError
+
+DISABLE, PROM, OTLP_GRPC, LOG = "DISABLE", "PROM", "OTLP_GRPC", "LOG"
+EXPORTERS = frozenset({PROM, OTLP_GRPC, LOG})
+# They are of sockets and tasks that are made at the start.
+METRICS_START_KEYS = frozenset(
+    {
+        "metricGrpcExporterIntervalInMills", "metricGrpcExporterTimeOutInMills", "metricLoggingExporterIntervalInMills",
+        "metricsExportBatchMaxDataPoints", "metricsExporterType", "metricsGrpcExporterHeader", "metricsGrpcExporterTarget",
+        "metricsInDelta", "metricsPromExporterHost", "metricsPromExporterPort",
+    }
+)  # fmt: skip
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """What a server's settings have of this; times in ms."""
+
+    metrics_exporter_type: str = DISABLE  # PROM, OTLP_GRPC, LOG, or some of them with commas between
+    metrics_prom_exporter_host: str = ""  # empty: every address
+    metrics_prom_exporter_port: int = 5_557
+    metrics_grpc_exporter_target: str = ""  # http://host:4317; without http:// it is asked by TLS
+    metrics_grpc_exporter_header: str = field(default="", repr=False)  # name:value,name:value; a secret
+    metric_grpc_exporter_time_out_in_mills: int = 3_000  # of one request of OTLP_GRPC
+    metric_grpc_exporter_interval_in_mills: int = 60_000  # from one export of OTLP_GRPC to the next
+    metric_logging_exporter_interval_in_mills: int = 10_000  # the same of LOG
+    metrics_export_batch_max_data_points: int = 1_000  # numbers in one request of OTLP_GRPC
+    metrics_in_delta: bool = False  # OTLP_GRPC and LOG say what came since the last time
+
+    @property
+    def exporters(self) -> frozenset[str]:
+        """Those that are on."""
+        named = (piece.strip() for piece in self.metrics_exporter_type.split(","))
+        return frozenset(filter(None, named)) - {DISABLE}
+
+    @property
+    def otlp_headers(self) -> tuple[tuple[str, str], ...]:
+        """Names in small letters, as gRPC asks for. Raises ConfigError, without a value in it."""
+        headers = []
+        for number, piece in enumerate(filter(None, self.metrics_grpc_exporter_header.split(",")), 1):
+            name, colon, value = (part.strip() for part in piece.partition(":"))
+            if not colon or not name or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+                raise ConfigError(f"metricsGrpcExporterHeader: write name:value, which part {number} is not")
+            headers.append((name.lower(), value))
+        return tuple(headers)
+
+    def check_metrics(self) -> None:
+        """Raises ConfigError for values that cannot be."""
+        unknown = sorted(self.exporters - EXPORTERS)
+        if unknown:
+            raise ConfigError(
+                f"metricsExporterType is {self.metrics_exporter_type!r}, must be {DISABLE} or of {', '.join(sorted(EXPORTERS))}"
+            )
+        if OTLP_GRPC in self.exporters and not self.metrics_grpc_exporter_target:
+            raise ConfigError(
+                "metricsExporterType=OTLP_GRPC needs metricsGrpcExporterTarget, http://host:4317"
+            )
+        _ = self.otlp_headers
+        for key, value, low, high in (
+            ("metricsPromExporterPort", self.metrics_prom_exporter_port, 0, 65_535),
+            ("metricGrpcExporterTimeOutInMills", self.metric_grpc_exporter_time_out_in_mills, 1, _DAY_MS),
+            ("metricGrpcExporterIntervalInMills", self.metric_grpc_exporter_interval_in_mills, 100, _DAY_MS),
+            ("metricLoggingExporterIntervalInMills", self.metric_logging_exporter_interval_in_mills, 100, _DAY_MS),
+            ("metricsExportBatchMaxDataPoints", self.metrics_export_batch_max_data_points, 1, 100_000),
+        ):  # fmt: skip
+            if not low <= value <= high:
+                raise ConfigError(f"{key} is {value}, must be {low} to {high}")

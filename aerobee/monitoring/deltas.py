@@ -1,0 +1,77 @@
+"""What counters and histograms gained since they were last taken by whoever asks (`metricsInDelta`). Core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from aerobee.monitoring.exposition import GAUGE, Histogram, Value, joined
+
+
+class Point(NamedTuple):
+    """One number of a family. `begin_ns`: from when on it counts."""
+
+    name: str
+    kind: str
+    labels: str
+    value: Value
+    begin_ns: int
+
+
+_Key = tuple[str, str]
+_LABEL = 'aggregation="delta"'  # RocketMQ gives it to every number then
+
+
+class Deltas:
+    """since() for each point, then taken() with those that have arrived; round_over() when all families are through.
+
+    A point that did not arrive is in the next difference: nothing is lost, nothing counts twice.
+    """
+
+    def __init__(self, begin_ns: int) -> None:
+        self._begin_ns = begin_ns
+        self._before: dict[_Key, tuple[Value, int]] = {}  # of the last whole round
+        self._now: dict[_Key, tuple[Value, int]] = {}
+
+    def since(self, point: Point) -> Point | None:
+        """With the difference as value; None for one that has gained nothing."""
+        shown = point._replace(labels=joined(point.labels, _LABEL))
+        if point.kind == GAUGE:
+            return shown
+        key = (point.name, point.labels)
+        last = self._now.get(key) or self._before.get(key)
+        if last is None:
+            value, begin_ns = point.value, self._begin_ns
+        else:
+            value, begin_ns = _difference(point.value, last[0]), last[1]
+        if not (value.count if isinstance(value, Histogram) else value):
+            if last is not None:
+                self._now[key] = last
+            return None
+        return shown._replace(value=value, begin_ns=begin_ns)
+
+    def taken(self, points: Iterable[Point], at_ns: int) -> None:
+        """They have arrived, each with the value that it had before since()."""
+        for point in points:
+            if point.kind != GAUGE:
+                self._now[point.name, point.labels] = (point.value, at_ns)
+
+    def round_over(self) -> None:
+        """Series that are gone are forgotten."""
+        self._before, self._now = self._now, {}
+
+
+def _difference(value: Value, last: Value) -> Value:
+    """A series that was deleted and made again begins anew: then it is the value itself."""
+    if isinstance(value, Histogram) and isinstance(last, Histogram):
+        same_ends = [end for end, _ in value.buckets] == [end for end, _ in last.buckets]
+        if not same_ends or value.count < last.count:
+            return value
+        counts = tuple(
+            (end, count - before)
+            for (end, count), (_, before) in zip(value.buckets, last.buckets, strict=True)
+        )
+        return Histogram(counts, value.count - last.count, value.sum - last.sum)
+    if isinstance(value, Histogram) or isinstance(last, Histogram) or value < last:
+        return value
+    return value - last

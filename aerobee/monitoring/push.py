@@ -1,0 +1,186 @@
+"""Numbers that are not asked for but sent again and again: to an OpenTelemetry receiver, to the log.
+
+A round reads the same families as /metrics, in steps of a millisecond with pauses: it takes at most 5 % of a core. Only one
+request is made at a time, of at most `metricsExportBatchMaxDataPoints` numbers. A receiver that does not take one costs a
+warning and the rest of the round; the next one begins as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from time import perf_counter, time_ns
+from typing import Protocol
+
+from aerobee.monitoring.deltas import Deltas, Point
+from aerobee.monitoring.exposition import Family, sample_lines
+from aerobee.monitoring.otlp import OtlpReceiver
+from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S
+
+log = logging.getLogger(__name__)
+numbers_log = logging.getLogger("aerobee.metrics")
+LAST_ROUND_S = 1.0  # what a stop has for it
+
+
+class Sink(Protocol):
+    """Takes points one by one."""
+
+    name: str
+
+    async def add(self, point: Point, help_text: str) -> tuple[list[Point], str]:
+        """Points that have arrived by now, and why those before them did not, or ""."""
+
+    async def flush(self) -> tuple[list[Point], str]:
+        """The rest."""
+
+    def close(self) -> None:
+        """No more."""
+
+
+class Push:
+    """One sink that gets the numbers every `interval_s`. start(), then stop()."""
+
+    def __init__(
+        self,
+        sink: Callable[[Push], Sink],
+        families: Callable[[], Iterable[Family]],
+        *,
+        interval_s: float,
+        in_delta: bool,
+    ) -> None:
+        self.begin_ns = time_ns()
+        self.deltas = Deltas(self.begin_ns) if in_delta else None
+        self._sink = sink(self)
+        self._families = families
+        self._interval_s = interval_s
+        self._trouble = ""  # what kind of it is said already
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """The first round is an interval from now."""
+        self._task = asyncio.create_task(self._run(), name="metrics-push")
+
+    async def stop(self, *, last_round: bool = True) -> None:
+        """With one more round, for which there is a second."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        try:
+            if last_round:
+                async with asyncio.timeout(LAST_ROUND_S):
+                    await self.round(pause_steps=0)
+        except TimeoutError:
+            log.info("the last numbers were not sent to %s in time", self._sink.name)
+        except Exception:
+            log.exception("the last numbers could not be sent to %s", self._sink.name)
+        finally:
+            self._sink.close()
+
+    async def round(self, *, pause_steps: int = PAUSE_STEPS) -> bool:
+        """Send all numbers once. Returns whether all arrived."""
+        turn = perf_counter()
+        for family, point in _points(self._families(), self.begin_ns):
+            if not self._noted(*await self._sink.add(point, family.help)):
+                return False
+            now = perf_counter()
+            if now - turn >= SLICE_S:
+                await asyncio.sleep((now - turn) * pause_steps)
+                turn = perf_counter()
+        if not self._noted(*await self._sink.flush()):
+            return False
+        if self.deltas is not None:
+            self.deltas.round_over()
+        if self._trouble:
+            log.info("numbers are taken by %s again", self._sink.name)
+            self._trouble = ""
+        return True
+
+    async def _run(self) -> None:
+        due = perf_counter()
+        while True:
+            due = max(due + self._interval_s, perf_counter())
+            await asyncio.sleep(due - perf_counter())
+            try:
+                await self.round()
+            except Exception:
+                log.exception("numbers could not be sent to %s", self._sink.name)
+
+    def _noted(self, arrived: list[Point], trouble: str) -> bool:
+        if trouble:
+            # Once for each code of gRPC: the words behind it change from try to try.
+            code = trouble.partition(":")[0]
+            level = logging.DEBUG if code == self._trouble else logging.WARNING
+            log.log(level, "numbers were not taken by %s: %s", self._sink.name, trouble)
+            self._trouble = code
+            return False
+        if self.deltas is not None and arrived:
+            self.deltas.taken(arrived, time_ns())
+        return True
+
+
+class OtlpSink:
+    """Fills requests and sends each that is full."""
+
+    def __init__(self, receiver: OtlpReceiver, deltas: Deltas | None, batch_points: int) -> None:
+        self.name = receiver.name
+        self._receiver = receiver
+        self._deltas = deltas
+        self._batch_points = batch_points
+        self._begin()
+
+    def _begin(self) -> None:
+        self._request = self._receiver.request(time_ns())
+        self._waiting: list[Point] = []
+
+    async def add(self, point: Point, help_text: str) -> tuple[list[Point], str]:
+        shown = point
+        if self._deltas is not None:
+            changed = self._deltas.since(point)
+            if changed is None:
+                return [], ""
+            self._waiting.append(point)
+            shown = changed
+        self._request.add(shown, help_text)
+        return await self.flush() if self._request.count >= self._batch_points else ([], "")
+
+    async def flush(self) -> tuple[list[Point], str]:
+        request, points = self._request, self._waiting
+        self._begin()
+        if not request.count:
+            return [], ""
+        return points, await self._receiver.send(request)
+
+    def close(self) -> None:
+        self._receiver.close()
+
+
+class LogSink:
+    """A line of the text format for each number, at level INFO of the logger `aerobee.metrics`."""
+
+    name = "the log"
+
+    def __init__(self, deltas: Deltas | None) -> None:
+        self._deltas = deltas
+
+    async def add(self, point: Point, help_text: str) -> tuple[list[Point], str]:
+        shown = point if self._deltas is None else self._deltas.since(point)
+        if shown is not None:
+            for line in sample_lines(shown.name, shown.labels, shown.value):
+                numbers_log.info("%s", line.rstrip("\n"))
+        return [point], ""
+
+    async def flush(self) -> tuple[list[Point], str]:
+        return [], ""
+
+    def close(self) -> None: ...
+
+
+def _points(families: Iterable[Family], begin_ns: int) -> Iterator[tuple[Family, Point]]:
+    for family in families:
+        slices = (part.samples() for part in family.slices)
+        for labels, value in chain(family.samples, chain.from_iterable(slices)):
+            yield family, Point(family.name, family.kind, labels, value, begin_ns)
