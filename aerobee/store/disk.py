@@ -163,6 +163,9 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable: of files that were made, renamed or removed. Raises OSError."""
 
+    def sync_all(self, path: str) -> None:
+        """Make durable whatever any process has written to the file system that holds the directory. Raises OSError."""
+
     def usage(self, path: str) -> tuple[int, int]:
         """(used, total) bytes of the file system that holds `path`."""
         ...
@@ -480,6 +483,19 @@ class RealDisk:
 
     def sync_dir(self, path: str) -> None:
         self._sync(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync_all(self, path: str) -> None:
+        if not hasattr(_libc, "syncfs"):  # macOS
+            os.sync()
+            return
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = self._spares.opened(lambda: os.open(path, flags))
+        try:
+            if _libc.syncfs(descriptor):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), path)
+        finally:
+            os.close(descriptor)
 
     def usage(self, path: str) -> tuple[int, int]:
         answer = os.statvfs(path)

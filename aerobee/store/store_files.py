@@ -54,6 +54,10 @@ class StoreFiles:
         From here on `abort` stands.
         """
         was_clean = not was_aborted(self._disk, self._root)
+        if not was_clean:
+            # What is read now and not written again counts as durable from here on, also where a start that was refused has cut
+            # an entry: else a loss of power brings that entry back, and another record is where it points to.
+            self._disk.sync_all(self._root)
         checkpoint = self.checkpoints.read()
         sizes = written_sizes(checkpoint.queue_bounds)
         notes = self.log.load(written_size=sizes[0], mend=self._config.truncate_corrupt_log)

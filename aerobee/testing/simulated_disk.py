@@ -169,6 +169,9 @@ class SimulatedDisk:
                     else:
                         inode.durable[at : at + PAGE_BYTES] = content
             raise
+        self._make_durable(inode, pages)
+
+    def _make_durable(self, inode: _Inode, pages: range) -> None:
         for page in pages:
             at = page * PAGE_BYTES
             content = bytes(inode.data[at : at + PAGE_BYTES])
@@ -398,6 +401,16 @@ class SimulatedDisk:
         self.check("sync_dir", path)
         for operation in self._operations.pop(path, []):
             self._settle_name(operation)
+
+    def sync_all(self, path: str) -> None:
+        """As Disk.sync_all; there is one file system. One that fails has put nothing on the disk."""
+        self.check("sync_all", path)
+        for inode in dict.fromkeys(self._names.values()):
+            self._make_durable(inode, range(-(-len(inode.data) // PAGE_BYTES)))
+        for operations in self._operations.values():
+            for operation in operations:
+                self._settle_name(operation)
+        self._operations.clear()
 
     def usage(self, path: str) -> tuple[int, int]:
         return self.used_bytes, self.total_bytes

@@ -404,3 +404,10 @@ async def test_what_lies_between_messages_is_read_too_unless_it_is_much(
     assert await store.get_messages_cold("T", 0, 0, count_max=32) == hot
     assert asked_for * 0.9 <= sum(wanted) <= asked_for * 1.5
     await store.stop()
+
+
+def test_a_file_system_is_synced_by_one_of_its_directories(tmp_path: Path) -> None:
+    disk = RealDisk()
+    disk.sync_all(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        disk.sync_all(str(tmp_path / "gone"))

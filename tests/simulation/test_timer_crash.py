@@ -26,7 +26,7 @@ from tests.simulation.timer_world import crashes
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
 MUTATION_SEEDS = 60
-KNOWN_TO_NOTICE = 489  # of a timer log that is not synced, what most lives build again from the timer topic
+KNOWN_TO_NOTICE = 575  # of a timer log that is not synced, what most lives build again from the timer topic
 
 
 @pytest.fixture(autouse=True)
