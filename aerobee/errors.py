@@ -230,7 +230,8 @@ class NoBroker(AerobeeError):
 
 
 class SendFailed(AerobeeError):
-    """Every try of a send failed inside its deadline. `attempts` lists broker and failure, oldest first."""
+    """Every try of a send failed inside its deadline. `attempts` lists broker and failure, oldest first; of more than 16 the
+    first eight and the newest eight."""
 
     def __init__(self, text: str, attempts: tuple[tuple[str, BaseException], ...] = ()) -> None:
         super().__init__(text)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -55,8 +55,11 @@ GO_AWAY_TRIES_MAX = (
 )
 # What surely left nothing at a broker. 14: a slave, a master without a lease, a store that takes no messages.
 NOT_STORED = (ConnectFailed, ServiceNotAvailable, GoAway, NotLeaderForQueue)
+_SURELY_NOT_STORED = (*NOT_STORED, RouteError)
 # Between two rounds over all brokers, none of which took the message: short at first, for a handing over takes no longer.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.2
+# What a send remembers of its tries: one that waits for minutes makes hundreds, and thousands of sends may wait.
+ATTEMPTS_MAX, TEXTS_MAX = 16, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,27 @@ class _Send:
         self.began = began
         self.tries_left = tries
         self.go_aways = 0
-        self.attempts: list[tuple[str, AerobeeError]] = []
+        self.attempt_count = 0
+        self.is_asked = False  # whether any broker was
+        self.attempts: list[tuple[str, AerobeeError]] = []  # the first and the newest
+        self.texts: Counter[str] = Counter()  # in the order of their first
         self.avoid: frozenset[str] = frozenset()  # brokers that failed, where there are others
         self._refused_by: frozenset[str] = frozenset()  # who surely did not store it, since the last pause
         self._next_pause_s = PAUSE_FIRST_S
+
+    def failed_at(self, place: str, failure: AerobeeError) -> None:
+        """Remember one try."""
+        self.attempt_count += 1
+        failure.__traceback__ = None  # it holds the frames of the try
+        self.is_asked |= not isinstance(failure, RouteError | NoNameServer)
+        if len(self.attempts) == ATTEMPTS_MAX:
+            # Of what surely was not stored: a try that may have been is what the sender has to know.
+            surely = (n for n, (_, each) in enumerate(self.attempts) if isinstance(each, _SURELY_NOT_STORED))
+            del self.attempts[next((n for n in surely if n >= ATTEMPTS_MAX // 2), ATTEMPTS_MAX // 2)]
+        self.attempts.append((place, failure))
+        text = f"{place}: {failure}"
+        if text in self.texts or len(self.texts) < TEXTS_MAX:
+            self.texts[text] += 1
 
     def refused(self, info: PublishInfo | None, broker_name: str) -> bool:
         """A broker surely did not store it, or there is no route. Whether no other is left to go to before a pause."""
@@ -100,10 +120,9 @@ class _Send:
 
     def failed(self) -> AerobeeError:
         """What is raised when nothing is left to do."""
-        failures = [failure for _, failure in self.attempts]
-        if all(isinstance(each, RouteError | NoNameServer) for each in failures):
-            return failures[-1]  # no broker was asked
-        return send_failed(self.topic, self.attempts, _now() - self.began)
+        if not self.is_asked:
+            return self.attempts[-1][1]
+        return _send_failed(self, _now() - self.began)
 
 
 class SendTries:
@@ -200,7 +219,7 @@ class SendTries:
         place = (
             f"{target.broker_name} at {target.address}" if target is not None else broker_name or "nameserver"
         )
-        send.attempts.append((place, failure))
+        send.failed_at(place, failure)
         if self._faults is not None and target is not None:
             self._faults.record_failure(broker_name, now)
         send.avoid = frozenset({broker_name})
@@ -210,7 +229,7 @@ class SendTries:
                     await send.pause()
             elif is_busy and (send.fixed is not None or (info is not None and len(info.targets) == 1)):
                 # No other broker to go to: give this one the time that it asks for.
-                await asyncio.sleep(min(BUSY_PAUSE_S * len(send.attempts), max(0.0, send.deadline - now)))
+                await asyncio.sleep(min(BUSY_PAUSE_S * send.attempt_count, max(0.0, send.deadline - now)))
         if send.tries_left <= 0 or _now() >= send.deadline:
             if failure.route_stale:
                 self._routes.refresh_behind(send.topic)  # for the send after this one
@@ -262,15 +281,14 @@ def is_retried(failure: AerobeeError) -> bool:
     return isinstance(failure, (TransportError, SendFailed))
 
 
-def send_failed(topic: str, attempts: Sequence[tuple[str, AerobeeError]], elapsed_s: float) -> SendFailed:
-    counted = Counter(f"{place}: {failure}" for place, failure in attempts)  # in the order of their first
-    tries = "; ".join(
-        text if count == 1 else f"{plural(count, 'time')} {text}" for text, count in counted.items()
-    )
+def _send_failed(send: _Send, elapsed_s: float) -> SendFailed:
+    tries = [text if count == 1 else f"{plural(count, 'time')} {text}" for text, count in send.texts.items()]
+    if others := send.attempt_count - send.texts.total():
+        tries.append(f"{plural(others, 'time')} something else")
     return SendFailed(
-        f"a message for topic {topic} was not stored in {plural(len(attempts), 'try', 'tries')} "
-        f"within {elapsed_s:.2f} s ({tries})",
-        tuple(attempts),
+        f"a message for topic {send.topic} was not stored in {plural(send.attempt_count, 'try', 'tries')} "
+        f"within {elapsed_s:.2f} s ({'; '.join(tries)})",
+        tuple(send.attempts),
     )
 
 

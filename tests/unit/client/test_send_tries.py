@@ -177,6 +177,21 @@ async def test_a_send_ends_with_its_time_and_says_what_was_wrong() -> None:
     assert routes.behind == 1  # for the next send
 
 
+async def test_a_send_that_waits_for_long_remembers_a_few_tries_and_counts_all(pauses: list[float]) -> None:
+    refusals = [ServiceNotAvailable(14, f"a slave {number}") for number in range(300)]
+    end = MessageIllegal(13, "too large")
+    brokers = Brokers(*refusals[:150], LOST, *refusals[150:], LOST, LOST)
+    with pytest.raises(SendFailed, match=r"in 303 tries .*287 times something else") as caught:
+        await send(brokers)
+    assert len(caught.value.attempts) == 16
+    failures = [failure for _, failure in caught.value.attempts]
+    assert failures[:8] == refusals[:8]
+    assert failures.count(LOST) == 3
+    assert not any(failure.__traceback__ for failure in failures)
+    with pytest.raises(MessageIllegal):
+        await send(Brokers(*refusals, end))
+
+
 async def test_a_refusal_for_good_ends_the_waiting(pauses: list[float]) -> None:
     with pytest.raises(MessageIllegal):
         await send(Brokers(SLAVE, SLAVE, MessageIllegal(13, "too large"), "stored"))
