@@ -83,8 +83,8 @@ def named(queues: Iterable[MessageQueue]) -> str:
 def _object(text: str, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{what} is {text!r}: not JSON, {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{what} is {text!r:.1000}: not JSON, {error}") from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{what} is {text!r}: an object by topic was expected")
+        raise ConfigError(f"{what} is {text!r:.1000}: an object by topic was expected")
     return value

@@ -208,11 +208,16 @@ def refuse_unknown(reader: OptionReader) -> None:
 
 
 def pass_through(reader: OptionReader, kind: type[T]) -> T:
-    """A configuration of the client out of the options `rocketmq.*`: its fields, in any spelling of case and underscores."""
+    """A configuration of the client out of the options `rocketmq.*`: its fields, in any spelling of case and underscores.
+
+    Raises ConfigError, also for two spellings of one.
+    """
     wanted: dict[str, Any] = {}
     for each in fields(kind):  # type: ignore[arg-type]
         plain = each.name.replace("_", "")
         given = [name for name in reader.left if name.startswith(PASS_THROUGH) and _plain(name) == plain]
+        if len(given) > 1:
+            raise ConfigError(f"options {' and '.join(sorted(given))} are one: give it once")
         for name in given:
             wanted[each.name] = _value(name, reader.left.pop(name), str(each.type))
     return kind(**wanted)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from aerobee.errors import ConfigError
 from aerobee.spark.offsets import Offsets, from_table, to_table
 
 CHECKPOINT = "the checkpoint"
@@ -41,7 +42,12 @@ def next_table(start: dict[str, Any], ends: Offsets) -> dict[str, Any]:
 
 
 def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
-    """Where the micro-batch that ends at `end` begins, also when `start` was made anew after a failure."""
+    """Where the micro-batch that ends at `end` begins, also when `start` was made anew after a failure. Raises ConfigError."""
     if NEW in end:
         return offsets_of(end)
-    return offsets_of(end[BEGIN]) if BEGIN in end else offsets_of(start)
+    if BEGIN not in end:
+        return offsets_of(start)
+    begin = end[BEGIN]
+    if not isinstance(begin, Mapping):
+        raise ConfigError(f"{CHECKPOINT}: {BEGIN} is {begin!r:.100}, not an object by topic")
+    return offsets_of(begin)

@@ -73,6 +73,11 @@ def test_tags_and_sql_become_the_subscription():
         ({"startingOffsets": '{"orders": {"broker-a:0": -1}}'}, "is for streams"),
         ({"endingOffsets": "earliest"}, "before it begins"),
         ({"startingOffsets": "soon"}, "not JSON"),
+        ({"startingOffsets": "[" * 100_000}, "not JSON"),
+        (
+            {"rocketmq.clientIp": "a", "rocketmq.client_ip": "b"},
+            "rocketmq.client_ip and rocketmq.clientip are one",
+        ),
         ({"startingOffsets": '{"orders": {"0": 1}}'}, "broker:id"),
         ({"startingOffsets": '{"orders": {"broker-a:0": -3}}'}, "from -2 on"),
         ({"startingTimestamp": "yesterday"}, "whole number"),

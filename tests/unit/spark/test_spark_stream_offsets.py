@@ -42,3 +42,9 @@ def test_a_checkpoint_without_a_begin_is_read_as_before():
     assert begin_of(to_table({A: 3}), to_table({A: 5})) == {A: 3}
     with pytest.raises(ConfigError, match="the checkpoint"):
         offsets_of({"orders": 5})
+
+
+@pytest.mark.parametrize("begin", [None, True, 5, "orders", [], {"orders": 5}])
+def test_a_begin_that_is_none_is_named(begin: object):
+    with pytest.raises(ConfigError, match="the checkpoint"):
+        begin_of(to_table({A: 3}), {**to_table({A: 5}), "@begin": begin})
