@@ -31,6 +31,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads
 from tests.integration.broker_calls import make_broker, records_of, send_request
+from tests.integration.certificates import Identity, identity
 from tests.integration.test_controller import configs, leader_of
 from tests.integration.test_replication import log_bytes
 from tests.waiting import wait_until
@@ -179,6 +180,40 @@ async def test_what_every_member_has_survives_the_master(group: Group) -> None:
     await wait_until(
         lambda: again.store.max_offset("t", 0) == 60, "confirmed messages are seen", timeout_s=60
     )
+
+
+@pytest.mark.parametrize("key", ["", "a key of sixteen or more"], ids=["tls", "tls-and-key"])
+async def test_a_group_under_tls_elects_copies_and_fails_over(group: Group, tmp_path: Path, key: str) -> None:
+    authority = identity(tmp_path, "authority")
+
+    def store(name: str, by: Identity = authority) -> dict[str, Any]:
+        signed = identity(tmp_path, name, by)
+        return {
+            **SYNC,
+            "ha_shared_key": key,
+            "ha_tls_cert_path": str(signed.cert_path),
+            "ha_tls_key_path": str(signed.key_path),
+            "ha_tls_trust_cert_path": str(by.cert_path),
+        }
+
+    await group.begin(3)
+    for name in "abc":
+        await group.start(name, store=store(name))
+    a = await group.has_master()
+    await wait_until(lambda: group.members() == {1, 2, 3})
+    await group.sent(a, [b"before %d" % number for number in range(50)])
+    stranger = await group.start("d", store=store("d", identity(tmp_path, "stranger")))
+    await a.kill()
+    master = await group.has_master(other_than=a)
+    assert master is not stranger
+    await wait_until(lambda: master.store.max_offset("t", 0) == 50, "confirmed messages are seen")
+    await group.sent(master, [b"after %d" % number for number in range(10)])
+    name = next(name for name, each in group.brokers.items() if each is a)
+    again = await group.start(name, store=store(name))
+    await same(*(each for each in group.brokers.values() if each is not stranger))
+    await wait_until(lambda: group.members() == {1, 2, 3})
+    await wait_until(lambda: again.store.max_offset("t", 0) == 60, "confirmed messages are seen")
+    assert stranger.store.log.end == 0
 
 
 async def test_a_returning_master_cuts_what_nobody_else_has(group: Group, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.replication.tls_connection import HaTls, TlsNetwork
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
 from aerobee.ha.quorum.controller import Controller
@@ -20,6 +21,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import Credentials
+from aerobee.store.config import StoreConfig
 from tests.integration.broker_calls import make_broker
 from tests.integration.certificates import Identity, identity
 from tests.integration.test_controller import configs, leader_of
@@ -163,6 +165,42 @@ async def test_nothing_of_the_log_is_readable_without_a_certificate(
     async with asyncio.timeout(60):
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await first_byte()
+
+
+async def test_a_stop_ends_a_handshake_under_way(
+    pair: Pair, authorities: Authorities, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of who connects to this broker's port and says nothing; else it would last five seconds."""
+    master = await pair.start("master", store=authorities.store("m"))
+    host, _, port = master.identity.ha_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await wait_until(lambda: "ha-tls-handshake" in running_tasks())
+    await master.stop()
+    await wait_until(lambda: "ha-tls-handshake" not in running_tasks())
+    assert "no TLS handshake within" not in caplog.text
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1)
+    writer.close()
+
+
+async def test_who_gives_up_a_connection_ends_its_handshake(authorities: Authorities) -> None:
+    """Of a slave whose master says nothing."""
+    accepted: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    network = TlsNetwork(AsyncioNetwork(), HaTls(StoreConfig(**authorities.store("s"))))  # type: ignore[arg-type]
+    port = silent.sockets[0].getsockname()[1]
+    connecting = asyncio.create_task(network.create_connection(asyncio.Protocol, "127.0.0.1", port))
+    await wait_until(lambda: accepted and "ha-tls-handshake" in running_tasks())
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert "ha-tls-handshake" not in running_tasks()
+    accepted[0].close()
+    silent.close()
+
+
+def running_tasks() -> set[str]:
+    return {task.get_name() for task in asyncio.all_tasks()}
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,9 @@ class HaListener:
             )
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Take no more connections; those that have not shown who they are end."""
         self._make_connection = _Closing
+        self._unproven.end()
         if self._server is not None:
             self._server.close()
             self._server = None

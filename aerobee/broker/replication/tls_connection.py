@@ -65,6 +65,7 @@ class TlsConnection(asyncio.Protocol):
         self._inner: asyncio.Protocol | None = None
         self._early: list[bytes] = []  # what came with the end of the handshake
         self._handshake: asyncio.Task[None] | None = None
+        self._failure: OSError | ConfigError | None = None
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,6 +73,13 @@ class TlsConnection(asyncio.Protocol):
         self._unproven.add(plain)
         plain.pause_reading()  # the first byte is the handshake's
         self._handshake = asyncio.get_running_loop().create_task(self._begin(plain), name="ha-tls-handshake")
+
+    async def handshake(self) -> None:
+        """Return when it is through. Raises OSError when it fails; cancelled, it is over at once, and so is the connection."""
+        assert self._handshake is not None  # connection_made() was called
+        await self._handshake
+        if self._failure is not None:
+            raise ConnectionAbortedError(str(self._failure)) from self._failure
 
     async def _begin(self, plain: asyncio.Transport) -> None:
         peer = plain.get_extra_info("peername")
@@ -83,11 +91,15 @@ class TlsConnection(asyncio.Protocol):
             why = str(error) or f"no TLS handshake within {HANDSHAKE_TIMEOUT_S:.0f} s"
             log.warning("the connection with %s at the HA port is closed: %s", peer, why)
             plain.abort()
-            self.connection_lost(error)
+            self._failure, self._is_lost = error, True
             return
+        except asyncio.CancelledError:
+            plain.abort()
+            raise
         finally:
             self._unproven.remove(plain)
         if self._is_lost:
+            self._failure = ConnectionResetError("the connection closed with the TLS handshake")
             return
         inner = self._inner = cast(asyncio.Protocol, self._make_inner())
         inner.connection_made(secured)
@@ -117,13 +129,8 @@ class TlsConnection(asyncio.Protocol):
         if self._is_lost:
             return
         self._is_lost = True
-        inner = self._inner
-        if inner is None and not self._is_master:
-            inner = cast(
-                asyncio.Protocol, self._make_inner()
-            )  # who waits for the connection is told that it is over
-        if inner is not None:
-            inner.connection_lost(exc)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
 
 
 class TlsNetwork:
@@ -142,10 +149,15 @@ class TlsNetwork:
     async def create_connection(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> None:
-        """As Network.create_connection; returns before the handshake is over."""
-        await self._network.create_connection(
-            lambda: TlsConnection(factory, self._network, self._tls, is_master=False), host, port
-        )
+        """As Network.create_connection; returns when the handshake is over. Raises OSError for one that fails, too."""
+        made: list[TlsConnection] = []
+
+        def make() -> TlsConnection:
+            made.append(TlsConnection(factory, self._network, self._tls, is_master=False))
+            return made[-1]
+
+        await self._network.create_connection(make, host, port)
+        await made[-1].handshake()
 
     async def start_tls(
         self,

@@ -27,6 +27,11 @@ class UnprovenConnections:
             self._transports.discard(oldest)
             oldest.abort()
 
+    def end(self) -> None:
+        """All of them are closed at once: nobody is listened to any more."""
+        for transport in list(self._transports):
+            transport.abort()
+
     def remove(self, transport: asyncio.Transport) -> None:
         """It has shown who it is, or is gone."""
         self._transports.discard(transport)
