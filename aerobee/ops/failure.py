@@ -57,6 +57,10 @@ class NoController(errors.AerobeeError):
     """None of the controllers that were named can be reached."""
 
 
+class NoEpochs(errors.AerobeeError):
+    """A broker was asked for the epochs of its log and keeps none."""
+
+
 class WaitedTooLong(errors.AerobeeError):
     """A condition did not come true in time."""
 
@@ -99,6 +103,12 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (UnhealthyError, ExitCode.REFUSED, ""),
     (WaitedTooLong, ExitCode.UNREACHABLE, ""),
     (NoController, ExitCode.UNREACHABLE, ""),
+    (
+        NoEpochs,
+        ExitCode.REFUSED,
+        "a log has epochs where controllers choose the master: brokers with enableControllerMode=true and controllerAddr=HOST:PORT "
+        "of `aerobee controller`",
+    ),
     (errors.ConfigError, ExitCode.USAGE, ""),
     (errors.UsageError, ExitCode.USAGE, ""),
     (

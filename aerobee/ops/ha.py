@@ -14,10 +14,10 @@ import typer
 
 from aerobee.client.contexts import cluster
 from aerobee.clock import SystemClock
-from aerobee.errors import ConnectFailed, NotLeader, TransportError, UsageError
+from aerobee.errors import ConnectFailed, NotLeader, RequestNotSupported, TransportError, UsageError
 from aerobee.network import AsyncioNetwork
 from aerobee.ops.clients import open_admin
-from aerobee.ops.failure import NoController, NotFound
+from aerobee.ops.failure import NoController, NoEpochs, NotFound, explain
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, Yes, ask
 from aerobee.ops.output import Output
 from aerobee.ops.run import Stop, run
@@ -91,7 +91,7 @@ def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = Fals
 
 @app.command("epochs")
 def epochs(name: GroupName, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False) -> None:
-    """Show which masters' bytes the logs of a group are made of, broker by broker: where two differ, one has parted."""
+    """Show which masters' bytes the logs of a group with controllers are made of, broker by broker: where two differ, one has parted."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -101,16 +101,19 @@ def epochs(name: GroupName, nameserver: NameServers = NAMESERVER_DEFAULT, as_jso
                 raise NotFound(
                     f"no broker of {name} is registered; `aerobee cluster list` shows those that are"
                 )
-            rows = [
-                {
-                    "broker": info.address,
-                    "epoch": each.number,
-                    "from": each.start_offset,
-                    "to": each.end_offset,
-                }
-                for info in found
-                for each in await admin.epochs(info.address)
-            ]
+            try:
+                rows = [
+                    {
+                        "broker": info.address,
+                        "epoch": each.number,
+                        "from": each.start_offset,
+                        "to": each.end_offset,
+                    }
+                    for info in found
+                    for each in await admin.epochs(info.address)
+                ]
+            except RequestNotSupported as error:
+                raise NoEpochs(explain(error).sentence) from error
         out.table(
             rows,
             {"broker": "broker", "epoch": "epoch", "from": "from byte", "to": "to byte"},

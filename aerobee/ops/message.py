@@ -29,6 +29,12 @@ app = typer.Typer(
 )
 
 
+QueueArgument = Annotated[
+    str,
+    typer.Argument(metavar="BROKER/ID", help="The queue: its broker's name and its number, as broker-a/0."),
+]
+
+
 @app.command("id")
 def by_id(
     message_id: Annotated[
@@ -107,8 +113,10 @@ def by_key(
 @app.command("offset")
 def by_offset(
     topic: TopicArgument,
-    queue: Annotated[str, typer.Argument(metavar="BROKER/ID", help="The queue.")],
-    offset: Annotated[int, typer.Argument(min=0, help="The place in the queue.")],
+    queue: QueueArgument,
+    offset: Annotated[
+        int, typer.Argument(metavar="OFFSET", min=0, help="The message's offset in the queue.")
+    ],
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -134,8 +142,10 @@ def by_offset(
 @app.command("entries")
 def queue_entries(
     topic: TopicArgument,
-    queue: Annotated[str, typer.Argument(metavar="BROKER/ID", help="The queue.")],
-    offset: Annotated[int, typer.Argument(min=0, help="The first place in the queue.")],
+    queue: QueueArgument,
+    offset: Annotated[
+        int, typer.Argument(metavar="OFFSET", min=0, help="The offset in the queue to begin with.")
+    ],
     count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="At most so many.")] = 32,
     group: Annotated[
         str | None, typer.Option("--group", "-g", help="Say which of them the filter of this group takes.")

@@ -207,3 +207,4 @@ def test_a_broker_without_epochs_says_so(run: Run) -> None:
     code, _, error = run("ha", "epochs", "broker-a")
     assert code != 0
     assert "not in controller mode" in error
+    assert "enableControllerMode=true" in error
