@@ -314,9 +314,9 @@ class ConsoleServer:
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
         self._streams += 1
-        await response.prepare(request)
         waiting: asyncio.Task[bytes] | None = None
         try:
+            await response.prepare(request)  # raises where the page has gone already
             while True:
                 waiting = waiting or asyncio.ensure_future(anext(events))
                 done, _ = await asyncio.wait((waiting,), timeout=KEEP_ALIVE_S)
