@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.replication import tls_connection
 from aerobee.broker.replication.tls_connection import HaTls, TlsNetwork
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
@@ -144,6 +145,31 @@ async def test_a_slave_without_a_right_certificate_gets_nothing(
     await wait_until(lambda: "HA port is closed" in caplog.text, timeout_s=60)
     assert slave.store.log.end == 0
     assert (await figures(pair, master))["haReplicas"] == ""
+
+
+@pytest.mark.parametrize(
+    ("closes", "says"), [(True, "closed it within the TLS handshake"), (False, "no TLS handshake within")]
+)
+async def test_what_became_of_a_handshake_is_told(
+    pair: Pair, authorities: Authorities, closes: bool, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_connection, "HANDSHAKE_TIMEOUT_S", 3600.0 if closes else 0.2)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not closes and await reader.read(1 << 16):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    slave = await pair.start("slave", store={**authorities.store("s"), "broker_role": "SLAVE"}, broker_id=1)
+    slave.replication.become_slave(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    def trouble() -> str:
+        following = slave.replication.state().following
+        return "" if following is None else following.trouble
+
+    await wait_until(lambda: says in trouble(), timeout_s=60)
+    server.close()
 
 
 async def test_nothing_of_the_log_is_readable_without_a_certificate(

@@ -79,7 +79,7 @@ class TlsConnection(asyncio.Protocol):
         assert self._handshake is not None  # connection_made() was called
         await self._handshake
         if self._failure is not None:
-            raise ConnectionAbortedError(str(self._failure)) from self._failure
+            raise ConnectionAbortedError(_why(self._failure)) from self._failure
 
     async def _begin(self, plain: asyncio.Transport) -> None:
         peer = plain.get_extra_info("peername")
@@ -88,8 +88,7 @@ class TlsConnection(asyncio.Protocol):
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 secured = await self._network.start_tls(plain, self, context, server_side=self._is_master)
         except (OSError, ConfigError) as error:  # an ssl.SSLError and a timeout are OSErrors
-            why = str(error) or f"no TLS handshake within {HANDSHAKE_TIMEOUT_S:.0f} s"
-            log.warning("the connection with %s at the HA port is closed: %s", peer, why)
+            log.warning("the connection with %s at the HA port is closed: %s", peer, _why(error))
             plain.abort()
             self._failure, self._is_lost = error, True
             return
@@ -131,6 +130,15 @@ class TlsConnection(asyncio.Protocol):
         self._is_lost = True
         if self._inner is not None:
             self._inner.connection_lost(exc)
+
+
+def _why(error: OSError | ConfigError) -> str:
+    """For people: what asyncio raises for the two most frequent has no text."""
+    if text := str(error):
+        return text
+    if isinstance(error, TimeoutError):
+        return f"no TLS handshake within {HANDSHAKE_TIMEOUT_S:.0f} s"
+    return "the other side closed it within the TLS handshake"
 
 
 class TlsNetwork:
