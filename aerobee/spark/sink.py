@@ -20,7 +20,7 @@ from aerobee.client.sync import SyncAdmin
 from aerobee.errors import ConfigError
 from aerobee.spark.row_sender import RowSender, Sent
 from aerobee.spark.sink_options import SinkOptions, check_columns
-from aerobee.spark.sink_rows import outgoing_row
+from aerobee.spark.sink_rows import outgoing_rows
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,10 @@ QUERY_ID, BATCH_ID = (
     "sql.streaming.queryId",
     "streaming.sql.batchId",
 )  # local properties that Spark gives its tasks
+
+ROWS_AT_ONCE = (
+    1024  # made into messages: many objects alive at once cost the garbage collector more than making them
+)
 
 
 class TaskSent(WriterCommitMessage):
@@ -72,12 +76,13 @@ class _Writing:
         number = 0
         async with RowSender(self._options) as sender:
             for batch in iterator:
-                rows = batch.to_pylist()
-                await sender.add(
-                    outgoing_row(number + place, dict(row), topic=self._options.topic, dedup_prefix=prefix)
-                    for place, row in enumerate(rows)
-                )
-                number += len(rows)
+                for begin in range(0, batch.num_rows, ROWS_AT_ONCE):
+                    part = batch.slice(begin, ROWS_AT_ONCE)
+                    columns = {name: part.column(name).to_pylist() for name in part.schema.names}
+                    await sender.add(
+                        outgoing_rows(columns, number, topic=self._options.topic, dedup_prefix=prefix)
+                    )
+                    number += part.num_rows
             return TaskSent(await sender.finish())
 
     def _dedup_prefix(self) -> str:

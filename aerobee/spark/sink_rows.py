@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import Message
+from aerobee.quick_init import quick_init
 
 DEDUP_KEY = "DEDUP_KEY"
 
@@ -17,6 +18,7 @@ class SinkError(AerobeeError):
     """A row could not be sent. The text has the row's place in its task, its topic, and the cause."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class OutgoingRow:
     """A row to send. `number` counts rows of the task from 0. Empty keys: none."""
@@ -31,6 +33,22 @@ class OutgoingRow:
         """Whether it may travel in one request with others."""
         message = self.message
         return not self.sharding_key and not self.dedup_key and message.deliver_at is None
+
+
+def outgoing_rows(
+    columns: Mapping[str, Sequence[Any]], first: int, *, topic: str, dedup_prefix: str | None = None
+) -> Iterator[OutgoingRow]:
+    """The rows of columns of one length, the first of which has the number `first`; else as outgoing_row()."""
+    if topic and dedup_prefix is None and columns.keys() == {"value"}:
+        for number, value in enumerate(columns["value"], first):
+            if type(value) is bytes:  # nothing to look at: the quick way of the most common rows
+                yield OutgoingRow(number, Message(topic, value), "", "")
+            else:
+                yield outgoing_row(number, {"value": value}, topic=topic)
+        return
+    for number, values in enumerate(zip(*columns.values(), strict=True), first):
+        row = dict(zip(columns, values, strict=True))
+        yield outgoing_row(number, row, topic=topic, dedup_prefix=dedup_prefix)
 
 
 def outgoing_row(
