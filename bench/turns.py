@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import statistics
 import subprocess
@@ -84,13 +85,19 @@ def in_turns(
     return was, found
 
 
-def report(name: str, was: list[float], now: list[float]) -> None:
+def ratio(before: float, now: float) -> float:
+    """NaN when the turn before took nothing: a server's CPU is counted in steps of 10 ms."""
+    return now / before if before else math.nan
+
+
+def report(name: str, was: list[float], found: list[float]) -> None:
     tenth = len(was) // 10
     cells = [
-        f"{a:.2f}, {b:.2f}, {b / a:.2f}"
-        for a, b in ((min(was), min(now)), (sorted(was)[tenth], sorted(now)[tenth]))
+        f"{a:.2f}, {b:.2f}, {ratio(a, b):.2f}"
+        for a, b in ((min(was), min(found)), (sorted(was)[tenth], sorted(found)[tenth]))
     ]
-    pairs = statistics.median(b / a for a, b in zip(was, now, strict=True))
+    ratios = [now / before for before, now in zip(was, found, strict=True) if before]
+    pairs = statistics.median(ratios) if ratios else math.nan
     print(f"| {name} | {' | '.join(cells)} | {pairs:.3f} | {len(was)} |", flush=True)
 
 

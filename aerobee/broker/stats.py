@@ -11,7 +11,8 @@ of which VIEW_BROKER_STATS_DATA (315) gives sum, sum a second, and sum by additi
 the newest. Totals of the broker are snapshot each second for the rates in GET_BROKER_RUNTIME_INFO (28).
 
 Hot callers add to an object found in a dictionary; the clock is read only when sampling. One timer a second, owned by
-start() and stop().
+start() and stop(). The fast path only adds what it has stored and handed out to `stored` and `handed_out`; that is counted
+when somebody reads, at the latest with the next sample, or when NOTED_MAX wait.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from aerobee.broker.metrics import SIZE_ENDS, Registry, Sizes, larger_of
 from aerobee.clock import Clock, Timer, in_step
@@ -32,6 +33,7 @@ DAY_STEP_S, DAY_KEPT = 3_600, 25
 RATE_STEP_S, RATE_KEPT = 1, 601
 RATE_WINDOWS_S = (10, 60, 600)
 _SLACK_S = 0.05  # a timer is a little early or late
+NOTED_MAX = 512
 ITEMS_MAX = 200_000  # further keys are not counted: names come from peers and must not fill the memory
 
 # Upper ends, in ms, of the buckets of putMessageDistributeTime, and what StoreStatsService calls them.
@@ -81,6 +83,18 @@ class WindowStats:
         return {"avgpt": self.average, "sum": self.sum, "tps": self.tps}
 
 
+class Reader(Protocol):
+    """Whom messages are handed out to."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def topic(self) -> str: ...
+
+
+Stored = tuple[str, int, int, int, Sequence[int]]  # topic, messages, bytes, requests, as larger_of() says
+HandedOut = tuple[Reader, int, int, int]  # to whom, messages, bytes, pulls
 _Snapshot = tuple[float, int, int, int]  # monotonic seconds, count, size, times
 
 
@@ -109,12 +123,15 @@ class BrokerStats:
     def __init__(self, *, clock: Clock, cluster: str) -> None:
         self._clock = clock
         self._cluster = cluster
-        self._puts: dict[str, _Item] = {}  # topic
-        self._gets: dict[str, _Item] = {}  # topic@group
+        self._put_items: dict[str, _Item] = {}  # topic
+        self._get_items: dict[str, _Item] = {}  # topic@group
         self._others: dict[str, dict[str, _Item]] = {}  # name -> key -> item
-        self._broker_put, self._broker_get = _Item(), _Item()
+        self._all_put, self._all_get = _Item(), _Item()
         self._lost = _Item()  # counts for keys beyond ITEMS_MAX
-        self._found = self._miss = 0
+        self._all_found = self._miss = 0
+        # What is not counted yet, in the loop's thread; whoever adds calls count_noted() at NOTED_MAX. Never replaced.
+        self.stored: list[Stored] = []
+        self.handed_out: list[HandedOut] = []
         self._put_failed = 0
         self.registry = Registry()
         self.put_latency = self.registry.latency(
@@ -143,15 +160,15 @@ class BrokerStats:
     ) -> None:
         """`count` messages of `size` bytes in all were stored, by `times` requests (0: one each). `larger`: as larger_of() says,
         empty for none, None for a message whose size is `size`."""
-        item = self._puts.get(topic)
+        item = self._put_items.get(topic)
         if item is None:
-            item = self._new_item(self._puts, topic)
+            item = self._new_item(self._put_items, topic)
         times = times or count
         counter = item.counter
         counter.count += count
         counter.size += size
         counter.times += times
-        total = self._broker_put.counter
+        total = self._all_put.counter
         total.count += count
         total.size += size
         total.times += times
@@ -161,18 +178,46 @@ class BrokerStats:
     def group_get(self, group: str, topic: str, count: int, size: int, pulls: int = 1) -> None:
         """Pulls of the group were answered with `count` messages of `size` bytes in all."""
         key = f"{topic}@{group}"
-        item = self._gets.get(key)
+        item = self._get_items.get(key)
         if item is None:
-            item = self._new_item(self._gets, key)
+            item = self._new_item(self._get_items, key)
         counter = item.counter
         counter.count += count
         counter.size += size
         counter.times += pulls
-        total = self._broker_get.counter
+        total = self._all_get.counter
         total.count += count
         total.size += size
         total.times += pulls
-        self._found += pulls
+        self._all_found += pulls
+
+    def count_noted(self) -> None:
+        """Count what is in `stored` and `handed_out`."""
+        # One sum for what comes one behind the other from one topic, or for one authorization: nearly all does.
+        if stored := self.stored[:]:
+            self.stored.clear()
+            known, count, size, times = stored[0][0], 0, 0, 0
+            for topic, more, more_size, requests, larger in stored:
+                if topic != known:
+                    self.topic_put(known, count, size, times, ())
+                    known, count, size, times = topic, 0, 0, 0
+                count += more
+                size += more_size
+                times += requests or more
+                if larger:
+                    self.topic_put(topic, 0, 0, 0, larger)
+            self.topic_put(known, count, size, times, ())
+        if handed_out := self.handed_out[:]:
+            self.handed_out.clear()
+            whom, count, size, times = handed_out[0][0], 0, 0, 0
+            for authorization, more, more_size, pulls in handed_out:
+                if authorization is not whom:
+                    self.group_get(whom.group, whom.topic, count, size, times)
+                    whom, count, size, times = authorization, 0, 0, 0
+                count += more
+                size += more_size
+                times += pulls
+            self.group_get(whom.group, whom.topic, count, size, times)
 
     def get_miss(self, count: int = 1) -> None:
         """Pulls that found nothing."""
@@ -332,6 +377,33 @@ class BrokerStats:
     def _tick(self) -> None:
         self.sample()
         self._timer = self._clock.call_later(in_step(self._clock, RATE_STEP_S), self._tick)
+
+    # --- what is read: with all that was noted
+
+    @property
+    def _puts(self) -> dict[str, _Item]:
+        self.count_noted()
+        return self._put_items
+
+    @property
+    def _gets(self) -> dict[str, _Item]:
+        self.count_noted()
+        return self._get_items
+
+    @property
+    def _broker_put(self) -> _Item:
+        self.count_noted()
+        return self._all_put
+
+    @property
+    def _broker_get(self) -> _Item:
+        self.count_noted()
+        return self._all_get
+
+    @property
+    def _found(self) -> int:
+        self.count_noted()
+        return self._all_found
 
     # --- helpers
 

@@ -6,6 +6,8 @@ lie one behind the other in `fast_rows`, where native code counts, too:
 
     row 2 * n        code FAST_CODES[n], answered with success
     row 2 * n + 1    the same, sent oneway: nobody waits
+
+The Python backend's short bursts are counted in `short` first, one addition for a burst, and put to the rows when somebody reads.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ FAST_CODES = (
 )
 _SUM_AT = ROW_NUMBERS - 1
 FAST_ROW_COUNT = 2 * len(FAST_CODES)
+# By request code, below 0 for one sent oneway.
+FAST_ROWS = {sign * code: 2 * n + (sign < 0) for n, code in enumerate(FAST_CODES) for sign in (1, -1)}
 SUCCESS, ONEWAY, FAILED = "success", "oneway", "process_request_failed"
 
 OTHER_CODE = -1  # all that no request has: who makes them up makes no row each
@@ -48,6 +52,16 @@ class Outcome(NamedTuple):
     result: str
 
 
+class ShortAnswers:
+    """Answers within the first of ENDS_S that are in no row yet."""
+
+    __slots__ = ("sum_s", "times")
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.sum_s = 0.0
+
+
 class RequestLatency(NamedTuple):
     """One row, read: how many ended within each of ENDS_S, how many in all, and the sum of their times."""
 
@@ -61,8 +75,10 @@ class RequestStats:
 
     def __init__(self) -> None:
         self.fast_rows = array("q", bytes(8 * ROW_NUMBERS * FAST_ROW_COUNT))
-        # What the Python backend has answered, by row of `fast_rows`; its shell knows how long that took.
-        self.fast_answered: dict[int, int] = {}
+        # The codes of requests that the Python backend has answered, below 0 for one sent oneway; its shell knows how long that
+        # took. Never replaced, like `short`.
+        self.fast_answered: list[int] = []
+        self.short = {code: ShortAnswers() for code in FAST_ROWS}  # added to by that shell
         self._rows: dict[tuple[int, int, bool, str], array[int]] = {}
         self.running: Counter[int] = Counter()  # handlers that have not ended, by request code
 
@@ -93,16 +109,30 @@ class RequestStats:
 
     def took(self, elapsed_s: float) -> None:
         """What is in `fast_answered` took that long."""
-        answered, rows = self.fast_answered, self.fast_rows
+        codes, rows = self.fast_answered, self.fast_rows
         bucket = bisect_left(ENDS_S, elapsed_s)
-        for row, times in answered.items():
-            begin = row * ROW_NUMBERS
+        while codes:
+            code = codes[0]
+            if (times := codes.count(code)) == len(codes):  # nearly always
+                codes.clear()
+            else:
+                codes[:] = [each for each in codes if each != code]
+            begin = FAST_ROWS[code] * ROW_NUMBERS
             rows[begin + bucket] += times
             rows[begin + _SUM_AT] += int(elapsed_s * 1e9) * times
-        answered.clear()
+
+    def count_short(self) -> None:
+        """Put what is in `short` to the rows."""
+        for code, short in self.short.items():
+            if short.times:
+                begin = FAST_ROWS[code] * ROW_NUMBERS
+                self.fast_rows[begin] += short.times
+                self.fast_rows[begin + _SUM_AT] += int(short.sum_s * 1e9)
+                short.times, short.sum_s = 0, 0.0
 
     def latencies(self) -> Iterator[tuple[Outcome, RequestLatency]]:
         """All that were counted; what both the fast path and the handlers have answered comes as one."""
+        self.count_short()
         sums = {Outcome(*key): list(row) for key, row in list(self._rows.items())}
         for number in range(FAST_ROW_COUNT):
             row = self.fast_rows[number * ROW_NUMBERS : (number + 1) * ROW_NUMBERS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.peer import Peer
-from aerobee.remoting.request_stats import FAST_ROW_COUNT, ROW_NUMBERS
+from aerobee.remoting.request_stats import FAST_ROW_COUNT, FAST_ROWS, ROW_NUMBERS
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.queue_table import AnyQueue
 from aerobee.store.stored_message import StoredMessage
@@ -202,8 +203,10 @@ class Twin(Sending):
     def _answered(self) -> list[int]:
         """By row of RequestStats, what was answered since the last call: counted by native code, or still to be."""
         rows, waiting = self.requests.fast_rows, self.requests.fast_answered
+        self.requests.count_short()
+        answered = Counter(FAST_ROWS[code] for code in waiting)
         numbers = [
-            sum(rows[row * ROW_NUMBERS : (row + 1) * ROW_NUMBERS - 1]) + waiting.get(row, 0)
+            sum(rows[row * ROW_NUMBERS : (row + 1) * ROW_NUMBERS - 1]) + answered[row]
             for row in range(FAST_ROW_COUNT)
         ]
         rows[:] = array("q", bytes(8 * len(rows)))

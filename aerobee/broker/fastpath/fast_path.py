@@ -45,7 +45,7 @@ from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.stats import NOTED_MAX, BrokerStats
 from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
 from aerobee.clock import Clock, SystemClock
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
@@ -109,14 +109,14 @@ class FastPath:
         self._static = mappings or QueueMappings(file=None, clock=clock)
         self._offsets = offsets
         self._stats, self._requests = stats, requests
-        self._topic_put, self._burst_done = stats.topic_put, store.burst_done
+        self._burst_done, self._durability = store.burst_done, store.durability
+        self._stored, self._handed_out = stats.stored, stats.handed_out
+        self._answered, self._short = requests.fast_answered, requests.short
         self._ack = ack
         self._overload = overload
-        self._live = live
-        self._identity = identity
+        self._live, self._identity = live, identity
         self._clock = clock
-        self._now_ms = clock.now_ms
-        self._monotonic = clock.monotonic
+        self._now_ms, self._monotonic = clock.now_ms, clock.monotonic
         # None: native code reads the time.
         self._own_now_ms = None if type(clock) is SystemClock else clock.now_ms
         self._backend_times = self.choice.name == NATIVE  # how long requests take
@@ -192,13 +192,13 @@ class FastPath:
         appended = result.appended
         pulled = result.pulled
         if appended or pulled:
-            requests = 0
             if appended:
-                if self._store.durability.hears_bursts:
+                if self._durability.hears_bursts:
                     self._burst_done()
-                for topic, message_count, byte_count, request_count, larger in appended:
-                    requests += request_count
-                    self._topic_put(topic, message_count, byte_count, request_count, larger)
+                stored = self._stored
+                stored += appended
+                if len(stored) >= NOTED_MAX:
+                    self._stats.count_noted()
             if result.held_replies:
                 self._ack.hold(
                     connection,
@@ -210,17 +210,11 @@ class FastPath:
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
             if not self._backend_times:
-                self._requests.took(elapsed_s)
-                if EXACT_S <= elapsed_s < STEPPED_S:  # counted as Latency.add() does, without its call
-                    step = int(elapsed_s * STEPS_A_S)
-                    if requests:
-                        self._put_steps[step] += requests
-                    if found:
-                        self._get_steps[step] += found
-                else:
-                    self._took(elapsed_s, requests, found)
+                self._took(elapsed_s, appended, found)
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
+        elif self._answered:  # rollbacks alone
+            self._requests.took(self._monotonic() - started)
         if result.replies:
             connection.write(result.replies)
         if result.fault is not None:
@@ -302,8 +296,27 @@ class FastPath:
         self._longest_turn_s = 0.0
         return turn_count, turns.others, turns.events
 
-    def _took(self, elapsed_s: float, requests: int, found: int) -> None:
-        if requests:
+    def _took(self, elapsed_s: float, appended: Sequence[Appended], found: int) -> None:
+        """Count how long a burst of the Python backend took."""
+        codes = self._answered
+        # As RequestStats.took() and Latency.add() count, without their calls.
+        if (
+            EXACT_S <= elapsed_s < STEPPED_S
+            and codes
+            and (times := len(codes)) == codes.count(code := codes[0])
+        ):
+            codes.clear()
+            short = self._short[code]
+            short.times += times
+            short.sum_s += elapsed_s * times
+            step = int(elapsed_s * STEPS_A_S)
+            for each in appended:
+                self._put_steps[step] += each[3]
+            if found:
+                self._get_steps[step] += found
+            return
+        self._requests.took(elapsed_s)
+        if requests := sum(each[3] for each in appended):
             self._stats.put_took(elapsed_s, requests)
         if found:
             self._stats.get_took(elapsed_s, found)
@@ -359,8 +372,7 @@ class FastPath:
             _LOG.exception("the fast path could not answer %d pulls that waited", len(pulls))
             return pulls
         replies: dict[Peer, list[bytes]] = {}
-        if not self._backend_times:
-            self._requests.fast_answered.clear()  # the burst is the end of them: what they took are waits
+        self._answered.clear()  # the burst is the end of them: what they took are waits
         for pull, result, reply in answered:
             self._held.answered(pull, ResponseCode.SUCCESS)
             group, topic = result.authorization.group, result.authorization.topic
@@ -389,26 +401,27 @@ class FastPath:
     def _count(self, appended: Sequence[Appended]) -> None:
         """Tell and count what was stored."""
         self._burst_done()  # first: should counting fail, those who wait for the disk do not wait for the next burst
-        for each in appended:
-            self._topic_put(*each)
+        self._stored.extend(appended)
+        if len(self._stored) >= NOTED_MAX:
+            self._stats.count_noted()
 
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
         """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""
-        found = 0
+        found, handed_out = 0, self._handed_out
         for result in results:
             authorization, queue_id, next_offset = result.authorization, result.queue_id, result.next_offset
             group, topic = authorization.group, authorization.topic
             if (commit := result.commit_offset) is not None and self._role.is_master:
                 self._offsets.commit_by_client(group, topic, queue_id, commit, peer.address)
             if (held := result.held) is None:
-                found += result.pull_count
-                self._stats.group_get(
-                    group, topic, result.message_count, result.byte_count, result.pull_count
-                )
+                found += (pull_count := result.pull_count)
+                handed_out.append((authorization, result.message_count, result.byte_count, pull_count))
                 self._offsets.note_pull(group, topic, queue_id, next_offset)
             else:
                 self._stats.get_miss()
                 self._polls.hold(peer, authorization, queue_id, next_offset, held)
+        if len(handed_out) >= NOTED_MAX:
+            self._stats.count_noted()
         return found
 
     def _is_closed(self) -> bool:

@@ -42,7 +42,7 @@ from aerobee.broker.fastpath.shared import PREFIXES, Shared, frame_prefix
 from aerobee.broker.fastpath.transaction import Transactions
 from aerobee.remoting.binary_header import decode_binary_header
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION, SerializeType
-from aerobee.remoting.request_stats import FAST_CODES, Answers
+from aerobee.remoting.request_stats import Answers
 
 if TYPE_CHECKING:
     from aerobee.broker.fastpath.guard import Guard
@@ -52,8 +52,6 @@ _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize
 _unpack_words, _loads = _WORDS.unpack_from, orjson.loads
 _header_of = itemgetter("code", "flag", "opaque", "extFields")
 _BINARY = SerializeType.ROCKETMQ.value
-# By request code, below 0 for one sent oneway.
-FAST_ROWS = {sign * code: 2 * n + (sign < 0) for n, code in enumerate(FAST_CODES) for sign in (1, -1)}
 _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 Serve = Callable[[Request], Answer | None]
@@ -70,7 +68,7 @@ class PythonBackend:
         transactions: TransactionSettings | None = None,
     ) -> None:
         self._shared = shared = Shared(settings)
-        self._permits, self._answered = settings.permits, settings.answered
+        self._permits = settings.permits
         self._request = Request()
         self._families: list[Family] = []
         # By which gates are open (1 sends, 2 pulls): by request code, how its families serve.
@@ -199,9 +197,6 @@ class PythonBackend:
         self._request.data = b""
         frames = held_frames = b""
         held_answers: Answers = ()
-        if codes := shared.codes:
-            self._count(codes)
-            codes.clear()
         if replies := shared.replies:
             frames = "".join(replies).encode("latin-1")
             replies.clear()
@@ -235,14 +230,6 @@ class PythonBackend:
         result.pulled = pulled
         result.fault = fault
         return result
-
-    def _count(self, codes: list[int]) -> None:
-        """Note which requests were answered."""
-        answered = self._answered
-        counts = ((codes[0], 1),) if len(codes) == 1 else Counter(codes).items()
-        for code, times in counts:
-            row = FAST_ROWS[code]
-            answered[row] = answered.get(row, 0) + times
 
     def _tell_end(self) -> None:
         at_end, self._shared.at_end = self._shared.at_end, []

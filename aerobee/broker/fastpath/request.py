@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import methodcaller
 from typing import Any
 
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull, StoreNotWritable, WireError
@@ -23,6 +24,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NUMBER_CHARS_MAX = 20
 _CLOSE = "\x02"  # ends a pair of a properties text
 _NO_VALUE = "\x01\x02"
+_split_pair: Callable[[str], list[str]] = methodcaller("split", "\x01")  # into a name and its value
 
 
 class NotOrdinary(Exception):
@@ -42,11 +44,8 @@ def read_pairs(text: str) -> dict[str, str]:
         text += _CLOSE
     if _NO_VALUE in text:
         raise ValueError
-    pairs = {}
-    for piece in text[:-1].split(_CLOSE):
-        name, value = piece.split("\x01")  # raises ValueError for another number of separators
-        pairs[name] = value
-    return pairs
+    # Raises ValueError for another number of separators. All of it in C.
+    return dict(map(_split_pair, text[:-1].split(_CLOSE)))
 
 
 def repeated_names(text: str) -> list[str]:

@@ -245,10 +245,10 @@ class BackendSettings:
     get_steps: array[int]
     put_took: Callable[[float, int], None]
     get_took: Callable[[float, int], None]
-    # RequestStats.fast_rows, where the native backend counts, and .fast_answered, where the Python one says what its shell is to
-    # count: requests that were answered, but not those of `held_answers`.
+    # RequestStats.fast_rows, where the native backend counts, and .fast_answered, to which the Python one adds what its shell is
+    # to count: the codes of requests that were answered, but not those of `held_answers`.
     request_rows: array[int]
-    answered: dict[int, int]
+    answered: list[int]
     guard: GuardSettings | None = None  # None: nothing is asked of anybody
 
 

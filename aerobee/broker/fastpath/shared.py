@@ -47,7 +47,7 @@ class Shared:
         self.replies: list[str] = []  # to sends, as Latin-1 text
         self.parts: list[bytes] = []  # replies to pulls, and to the sends before them
         self.held: list[str] = []
-        self.codes: list[int] = []  # of requests that are answered, below 0 for one sent oneway
+        self.codes = settings.answered
         self.held_codes: list[int] = []  # of those in `held`
         self.pulled: list[PullResult] = []
         self.pulled_bytes = 0

@@ -8,6 +8,7 @@ import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.pull.pull_calls import SUBSCRIPTION
+from aerobee.broker.stats import NOTED_MAX
 from aerobee.remoting.frame import encode_frame
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import batch_body, send_frame, use_backend
@@ -35,6 +36,37 @@ def test_bursts_count_each_request(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("backend", [PYTHON, NATIVE])
+def test_what_bursts_note_does_not_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    use_backend(backend, monkeypatch)
+    pulling = Pulling(tmp_path)
+    try:
+        peer = FakePeer()
+        most = 0
+        for _ in range(NOTED_MAX + 10):
+            pulling.fast_path.burst(peer, send_frame(), 0)  # type: ignore[arg-type]
+            most = max(most, len(pulling.stats.stored))
+            assert not pulling.fast_path._answered
+        assert (most, len(pulling.stats.stored)) == (NOTED_MAX - 1, 10)
+        pull = pull_request(0, flags=SUBSCRIPTION)
+        pulling.pull(peer, pull)  # the handler makes the authorization that the fast path goes by
+        before = pulling.stats.get_total
+        for _ in range(NOTED_MAX + 10):
+            pulling.fast_path.burst(peer, encode_frame(pull), 0)  # type: ignore[arg-type]
+            most = max(most, len(pulling.stats.handed_out))
+            assert not pulling.fast_path._answered
+        assert (most, len(pulling.stats.handed_out)) == (NOTED_MAX - 1, 10)
+        assert pulling.stats.put_total == NOTED_MAX + 10
+        assert pulling.stats.get_total >= before + NOTED_MAX + 10
+        answered = {outcome.request_code: each.times for outcome, each in pulling.requests.latencies()}
+        assert answered[310] == NOTED_MAX + 10
+        assert answered[11] >= NOTED_MAX + 10
+    finally:
+        pulling.close()
+
+
+@pytest.mark.parametrize("backend", [PYTHON, NATIVE])
 def test_a_burst_that_holds_the_loop_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
@@ -45,13 +77,8 @@ def test_a_burst_that_holds_the_loop_is_named(
         watch = pulling.fast_path._watch
         pulling.fast_path.burst(peer, send_frame(), 0)  # type: ignore[arg-type]
         assert watch.held_count == 0
-        count = pulling.fast_path._topic_put
-
-        def count_slowly(*what: object) -> None:
-            pulling.clock.advance(0.06)
-            count(*what)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(pulling.fast_path, "_topic_put", count_slowly)
+        monkeypatch.setattr(pulling.store.durability, "hears_bursts", True)
+        monkeypatch.setattr(pulling.fast_path, "_burst_done", lambda: pulling.clock.advance(0.06))
         pulling.fast_path.burst(peer, send_frame() * 3, 0)  # type: ignore[arg-type]
         assert watch.held_count == 1
         assert watch.longest == f"a burst that begins with SEND_MESSAGE_V2 (310) of {peer.address}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
-from aerobee.broker.stats import ITEMS_MAX, BrokerStats, windows_json
+from aerobee.broker.metrics import SIZE_ENDS
+from aerobee.broker.stats import GROUP_GET_NUMS, ITEMS_MAX, TOPIC_PUT_NUMS, BrokerStats, windows_json
 from aerobee.clock import ManualClock
 
 
@@ -119,6 +122,77 @@ def test_deleted_topics_and_groups_are_forgotten(stats: BrokerStats) -> None:
     stats.remove_group("h")
     assert stats.windows("GROUP_GET_NUMS", "U@h") is None
     assert stats.windows("SNDBCK_PUT_NUMS", "U@h") is None
+
+
+@dataclass(frozen=True)
+class Whom:
+    group: str
+    topic: str
+
+
+def note(stats: BrokerStats) -> None:
+    """What the fast path notes of some bursts."""
+    one, other = Whom("g", "T"), Whom("h", "T")
+    larger = [0] * len(SIZE_ENDS)
+    larger[3] = 2
+    stats.stored += [("T", 2, 100, 2, ()), ("T", 3, 50, 1, larger), ("U", 1, 10, 0, ()), ("T", 4, 40, 4, ())]
+    stats.handed_out += [(one, 5, 500, 1), (one, 1, 100, 2), (other, 7, 70, 1), (one, 2, 20, 1)]
+
+
+def count_at_once(stats: BrokerStats) -> None:
+    """The same by handlers."""
+    stats.topic_put("T", 9, 190, 7, [0, 0, 0, 2] + [0] * (len(SIZE_ENDS) - 4))
+    stats.topic_put("U", 1, 10)
+    stats.group_get("g", "T", 8, 620, 4)
+    stats.group_get("h", "T", 7, 70, 1)
+
+
+READERS: dict[str, Callable[[BrokerStats], object]] = {
+    "put_total": lambda stats: stats.put_total,
+    "get_total": lambda stats: stats.get_total,
+    "topics": lambda stats: list(stats.counters(TOPIC_PUT_NUMS)),
+    "sizes": lambda stats: [each.sizes() for _, each in stats.counters(TOPIC_PUT_NUMS)],
+    "groups": lambda stats: list(stats.counters(GROUP_GET_NUMS)),
+    "runtime_info": lambda stats: stats.runtime_info(),
+    "an item": lambda stats: stats.windows("TOPIC_PUT_SIZE", "T"),
+    "an item of a group": lambda stats: stats.windows("GROUP_GET_NUMS", "T@h"),
+    "the broker's": lambda stats: stats.windows("BROKER_PUT_NUMS", "C"),
+    "a rate": lambda stats: stats.minute_tps("TOPIC_PUT_NUMS", "T"),
+}
+
+
+@pytest.mark.parametrize("first", READERS)
+def test_whoever_reads_first_sees_all_that_was_noted(first: str) -> None:
+    clock = ManualClock()
+    noted, counted = (BrokerStats(clock=clock, cluster="C") for _ in range(2))
+    note(noted)
+    count_at_once(counted)
+    for name in (first, *READERS):
+        assert READERS[name](noted) == READERS[name](counted), name
+    assert (noted.stored, noted.handed_out) == ([], [])
+
+
+def test_a_sample_counts_what_was_noted_before_it(stats: BrokerStats, clock: ManualClock) -> None:
+    counted = BrokerStats(clock=clock, cluster="C")
+    counted.start()
+    clock.advance(10)
+    note(stats)
+    count_at_once(counted)
+    clock.advance(10)
+    assert (stats.stored, stats.handed_out) == ([], [])
+    note(stats)
+    count_at_once(counted)
+    clock.advance(10)
+    for name in READERS:
+        assert READERS[name](stats) == READERS[name](counted), name
+
+
+def test_what_was_noted_of_a_deleted_topic_goes_with_it(stats: BrokerStats) -> None:
+    note(stats)
+    stats.remove_topic("T")
+    assert [key for key, _ in stats.counters(TOPIC_PUT_NUMS)] == ["U"]
+    assert not list(stats.counters(GROUP_GET_NUMS))
+    assert (stats.put_total, stats.get_total) == (10, 15)
 
 
 def test_names_from_peers_cannot_fill_the_memory(stats: BrokerStats) -> None:

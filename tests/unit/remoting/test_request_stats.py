@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aerobee.remoting.codes import RequestCode
-from aerobee.remoting.request_stats import ENDS_S, FAST_CODES, ONEWAY, OTHER_CODE, Outcome, RequestStats
+from aerobee.broker.metrics import STEPPED_S
+from aerobee.remoting.request_stats import ENDS_S, ONEWAY, OTHER_CODE, Outcome, RequestStats
 
 
 def test_each_time_is_within_the_ends_that_it_does_not_exceed() -> None:
@@ -18,11 +18,26 @@ def test_each_time_is_within_the_ends_that_it_does_not_exceed() -> None:
     assert abs(latency.sum_s - sum(times_s)) < 1e-6
 
 
+def test_short_answers_are_counted_when_somebody_reads() -> None:
+    stats = RequestStats()
+    for _ in range(2):
+        for code in (310, -310):
+            stats.short[code].times += 3
+            stats.short[code].sum_s += 3 * 0.0001
+        found = dict(stats.latencies())
+    assert dict(stats.latencies()) == found
+    for result in ("success", ONEWAY):
+        latency = found[Outcome(310, 0, False, result)]
+        assert (latency.within[0], latency.times) == (6, 6)
+        assert abs(latency.sum_s - 6 * 0.0001) < 1e-8
+    assert ENDS_S[0] > STEPPED_S, "what the fast path adds to `short` is within the first"
+
+
 def test_what_the_fast_path_and_the_handlers_answer_is_one_row() -> None:
     stats = RequestStats()
-    send = FAST_CODES.index(RequestCode.SEND_MESSAGE_V2)
-    stats.fast_answered.update({2 * send: 5, 2 * send + 1: 2})
+    stats.fast_answered += [310, 310, -310, 310, -310, 310, 310]
     stats.took(0.002)
+    assert not stats.fast_answered
     stats.took(9.0)  # nothing is left for it
     stats.add(310, 0, 0.006)
     stats.add(310, 0, 0.5, waited=True)
