@@ -155,6 +155,18 @@ def _a_byte_changes_on_its_way() -> Any:
 
 
 @contextmanager
+def _a_property_changes_on_its_way() -> Any:
+    """No checksum covers it, and without controllers nobody compares before the end."""
+    take = RawReceiver.take
+
+    def damaged(receiver: RawReceiver, offset: int, body: bytes) -> int:
+        return take(receiver, offset, bytes(body).replace(b"UNIQ_KEY", b"UNIQ_KEZ"))
+
+    with mock.patch.object(RawReceiver, "take", damaged):
+        yield
+
+
+@contextmanager
 def _a_message_is_forgotten() -> Any:
     put_all = ProcessQueue.put_all
 
@@ -316,6 +328,7 @@ _ALL = (
         "nobody-copies",
         (Checker.CONFIRMED, Checker.EQUAL, Checker.PROGRESS),
     ),
+    Mutation("a_property_changes_on_its_way", _a_property_changes_on_its_way, "classic", (Checker.EQUAL,)),
     Mutation(
         "offsets_of_the_master_are_put_over",
         _offsets_are_put_over,
