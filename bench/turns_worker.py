@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 import sys
@@ -51,6 +52,7 @@ class FastPathSide:
 
     def __init__(self, broker: Any) -> None:
         path = getattr(broker, "fast_path", None) or broker._lane
+        self.stats = broker.stats
         self.connection = Connection(Endpoint({}, burst=path.burst))
         transport = NoTransport()
         self.connection.connection_made(transport)
@@ -170,6 +172,8 @@ async def count(backend: str, shape: str, bursts_counted: str) -> None:
         fast_path.STEPPED_S, fast_path.STEPS_A_S = fast_path.STEPPED_S * 2_048, fast_path.STEPS_A_S / 2_048
     async with opened(backend, STORED if shape == "pull-32" else COUNT) as side:
         await side.served(shape, int(bursts_counted) * 2)  # the interpreter has seen it all then
+        side.stats.stop()  # samples once a second, which is once in some bursts under valgrind
+        gc.disable()
         print("ready", flush=True)
         sys.stdin.readline()
         os.getloadavg()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from aerobee.broker.fastpath.batch_layout import Layout, cut_batch
-from aerobee.broker.fastpath.families import Answer
+from aerobee.broker.fastpath.families import Answer, Serve
 from aerobee.broker.fastpath.request import (
     NO_ROOM,
     ORDINARY_SYS_FLAG,
@@ -27,14 +28,18 @@ _SIZE_BYTES = 2  # of a properties text's length
 class Batches:
     """The family."""
 
-    codes = (RequestCode.SEND_BATCH_MESSAGE.value,)
     is_send = True
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
+    @property
+    def serves(self) -> Mapping[int, Serve]:
+        """As Family.serves."""
+        return dict.fromkeys((RequestCode.SEND_BATCH_MESSAGE.value,), self.serve)
+
     def serve(self, request: Request) -> Answer:
-        """As Family.serve."""
+        """As Serve."""
         shared = self._shared
         try:
             topic_name, queue_text, sys_flag, born_timestamp, _, text, tries, _ = LETTERS(request.ext)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.broker.fastpath.request import Request
@@ -11,6 +12,10 @@ from aerobee.broker.fastpath.topic import FastQueue
 # message; the recall handle of a timer message, else empty.
 Answer = tuple[FastQueue, int, str, str, bool, str]
 
+# Serves one frame; returns the answer to a send, None when the family answers itself. Raises NotOrdinary, and has changed nothing
+# then; any other exception is a fault: the frame may be written.
+Serve = Callable[[Request], Answer | None]
+
 
 class Family(Protocol):
     """A family takes what is ordinary and leaves the rest, before it has written a byte.
@@ -19,20 +24,13 @@ class Family(Protocol):
     """
 
     @property
-    def codes(self) -> tuple[int, ...]:
-        """Of the requests that it looks at."""
+    def serves(self) -> Mapping[int, Serve]:
+        """By the request code of the frames that it looks at."""
         ...
 
     @property
     def is_send(self) -> bool:
         """Whether its frames pass the gate of sends; else that of pulls."""
-        ...
-
-    def serve(self, request: Request) -> Answer | None:
-        """Serve one frame; return the answer to a send, None when the family answers itself.
-
-        Raises NotOrdinary, and has changed nothing then; any other exception is a fault: the frame may be written.
-        """
         ...
 
     def forget_topics(self) -> None: ...

@@ -9,9 +9,10 @@ plainly, a time that has passed or lies too far ahead, a transaction.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from aerobee.broker.fastpath.families import Answer
+from aerobee.broker.fastpath.families import Answer, Serve
 from aerobee.broker.fastpath.request import (
     NOT_BATCH,
     ORDINARY_SYS_FLAG,
@@ -70,7 +71,6 @@ _Due = tuple[int, int, int]
 class Later:
     """The family."""
 
-    codes = (RequestCode.SEND_MESSAGE_V2.value,)
     is_send = True
 
     def __init__(self, shared: Shared, settings: LaterSettings, special_properties: frozenset[str]) -> None:
@@ -90,8 +90,13 @@ class Later:
     def forget_authorizations(self) -> None:
         """It knows none."""
 
+    @property
+    def serves(self) -> Mapping[int, Serve]:
+        """As Family.serves."""
+        return dict.fromkeys((RequestCode.SEND_MESSAGE_V2.value,), self.serve)
+
     def serve(self, request: Request) -> Answer:
-        """As Family.serve."""
+        """As Serve."""
         shared = self._shared
         if request.command is not None:
             raise NotOrdinary

@@ -13,8 +13,10 @@ shell to note after the burst; a pull that has to wait is handed back so, too, a
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any
 
+from aerobee.broker.fastpath.families import Serve
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request, number
 from aerobee.broker.fastpath.results import PullResult
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings, HeldFrame
@@ -38,7 +40,6 @@ _WORDS = struct.Struct(">II")  # length of the frame behind this word, length of
 class Pulls:
     """The family."""
 
-    codes = (RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value)
     is_send = False
 
     def __init__(self, shared: Shared, settings: BackendSettings) -> None:
@@ -56,8 +57,15 @@ class Pulls:
         """Who may pull has changed: ask again."""
         self._authorizations.clear()
 
+    @property
+    def serves(self) -> Mapping[int, Serve]:
+        """As Family.serves."""
+        return dict.fromkeys(
+            (RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value), self.serve
+        )
+
     def serve(self, request: Request) -> None:
-        """As Family.serve."""
+        """As Serve."""
         if request.flag:
             raise NotOrdinary
         try:

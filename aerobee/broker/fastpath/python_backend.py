@@ -17,14 +17,14 @@ from __future__ import annotations
 import logging
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from aerobee.broker.fastpath.batch import Batches
-from aerobee.broker.fastpath.families import Answer, Family
+from aerobee.broker.fastpath.families import Family, Serve
 from aerobee.broker.fastpath.later import Later
 from aerobee.broker.fastpath.permits import FENCE
 from aerobee.broker.fastpath.pull import Pulls
@@ -53,8 +53,6 @@ _unpack_words, _loads = _WORDS.unpack_from, orjson.loads
 _header_of = itemgetter("code", "flag", "opaque", "extFields")
 _BINARY = SerializeType.ROCKETMQ.value
 _LOG = logging.getLogger("aerobee.broker.fastpath")
-
-Serve = Callable[[Request], Answer | None]
 
 
 class PythonBackend:
@@ -91,8 +89,8 @@ class PythonBackend:
         self._families.append(family)
         for gates, serves in self._serves.items():
             if gates & (1 if family.is_send else 2):
-                for code in family.codes:
-                    serves[code] = (*serves.get(code, ()), family.serve)
+                for code, serve in family.serves.items():
+                    serves[code] = (*serves.get(code, ()), serve)
 
     def forget_topics(self) -> None:
         """As Backend.forget_topics."""

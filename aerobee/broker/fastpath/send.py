@@ -6,11 +6,11 @@ its end; RocketMQ writes it again in the order of a hash map, which has no meani
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from aerobee.broker.fastpath.families import Answer
+from aerobee.broker.fastpath.families import Answer, Serve
 from aerobee.broker.fastpath.request import (
     NO_ROOM,
     NOT_BATCH,
@@ -47,7 +47,6 @@ _CLOSE = "\x02"  # ends a pair of a properties text
 class Sends:
     """The family."""
 
-    codes = (RequestCode.SEND_MESSAGE_V2.value, _SEND_MESSAGE)
     is_send = True
 
     def __init__(self, shared: Shared, special_properties: frozenset[str]) -> None:
@@ -55,8 +54,13 @@ class Sends:
         self._append = shared.appender.append_parts
         self._special_properties = special_properties
 
+    @property
+    def serves(self) -> Mapping[int, Serve]:
+        """As Family.serves."""
+        return dict.fromkeys((RequestCode.SEND_MESSAGE_V2.value, _SEND_MESSAGE), self.serve)
+
     def serve(self, request: Request) -> Answer:
-        """As Family.serve."""
+        """As Serve."""
         shared = self._shared
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = (

@@ -154,7 +154,10 @@ class Shared:
         except NO_ROOM as error:
             raise NotOrdinary from error
         size = self.log.end - offset
-        self.count(topic, 1, size)
+        if not topic.count:  # as count() does, without its call
+            self.touched.append(topic)
+        topic.count += 1
+        topic.byte_count += size
         if size > SMALL_BYTES:
             topic.note_size(size)
         return queue_offset, offset

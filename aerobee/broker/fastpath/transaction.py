@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from aerobee.broker.fastpath.families import Answer
+from aerobee.broker.fastpath.families import Answer, Serve
 from aerobee.broker.fastpath.request import (
     NOT_BATCH,
     ORDINARY_SYS_FLAG,
@@ -51,7 +51,6 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY
 from aerobee.store.consume_queue import ConsumeQueue
 
-_END_TRANSACTION = RequestCode.END_TRANSACTION.value
 _HALF_FIELD = bytes((len(HALF_TOPIC),)) + HALF_TOPIC.encode()
 _REAL_TOPIC = f"\x02{REAL_TOPIC}\x01".encode()
 _REAL_QUEUE = f"\x02{REAL_QUEUE_ID}\x01".encode()
@@ -82,7 +81,6 @@ class _Turn(NamedTuple):
 class Transactions:
     """The family."""
 
-    codes = (RequestCode.SEND_MESSAGE_V2.value, _END_TRANSACTION)
     is_send = True
 
     def __init__(
@@ -112,14 +110,13 @@ class Transactions:
     def forget_authorizations(self) -> None:
         """It knows none."""
 
-    def serve(self, request: Request) -> Answer | None:
-        """As Family.serve."""
-        if request.command is not None:
-            raise NotOrdinary
-        if request.code != _END_TRANSACTION:
-            return self._prepare(request)
-        self._end_one(request)
-        return None
+    @property
+    def serves(self) -> Mapping[int, Serve]:
+        """As Family.serves."""
+        return {
+            RequestCode.SEND_MESSAGE_V2.value: self._prepare,
+            RequestCode.END_TRANSACTION.value: self._end_one,
+        }
 
     def _turn_of_burst(self) -> _Turn:
         """What holds for this burst, asked once in it."""
@@ -137,6 +134,8 @@ class Transactions:
     # --- a half message
 
     def _prepare(self, request: Request) -> Answer:
+        if request.command is not None:
+            raise NotOrdinary
         shared, half = self._shared, self._half_topic
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
@@ -193,10 +192,10 @@ class Transactions:
 
     def _end_one(self, request: Request) -> None:
         """Carry out one decision about a transaction that is open and named right."""
+        if request.command is not None or request.flag != FLAG_ONEWAY:
+            raise NotOrdinary
         try:
             ext = request.ext
-            if request.flag != FLAG_ONEWAY:
-                raise ValueError
             turn, unique_key = self._turn, ext["transactionId"]
             if turn.burst != self._shared.number:
                 turn = self._turn_of_burst()

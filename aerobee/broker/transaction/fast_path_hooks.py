@@ -7,7 +7,7 @@ looks into it, and tells of each transaction that a frame begins or decides as s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any
 
 from aerobee.broker.fastpath.seam import Transaction
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
@@ -66,15 +66,17 @@ class TransactionFastPath:
         if self._first is None:
             self._first = transaction
 
-    def committed(self, transaction: Transaction) -> None:
+    # What it is given below is an OpenTransaction, of those that open_transactions() has.
+
+    def committed(self, transaction: Any) -> None:
         """Its message is in the log."""
         self._is_decided = True
-        self._transaction_store.committed(cast(OpenTransaction, transaction))
+        self._transaction_store.committed(transaction)
 
-    def rolled_back(self, transaction: Transaction) -> None:
+    def rolled_back(self, transaction: Any) -> None:
         """It is closed without a delivery."""
         self._is_decided = True
-        self._transaction_store.rolled_back(cast(OpenTransaction, transaction))
+        self._transaction_store.rolled_back(transaction)
 
     def burst_done(self) -> None:
         """The end of a burst in which one began or was decided."""

@@ -416,5 +416,5 @@ def test_what_a_request_needs_is_said_by_the_fields_that_grants_are_known_by() -
 def test_each_code_that_a_family_serves_is_guarded(world: World) -> None:
     backend = world.sending.fast_path._backend
     families: list[Family] = getattr(backend, "_families", [])
-    served = {code for family in families for code in family.codes}
+    served = {code for family in families for code in family.serves}
     assert served <= set(GUARDED_FIELDS)
