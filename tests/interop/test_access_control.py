@@ -127,10 +127,10 @@ def test_the_java_client(site: Site) -> None:
 
 def test_the_c_client(site: Site) -> None:
     found = {
-        name: site.run(CPP_PYTHON, HERE / "cpp" / "keys.py", site.namesrv, "Orders", *keys)["send"] == "ok"
+        name: site.run(CPP_PYTHON, HERE / "cpp" / "keys.py", site.namesrv, "Orders", *keys)["send"]
         for name, keys in KEYS.items()
     }
-    assert found == {"right": True, "wrong": False, "missing": False, "not allowed": False}
+    assert [name for name, outcome in found.items() if outcome == "ok"] == ["right"], found
 
 
 def test_the_go_client(site: Site) -> None:
