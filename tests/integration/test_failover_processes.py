@@ -25,9 +25,9 @@ from aerobee.errors import AerobeeError
 from aerobee.message import Message
 from aerobee.network import AsyncioNetwork
 from aerobee.ops.ha import QuorumAdmin
-from aerobee.ops.listening import free_ports
 from aerobee.remoting.client import RemotingClient
 from tests.integration.broker_calls import pull_request, records_of
+from tests.ports import free_block
 
 KILLS = int(os.environ.get("AEROBEE_FAILOVER_KILLS", "3"))
 TOPIC = "failover"
@@ -80,7 +80,7 @@ class Up:
 
 @pytest.fixture
 async def up(tmp_path: Path) -> AsyncIterator[Up]:
-    base = next(port for port in free_ports(50) if 20_000 < port < 60_000)
+    base = free_block(60)
     log = (tmp_path / "up.log").open("wb")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
