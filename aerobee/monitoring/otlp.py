@@ -12,7 +12,7 @@ import asyncio
 import importlib
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from aerobee.errors import ConfigError
 from aerobee.metrics_config import MetricsConfig
@@ -36,6 +36,13 @@ def target_of(text: str) -> tuple[str, bool]:
     """host:port of metricsGrpcExporterTarget, and whether by TLS. Without http:// it is, as with RocketMQ."""
     scheme, _, address = text.strip().rpartition("://")
     return address.rstrip("/"), scheme.lower() != "http"
+
+
+class Taken(NamedTuple):
+    """What became of a request. What a receiver rejects of one that it took is not to be sent again (OTLP, partial success)."""
+
+    has_arrived: bool
+    trouble: str = ""  # without secrets
 
 
 class OtlpReceiver:
@@ -75,8 +82,8 @@ class OtlpReceiver:
         """An empty one, of what was true at that time."""
         return OtlpRequest(self._service.ExportMetricsServiceRequest(), self._scope, self._temporality, at_ns)
 
-    async def send(self, request: OtlpRequest) -> str:
-        """Returns "" or why it was not taken, without secrets."""
+    async def send(self, request: OtlpRequest) -> Taken:
+        """Returns when the receiver has answered, or will not."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         call = self._stub.Export.future(request.message, timeout=self._timeout_s, metadata=self._headers)
@@ -94,10 +101,10 @@ class OtlpReceiver:
         try:
             partial = call.result().partial_success
         except self._grpc.RpcError as error:
-            return f"{error.code().name}: {error.details()}"
+            return Taken(False, f"{error.code().name}: {error.details()}")
         if partial.rejected_data_points:
-            return f"REJECTED: {partial.rejected_data_points} numbers, {partial.error_message}"
-        return ""
+            return Taken(True, f"REJECTED: {partial.rejected_data_points} numbers, {partial.error_message}")
+        return Taken(True)
 
     def close(self) -> None:
         """Calls under way end."""

@@ -16,12 +16,13 @@ from typing import Protocol
 
 from aerobee.monitoring.deltas import Deltas, Point
 from aerobee.monitoring.exposition import Family, sample_lines
-from aerobee.monitoring.otlp import OtlpReceiver
+from aerobee.monitoring.otlp import OtlpReceiver, Taken
 from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S
 
 log = logging.getLogger(__name__)
 numbers_log = logging.getLogger("aerobee.metrics")
 LAST_ROUND_S = 1.0  # what a stop has for it
+NOTHING = Taken(has_arrived=True)  # to be said
 
 
 class Sink(Protocol):
@@ -29,10 +30,13 @@ class Sink(Protocol):
 
     name: str
 
-    async def add(self, point: Point, help_text: str) -> tuple[list[Point], str]:
-        """Points that have arrived by now, and why those before them did not, or ""."""
+    def begin(self, at_ns: int) -> None:
+        """A round of what is true at that time. What a round before it has left is not sent."""
 
-    async def flush(self) -> tuple[list[Point], str]:
+    async def add(self, point: Point, help_text: str) -> tuple[list[Point], Taken]:
+        """Points that were sent with this one, and what became of them."""
+
+    async def flush(self) -> tuple[list[Point], Taken]:
         """The rest."""
 
     def close(self) -> None:
@@ -81,20 +85,26 @@ class Push:
             self._sink.close()
 
     async def round(self, *, pause_steps: int = PAUSE_STEPS) -> bool:
-        """Send all numbers once. Returns whether all arrived."""
-        turn = perf_counter()
+        """Send all numbers once. Returns whether all arrived, also when some of them were rejected then."""
+        turn, at_ns = perf_counter(), time_ns()
+        rejected = False
+        self._sink.begin(at_ns)
         for family, point in _points(self._families(), self.begin_ns):
-            if not self._noted(*await self._sink.add(point, family.help)):
+            points, taken = await self._sink.add(point, family.help)
+            if not self._noted(points, taken, at_ns):
                 return False
+            rejected |= bool(taken.trouble)
             now = perf_counter()
             if now - turn >= SLICE_S:
                 await asyncio.sleep((now - turn) * pause_steps)
                 turn = perf_counter()
-        if not self._noted(*await self._sink.flush()):
+        points, taken = await self._sink.flush()
+        if not self._noted(points, taken, at_ns):
             return False
+        rejected |= bool(taken.trouble)
         if self.deltas is not None:
             self.deltas.round_over()
-        if self._trouble:
+        if self._trouble and not rejected:
             log.info("numbers are taken by %s again", self._sink.name)
             self._trouble = ""
         return True
@@ -109,17 +119,16 @@ class Push:
             except Exception:
                 log.exception("numbers could not be sent to %s", self._sink.name)
 
-    def _noted(self, arrived: list[Point], trouble: str) -> bool:
-        if trouble:
+    def _noted(self, points: list[Point], taken: Taken, at_ns: int) -> bool:
+        if taken.trouble:
             # Once for each code of gRPC: the words behind it change from try to try.
-            code = trouble.partition(":")[0]
+            code = taken.trouble.partition(":")[0]
             level = logging.DEBUG if code == self._trouble else logging.WARNING
-            log.log(level, "numbers were not taken by %s: %s", self._sink.name, trouble)
+            log.log(level, "numbers were not taken by %s: %s", self._sink.name, taken.trouble)
             self._trouble = code
-            return False
-        if self.deltas is not None and arrived:
-            self.deltas.taken(arrived, time_ns())
-        return True
+        if self.deltas is not None and taken.has_arrived and points:
+            self.deltas.taken(points, at_ns)
+        return taken.has_arrived
 
 
 class OtlpSink:
@@ -130,28 +139,29 @@ class OtlpSink:
         self._receiver = receiver
         self._deltas = deltas
         self._batch_points = batch_points
-        self._begin()
+        self.begin(time_ns())
 
-    def _begin(self) -> None:
-        self._request = self._receiver.request(time_ns())
+    def begin(self, at_ns: int) -> None:
+        self._at_ns = at_ns
+        self._request = self._receiver.request(at_ns)
         self._waiting: list[Point] = []
 
-    async def add(self, point: Point, help_text: str) -> tuple[list[Point], str]:
+    async def add(self, point: Point, help_text: str) -> tuple[list[Point], Taken]:
         shown = point
         if self._deltas is not None:
             changed = self._deltas.since(point)
             if changed is None:
-                return [], ""
+                return [], NOTHING
             self._waiting.append(point)
             shown = changed
         self._request.add(shown, help_text)
-        return await self.flush() if self._request.count >= self._batch_points else ([], "")
+        return await self.flush() if self._request.count >= self._batch_points else ([], NOTHING)
 
-    async def flush(self) -> tuple[list[Point], str]:
+    async def flush(self) -> tuple[list[Point], Taken]:
         request, points = self._request, self._waiting
-        self._begin()
+        self.begin(self._at_ns)
         if not request.count:
-            return [], ""
+            return [], NOTHING
         return points, await self._receiver.send(request)
 
     def close(self) -> None:
@@ -166,15 +176,17 @@ class LogSink:
     def __init__(self, deltas: Deltas | None) -> None:
         self._deltas = deltas
 
-    async def add(self, point: Point, help_text: str) -> tuple[list[Point], str]:
+    def begin(self, at_ns: int) -> None: ...
+
+    async def add(self, point: Point, help_text: str) -> tuple[list[Point], Taken]:
         shown = point if self._deltas is None else self._deltas.since(point)
         if shown is not None:
             for line in sample_lines(shown.name, shown.labels, shown.value):
                 numbers_log.info("%s", line.rstrip("\n"))
-        return [point], ""
+        return [point], NOTHING
 
-    async def flush(self) -> tuple[list[Point], str]:
-        return [], ""
+    async def flush(self) -> tuple[list[Point], Taken]:
+        return [], NOTHING
 
     def close(self) -> None: ...
 

@@ -32,7 +32,7 @@ async def check_in_the_end(cluster: Cluster) -> None:
     )
     # One that has not heard of its new master has other bytes behind what is confirmed, perhaps as many, until it cuts them off.
     await cluster.until(
-        lambda: _all_equal(cluster),
+        lambda: _all_equal(cluster) and cluster.master() is not None,
         SETTLE_S,
         "the logs of the replicas stay different",
         checker=Checker.EQUAL,

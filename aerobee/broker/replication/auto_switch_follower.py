@@ -16,7 +16,7 @@ from typing import cast
 
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.replication.controller_files import Epochs
-from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower
+from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower, why
 from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.clock import Clock
@@ -136,7 +136,7 @@ class AutoSwitchFollower(Follower):
                 try:
                     await self._follow()
                 except (AerobeeError, OSError, TimeoutError) as error:
-                    self._say(str(error) or type(error).__name__)
+                    self._say(why(error))
                 except Exception:
                     # The task's outermost edge: a slave that silently followed nobody would be no copy.
                     log.exception("following the master at %s failed; trying again", master.ha)

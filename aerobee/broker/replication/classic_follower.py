@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, cast
 
 from aerobee.broker.fastpath.choice import RawAppends
-from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower
+from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower, why
 from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.master_questions import LogBounds
 from aerobee.broker.replication.raw_receiver import RawReceiver
@@ -153,7 +153,7 @@ class ClassicFollower(Follower):
                 try:
                     await self._follow()
                 except (AerobeeError, OSError, TimeoutError) as error:
-                    self._say(str(error) or type(error).__name__)
+                    self._say(why(error))
                 except Exception:
                     # The task's outermost edge: a slave that silently followed nobody would be no copy.
                     log.exception("following the master at %s failed; trying again", master.ha)

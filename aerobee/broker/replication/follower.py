@@ -22,6 +22,13 @@ class CannotFollow(AerobeeError):
     """This log cannot be brought to the master's by itself: the reason says what to do."""
 
 
+def why(error: Exception) -> str:
+    """Why a master is not followed."""
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no connection, with its TLS handshake if there is one, within {CONNECT_TIMEOUT_S:.0f} s"
+    return str(error) or type(error).__name__
+
+
 class FollowedConnection(Protocol):
     """A connection to a master."""
 

@@ -83,6 +83,10 @@ class TlsConnection(asyncio.Protocol):
 
     async def _begin(self, plain: asyncio.Transport) -> None:
         peer = plain.get_extra_info("peername")
+        if plain.is_closing():  # sent away before its turn: TLS would keep its buffers for a minute
+            self._unproven.remove(plain)
+            self._failure = ConnectionResetError("the connection closed before the TLS handshake")
+            return
         try:
             context = self._tls.context(is_master=self._is_master)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
