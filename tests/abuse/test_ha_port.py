@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
+from asyncio import sslproto
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -126,6 +128,31 @@ async def test_those_who_do_not_say_who_they_are_are_bounded_and_keep_no_slave_a
     await same(master, slave)
     for _, writer in silent:
         writer.close()
+
+
+async def test_bursts_of_connections_leave_no_more_tls_than_is_allowed(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is sent away in the turn in which it came begins no handshake."""
+    monkeypatch.setattr(tls_connection, "HANDSHAKE_TIMEOUT_S", 3600.0)
+    own = identity(tmp_path, "authority")
+    signed = identity(tmp_path, "broker", own)
+    store = {"ha_tls_cert_path": str(signed.cert_path), "ha_tls_key_path": str(signed.key_path)}
+    store["ha_tls_trust_cert_path"] = str(own.cert_path)
+    master = await pair.start("master", store=store)
+
+    def handshakes() -> int:
+        gc.collect()
+        return sum(isinstance(each, sslproto.SSLProtocol) for each in gc.get_objects())
+
+    before = handshakes()
+    streams: list[Stream] = []
+    for _ in range(3):
+        streams += await asyncio.gather(*(connect(master) for _ in range(100)))
+    await wait_until(lambda: handshakes() - before <= UNPROVEN_MAX)
+    for _, writer in streams:
+        writer.close()
+    await wait_until(lambda: handshakes() == before)
 
 
 async def test_a_slave_that_reads_nothing_is_sent_no_more_than_buffers_hold(pair: Pair) -> None:
